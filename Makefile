@@ -1,0 +1,25 @@
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: run test check clean
+
+run: $(INSTALLED)  ## the demonstration: FedAvg and UEFL side by side on scikit-learn's digits
+	@rm -rf runs/digits
+	@$(BIN)/caveat run --out runs/digits
+
+test: $(INSTALLED)  ## the whole test suite
+	$(BIN)/python -m pytest -q
+
+check: $(INSTALLED)  ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:  ## what the targets above leave behind, environment and demonstration included
+	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache build src/*.egg-info runs/digits
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
