@@ -1,0 +1,246 @@
+"""The vocabulary: what a federated method is made of.
+
+A method is a frozen set of hyperparameters with a schedule of rounds; a round is broadcast, work at the
+silos, aggregate; and all that is sent or kept is one kind of value, groups of named tensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from .prediction import Decision, Prediction
+
+Tensors = dict[str, Tensor]
+Payload = dict[str, Tensors]
+"""Groups of named tensors, e.g. ``{"model": {...}, "control": {...}}``: what is sent."""
+State = Payload
+"""What is kept has the same form as what is sent."""
+SiloId = str
+
+
+class CaveatError(Exception):
+    """The base of every error that caveat raises on purpose."""
+
+
+class ConfigurationError(CaveatError):
+    """A configuration that cannot be run: names the value, what was expected, and where it came from."""
+
+
+class DataError(CaveatError):
+    """Data that cannot be used: names the file or silo, what is wrong with it, and what to do."""
+
+
+class RunError(CaveatError):
+    """A run that failed part-way; what was computed before is kept."""
+
+
+class Data(NamedTuple):
+    """Inputs and labels of one split."""
+
+    x: Tensor  # (N, ...) float32
+    y: Tensor  # (N,) int64 class indices
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True)
+class Site:
+    """What code may see where it runs, at a silo or at the server; there is no test split in reach."""
+
+    id: SiloId
+    train: Data
+    validation: Data
+    calibration: Data
+    module: nn.Module
+    """A workspace: its weights mean nothing between two calls."""
+    round: int = field(default=0, kw_only=True)
+    """Position in the schedule of the round that the work belongs to."""
+
+    @property
+    def examples(self) -> int:
+        """n_k, the number of training examples."""
+        return len(self.train.y)
+
+
+@dataclass(frozen=True)
+class TestSite(Site):
+    """A site with the test split in reach: handed to evaluation only, never to a method's work."""
+
+    __test__ = False  # not a test class, whatever pytest thinks of its name
+    test: Data
+
+
+@dataclass(frozen=True)
+class Update:
+    """All that leaves one silo in one round."""
+
+    payload: Payload
+    examples: int
+    """n_k."""
+
+
+class Replies:
+    """One round's updates, in the order of the silos' names whoever answered first."""
+
+    def __init__(self, updates: Mapping[SiloId, Update], population: int) -> None:
+        self.updates = dict(sorted(updates.items()))
+        self.population = population
+        """Every silo of the federation, in the cohort or not."""
+
+    def __len__(self) -> int:
+        return len(self.updates)
+
+    def mean(self, group: str) -> Tensors:
+        """The mean of a group over the cohort, weighted by n_k and summed in float64.
+
+        Integer tensors (counters of BatchNorm, for instance) have no mean: the first silo's is copied.
+        """
+        total = sum(update.examples for update in self.updates.values())
+        return self._weighted(group, {silo: update.examples / total for silo, update in self.updates.items()})
+
+    def uniform_mean(self, group: str) -> Tensors:
+        """The mean of a group over the cohort, each silo counted once."""
+        return self._weighted(group, dict.fromkeys(self.updates, 1 / len(self.updates)))
+
+    def stack(self, group: str, name: str) -> Tensor:
+        """One tensor of every update, along a new first axis."""
+        return torch.stack([update.payload[group][name] for update in self.updates.values()])
+
+    def _weighted(self, group: str, weights: Mapping[SiloId, float]) -> Tensors:
+        first = next(iter(self.updates.values())).payload[group]
+        sums = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in first.items() if t.is_floating_point()}
+        for silo, update in self.updates.items():
+            for name, accumulator in sums.items():
+                accumulator.add_(update.payload[group][name].double(), alpha=weights[silo])
+        return {name: sums[name].to(t.dtype) if name in sums else t.clone() for name, t in first.items()}
+
+
+Work = Callable[[Payload, State, Site], tuple[Update, State]]
+"""What happens at a silo: from what was sent and what was kept to what is sent back and kept."""
+Aggregate = Callable[[State, Replies, Site], State]
+"""What happens at the server with a round's replies."""
+
+
+def keep(server: State, replies: Replies, site: Site) -> State:
+    """The aggregation of a round that changes nothing at the server."""
+    return server
+
+
+def always(server: State) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Round:
+    """Broadcast, work at the silos, aggregation at the server; skipped unless `when` holds."""
+
+    broadcast: Callable[[State], Payload]
+    work: Work
+    aggregate: Aggregate = keep
+    when: Callable[[State], bool] = always
+    everyone: bool = False
+    """Asks every silo, whatever the participation: for rounds that compare silos with each other."""
+    trains: bool = True
+    """Counts as a round of training; measurements between two rounds do not."""
+
+
+class Method:
+    """A federated method. Subclasses are frozen dataclasses: fields are hyperparameters, nothing else.
+
+    Everything that changes is a `State`, passed in and returned. Nothing passed in is mutated.
+    """
+
+    answers: ClassVar[Decision] = Decision.GLOBAL
+    """Whose model answers, for methods that have only one."""
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Put the method's own parts into a model of encoder and head."""
+        return model
+
+    def init_server(self, site: Site) -> State:
+        """The server's state before the first round, from the freshly initialised `site.module`."""
+        return {}
+
+    def init_silo(self, site: Site) -> State:
+        """A silo's state before its first round, whenever that is."""
+        return {}
+
+    def schedule(self) -> Iterable[Round]:
+        """The rounds, in order; pure, so that round t is its t-th item and resuming is exact."""
+        raise NotImplementedError
+
+    def broadcast(self, server: State) -> Payload:
+        """What a silo needs to predict."""
+        raise NotImplementedError
+
+    def predict(self, down: Payload, state: State, site: Site, x: Tensor) -> Prediction:
+        """The prediction for inputs `x` at a silo, from what was broadcast and what it keeps."""
+        raise NotImplementedError
+
+    def describe(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
+        """Named numbers about how the model sees `x`, for evaluation only; empty unless a method has some."""
+        return {}
+
+    def summarise(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
+        """The entries of a silo's summary that `describe`'s numbers stand for."""
+        return {}
+
+    def milestone(self, server: State) -> dict[str, float]:
+        """Named numbers that describe the server's state, e.g. the iteration a run is in; for rows and reports."""
+        return {}
+
+
+def key(*parts: object) -> int:
+    """A 63-bit seed that is a function of the parts' representations alone."""
+    digest = hashlib.sha256(repr(parts).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+@contextmanager
+def seeded(*parts: object) -> Iterator[None]:
+    """Torch's random numbers as a function of the key alone, e.g. (seed, purpose, round, silo)."""
+    # nn.Dropout draws from the global generator: one of our own would not cover it.
+    with torch.random.fork_rng():
+        torch.manual_seed(key(*parts))
+        yield
+
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def evaluation(work: Function) -> Function:
+    """Declare that a work only measures: an engine hands it a `TestSite` and keeps no state that it returns."""
+    work.is_evaluation = True  # type: ignore[attr-defined]
+    return work
+
+
+def is_evaluation(work: Work) -> bool:
+    return bool(getattr(work, "is_evaluation", False))
+
+
+@dataclass(frozen=True)
+class Silo:
+    """One data silo: four disjoint splits and where they came from."""
+
+    name: SiloId
+    domain: str
+    train: Data
+    validation: Data
+    calibration: Data
+    test: Data
+    indices: Mapping[str, Tensor] = field(default_factory=dict)
+    """Per split, the positions of its examples in the source, as int64: what `splits.json` hashes."""
+
+    def site(self, module: nn.Module, round: int = 0) -> Site:
+        return Site(self.name, self.train, self.validation, self.calibration, module, round=round)
+
+    def test_site(self, module: nn.Module) -> TestSite:
+        return TestSite(self.name, self.train, self.validation, self.calibration, module, self.test)
