@@ -1,0 +1,126 @@
+"""Training inside one silo: the only loop over batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from .core import ConfigurationError, Site, Tensors
+from .settings import STRICT
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""A batch of inputs and labels to a scalar."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Training:
+    """How a silo trains in one round. The optimiser starts afresh every round."""
+
+    local_epochs: Annotated[int, Field(gt=0)] | None = None
+    """Passes over a silo's training data per round (1 unless `local_steps` is given)."""
+    local_steps: Annotated[int, Field(gt=0)] | None = None
+    """Optimiser steps per round, instead of epochs."""
+    batch_size: Annotated[int, Field(gt=1)] = 64
+    """Examples per step."""
+    optimizer: Literal["sgd", "adam"] = "adam"
+    """sgd or adam."""
+    lr: Annotated[float, Field(gt=0)] = 0.001
+    """Learning rate."""
+    lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Factor on the learning rate after every round of the schedule."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Momentum of sgd."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """L2 penalty, as torch's optimisers apply it."""
+    precision: Literal["float32"] = "float32"
+    """Arithmetic of training."""
+
+    def __post_init__(self) -> None:
+        if self.local_epochs is not None and self.local_steps is not None:
+            raise ConfigurationError(
+                f"training.local_epochs = {self.local_epochs} and training.local_steps = {self.local_steps}: give one"
+            )
+        if self.momentum and self.optimizer != "sgd":
+            raise ConfigurationError(f"training.momentum = {self.momentum} has no meaning for {self.optimizer!r}")
+
+    def fit(
+        self,
+        site: Site,
+        loss: Loss,
+        correct: Callable[[str, Tensor], Tensor] | None = None,
+        frozen: frozenset[str] = frozenset(),
+    ) -> int:
+        """Minimise `loss` over the site's training data in its workspace; return the number of steps.
+
+        `correct` maps a parameter's name and gradient to the gradient that the optimiser sees; parameters
+        named in `frozen` stay as they are.
+        """
+        parameters = {name: p for name, p in site.module.named_parameters() if name not in frozen}
+        optimizer = self._optimizer(list(parameters.values()), self.rate(site))
+        site.module.train()
+        steps = 0
+        for batch in self.batches(site.examples):
+            optimizer.zero_grad()
+            loss(site.train.x[batch], site.train.y[batch]).backward()  # type: ignore[no-untyped-call]
+            if correct is not None:
+                for name, p in parameters.items():
+                    if p.grad is not None:
+                        p.grad = correct(name, p.grad)
+            optimizer.step()
+            steps += 1
+        return steps
+
+    def rate(self, site: Site) -> float:
+        """The learning rate in the site's round."""
+        return self.lr * self.lr_decay**site.round
+
+    def batches(self, examples: int) -> Iterator[Tensor]:
+        """One round's index batches, reshuffled every epoch by torch's global generator."""
+        if self.local_steps is not None:
+            endless = chain.from_iterable(self._epoch(examples) for _ in iter(int, 1))
+            return islice(endless, self.local_steps)
+        return chain.from_iterable(self._epoch(examples) for _ in range(self.local_epochs or 1))
+
+    def _epoch(self, examples: int) -> list[Tensor]:
+        batches = list(torch.split(torch.randperm(examples), self.batch_size))
+        if len(batches) > 1 and len(batches[-1]) == 1:
+            # BatchNorm has no variance of one example, and the example should count.
+            batches[-2:] = [torch.cat(batches[-2:])]
+        return batches
+
+    def _optimizer(self, parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(parameters, lr, self.momentum, weight_decay=self.weight_decay, fused=True)
+        return torch.optim.Adam(parameters, lr, weight_decay=self.weight_decay, fused=True)
+
+
+def load(module: nn.Module, tensors: Tensors) -> nn.Module:
+    """Put all of a module's tensors in place; a missing or unexpected name raises RuntimeError."""
+    module.load_state_dict(tensors, strict=True)
+    return module
+
+
+def snapshot(module: nn.Module) -> Tensors:
+    """Copies of all of a module's tensors, in the layout in which they are sent and stored."""
+    return {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format)
+        for name, tensor in module.state_dict().items()
+    }
+
+
+def split(tensors: Tensors, names: frozenset[str]) -> tuple[Tensors, Tensors]:
+    """The tensors outside `names`, and those in it."""
+    outside = {name: tensor for name, tensor in tensors.items() if name not in names}
+    return outside, {name: tensor for name, tensor in tensors.items() if name in names}
+
+
+def in_batches(function: Callable[[Tensor], Tensor], x: Tensor, size: int = 500, dim: int = 0) -> Tensor:
+    """Apply a function to slices of `x` and join the results along `dim`, without gradients."""
+    with torch.no_grad():
+        return torch.cat([function(part) for part in torch.split(x, size)], dim)

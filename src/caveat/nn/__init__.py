@@ -1,0 +1,1 @@
+"""Parts of architectures; nothing here knows of federation."""
