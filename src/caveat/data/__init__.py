@@ -1,0 +1,31 @@
+"""Data: sources, shifts, partitions, splits, and the silos they make."""
+
+from .arrays import digits
+from .build import from_arrays, load, rotated
+from .inputs import read_inputs
+from .pools import Pool
+from .settings import DataSettings, Labels, Normalise, Shift, Split
+from .silos import Silos
+from .sources import npz, read
+from .splits import hashes, splits_record
+from .survey import survey
+
+__all__ = [
+    "DataSettings",
+    "Labels",
+    "Normalise",
+    "Pool",
+    "Shift",
+    "Silos",
+    "Split",
+    "digits",
+    "from_arrays",
+    "hashes",
+    "load",
+    "npz",
+    "read",
+    "read_inputs",
+    "rotated",
+    "splits_record",
+    "survey",
+]

@@ -1,0 +1,83 @@
+"""The three ways to get silos: from a configuration, by rotating a pool, from one's own arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core import DataError, SiloId
+from .arrays import pools_of
+from .federation import federate
+from .pools import Array, Pool
+from .settings import DataSettings, Labels, Normalise, Shift, Split
+from .silos import Silos
+from .sources import read
+
+
+def load(settings: DataSettings, seed: int) -> Silos:
+    """The silos that a configuration describes; a function of the files, the settings and the seed alone.
+
+    Raises DataError for data that cannot be used, ConfigurationError for settings that do not fit it.
+    """
+    source = read(settings)
+    return federate(source.pools, source.given, settings, seed)
+
+
+def rotated(
+    pool: Pool,
+    angles: Sequence[float] = (0, -50, 120),
+    silos_per_angle: int = 3,
+    samples_per_silo: int | None = None,
+    seed: int = 0,
+    *,
+    test_per_silo: int | None = None,
+    noise_std: Sequence[float] = (),
+    labels: Labels | None = None,
+    split: Split | None = None,
+    normalise: Normalise | None = None,
+) -> Silos:
+    """Silos that each rotate their own share of the pool's images by one of the angles, in degrees counter-clockwise.
+
+    `noise_std` has one entry per silo, or a number of entries that divides the silos.
+    """
+    settings = DataSettings(
+        silos=len(angles) * silos_per_angle,
+        samples_per_silo=samples_per_silo,
+        test_per_silo=test_per_silo,
+        shift=Shift(angles=tuple(angles), noise_std=tuple(noise_std)),
+        labels=labels or Labels(),
+        split=split or Split(),
+        normalise=normalise or Normalise(),
+    )
+    return federate([pool], False, settings, seed)
+
+
+def from_arrays(
+    silos: Mapping[SiloId, tuple[Any, Any] | tuple[Any, Any, Any, Any]],
+    *,
+    classes: Sequence[str] | None = None,
+    seed: int = 0,
+    split: Split | None = None,
+    normalise: Normalise | None = None,
+    shift: Shift | None = None,
+) -> Silos:
+    """Silos of one's own arrays: per name (x, y), or (x, y, x_test, y_test) with a test part of its own.
+
+    x is uint8 images (N, H, W) or (N, H, W, C), or finite features (N, D); y is (N,) whole numbers from 0. Without
+    `classes` the largest label of all silos says how many there are. Raises DataError naming the silo.
+    """
+    if not silos:
+        raise DataError("no silos: expected at least one name with its arrays")
+    parts = [_four(arrays, name) for name, arrays in silos.items()]
+    pools = pools_of(parts, list(silos), [f"silo {name!r}" for name in silos], classes)
+    settings = DataSettings(split=split or Split(), normalise=normalise or Normalise(), shift=shift or Shift())
+    return federate(pools, True, settings, seed)
+
+
+def _four(arrays: Sequence[Any], name: SiloId) -> tuple[Array, Array, Array | None, Array | None]:
+    if len(arrays) not in (2, 4):
+        raise DataError(f"silo {name!r}: {len(arrays)} arrays, expected (x, y) or (x, y, x_test, y_test)")
+    x, y, *test = (np.asarray(array) for array in arrays)
+    return (x, y, test[0], test[1]) if test else (x, y, None, None)

@@ -1,0 +1,154 @@
+"""How pools of samples become silos: partitioned, split, shifted, encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ..core import ConfigurationError, Data, DataError, Silo, SiloId, key
+from . import partitions, shifts
+from .pools import Array, Index, Pool
+from .settings import DataSettings, Normalise
+from .silos import Silos, normalised
+from .splits import NAMES, development_splits, reserve_test
+from .tables import Encoder, fit_encoders
+
+
+@dataclass(frozen=True, eq=False)
+class Plot:
+    """A silo to be: its samples of a pool, before shift and encoding."""
+
+    name: SiloId
+    pool: Pool
+    indices: dict[str, Index]
+    """Per split, positions in the pool."""
+
+
+def federate(pools: Sequence[Pool], given: bool, settings: DataSettings, seed: int) -> Silos:
+    """Silos from pools that are silos already (`given`) or are to be made into some.
+
+    Of the settings, `source` and the columns of a table are not read.
+    """
+    images = pools[0].images
+    if settings.shift.angles and not images:
+        raise ConfigurationError("data.shift.angles: only images can be rotated, these inputs are features")
+    if not images and settings.normalise != Normalise():
+        raise ConfigurationError("data.normalise is for images, these inputs are features")
+    plots = _given(pools, settings, seed) if given else _made(pools, settings, seed)
+    shifted = shifts.per_silo(settings.shift, len(plots))
+    raw = {
+        plot.name: {split: _raw(plot, split, angle, std, seed) for split in NAMES}
+        for plot, (angle, std) in zip(plots, shifted, strict=True)
+    }
+    encoders = fit_encoders(pools[0].table, {n: x["train"] for n, x in raw.items()}) if pools[0].table else {}
+    silos = []
+    for plot, (angle, std) in zip(plots, shifted, strict=True):
+        splits = {}
+        for split, index in plot.indices.items():
+            x = raw[plot.name].pop(split)  # popped, so that raw and normalised inputs are not all in memory together
+            splits[split] = Data(
+                normalised(x, settings.normalise) if images else torch.from_numpy(_features(x, encoders, plot.name)),
+                torch.from_numpy(plot.pool.y[index]),
+            )
+        domain = shifts.domain_name(settings.shift, angle, std, _base_name(pools, given, settings, plot.pool))
+        indices = {split: torch.from_numpy(index) for split, index in plot.indices.items()}
+        silos.append(Silo(plot.name, domain, **splits, indices=indices))
+    return Silos(tuple(silos), pools[0].classes, settings.normalise if images else None, encoders)
+
+
+def _base_name(pools: Sequence[Pool], given: bool, settings: DataSettings, pool: Pool) -> str:
+    shifted = settings.shift.angles or settings.shift.noise_std
+    return "" if shifted and len(pools) == 1 and not given else pool.domain
+
+
+def _features(x: Array, encoders: Mapping[SiloId, Encoder], silo: SiloId) -> Array:
+    return encoders[silo](x) if encoders else x
+
+
+def _raw(plot: Plot, split: str, angle: float, std: float, seed: int) -> Array:
+    x = plot.pool.x[plot.indices[split]]
+    # A key per split: whatever happens to test samples, the noise of the others stays.
+    generator = _generator(seed, "noise", plot.name, split)
+    if not plot.pool.table:
+        return shifts.apply(x, angle, std, generator)
+    numbers = [i for i, column in enumerate(plot.pool.table) if column.categories is None]
+    x[:, numbers] = shifts.apply(x[:, numbers], angle, std, generator)
+    return x
+
+
+def _generator(seed: int, *purpose: object) -> np.random.Generator:
+    return np.random.default_rng(key(seed, "data", *purpose))
+
+
+def _given(pools: Sequence[Pool], settings: DataSettings, seed: int) -> list[Plot]:
+    names = [pool.domain for pool in pools]
+    for name in names:
+        if not name or "/" in name or "\0" in name or name in {".", ".."}:
+            raise DataError(f"silo name {name!r}: expected a name that can be a folder's, without '/'")
+    if settings.silos not in (None, len(pools)):
+        raise ConfigurationError(
+            f"data.silos = {settings.silos} but the data comes in {len(pools)}: {', '.join(names)}"
+        )
+    if settings.labels.partition != "iid":
+        raise ConfigurationError(
+            f"data.labels.partition = {settings.labels.partition!r} is ignored: the data comes in silos already"
+        )
+    return [plot for pool in pools for plot in _plots(pool, [pool.domain], settings, seed)]
+
+
+def _made(pools: Sequence[Pool], settings: DataSettings, seed: int) -> list[Plot]:
+    silos = settings.silos or max(len(settings.shift.angles), len(settings.shift.noise_std)) or len(pools)
+    if settings.silos is None and silos == 1:
+        raise ConfigurationError("data.silos is missing: this source does not come in silos, expected how many to make")
+    if silos % len(pools):
+        raise ConfigurationError(f"data.silos = {silos} for {len(pools)} domains, expected a multiple of {len(pools)}")
+    each = silos // len(pools)
+    width = len(str(silos - 1))
+    names = [f"silo-{number:0{width}d}" for number in range(silos)]
+    parts = [names[start : start + each] for start in range(0, silos, each)]
+    return [plot for pool, part in zip(pools, parts, strict=True) for plot in _plots(pool, part, settings, seed)]
+
+
+def _plots(pool: Pool, names: Sequence[SiloId], settings: DataSettings, seed: int) -> list[Plot]:
+    """The silos of one pool, no sample in two of them or in two splits."""
+    if pool.own_test:
+        development, held_out = np.split(np.arange(len(pool.y)), [pool.development])
+    else:
+        if len(pool.y) < 2:
+            raise DataError(f"{pool.domain}: {len(pool.y)} samples, expected at least 4 to make four splits of")
+        development, held_out = reserve_test(pool.y, settings.split.test, _generator(seed, "reserve", names[0]))
+    try:
+        trains, tests = _share_out(pool, development, held_out, names, settings, seed)
+    except DataError as error:
+        raise DataError(f"{pool.domain or 'data'}: {error}") from error
+    plots = []
+    for name, mine, test in zip(names, trains, tests, strict=True):
+        splits = development_splits(pool.y[mine], settings.split, name, _generator(seed, "split", name))
+        indices = {split: mine[index] for split, index in splits.items()} | {"test": test}
+        plots.append(Plot(name, pool, indices))
+    return plots
+
+
+def _share_out(
+    pool: Pool, development: Index, held_out: Index, names: Sequence[SiloId], settings: DataSettings, seed: int
+) -> tuple[list[Index], list[Index]]:
+    """Positions to develop with and to test on, per silo."""
+    silos, samples, tests = len(names), settings.samples_per_silo, settings.test_per_silo
+    if tests is None and samples is not None:
+        tests = min(max(1, samples // 4), len(held_out) // silos)
+    if tests is not None and not 0 < silos * tests <= len(held_out):
+        raise DataError(f"{silos} silos of {tests} test samples, but there are {len(held_out)}")
+    y, rng = pool.y[development], _generator(seed, "partition", names[0])
+    shares = None
+    if silos > 1 or settings.labels.partition != "iid":
+        trains, shares = partitions.partition(settings.labels, y, len(pool.classes), silos, samples, rng)
+    elif samples is not None and samples > len(y):
+        raise DataError(f"{samples} samples wanted, but there are {len(y)}")
+    else:
+        trains = partitions.deal(y, silos, samples, None, rng)
+    # A generator of its own: the test labels must not move what comes after.
+    dealt = partitions.deal(pool.y[held_out], silos, tests, shares, _generator(seed, "test", names[0]))
+    return [development[part] for part in trains], [held_out[part] for part in dealt]

@@ -1,0 +1,46 @@
+"""Data sets of the Hugging Face hub, through the optional package `datasets`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+from ..core import ConfigurationError, DataError
+from .arrays import pools_of
+from .pools import Array, Pool
+
+
+def hub_pools(name: str) -> tuple[Pool, ...]:
+    """The images and labels of the splits `train` and, if there is one, `test`."""
+    try:
+        datasets = importlib.import_module("datasets")
+    except ImportError as error:
+        raise ConfigurationError(
+            f"data.source = 'hub:{name}' needs the optional package 'datasets': install caveat with the extra 'hub'"
+        ) from error
+    splits = datasets.load_dataset(name)
+    if "train" not in splits:
+        raise DataError(f"hub:{name}: splits {sorted(splits)}, expected 'train'")
+    x, y = _arrays(splits["train"], name)
+    x_test, y_test = _arrays(splits["test"], name) if "test" in splits else (None, None)
+    features = splits["train"].features
+    classes = getattr(features[_column(features, ("label", "fine_label"), name)], "names", None)
+    return pools_of([(x, y, x_test, y_test)], [name.rsplit("/", 1)[-1]], [f"hub:{name}"], classes)
+
+
+def _arrays(split: Any, name: str) -> tuple[Array, Array]:
+    image = _column(split.features, ("image", "img"), name)
+    label = _column(split.features, ("label", "fine_label"), name)
+    pictures = [np.asarray(picture) for picture in split[image]]
+    if len({picture.shape for picture in pictures}) != 1:
+        raise DataError(f"hub:{name}: images of different sizes, expected one size")
+    return np.stack(pictures), np.asarray(split[label])
+
+
+def _column(features: Any, candidates: tuple[str, ...], name: str) -> str:
+    for candidate in candidates:
+        if candidate in features:
+            return candidate
+    raise DataError(f"hub:{name}: columns {sorted(features)}, expected one of {', '.join(candidates)}")

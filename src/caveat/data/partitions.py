@@ -1,0 +1,87 @@
+"""Sharing the samples of one pool out to silos: at random, or so that their labels differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import ConfigurationError, DataError
+from .pools import Index
+from .pools import Labels as LabelArray
+from .settings import Labels
+
+MINIMUM = 10
+"""Samples, without the test split, that every silo gets at least."""
+TRIES = 100
+Shares = NDArray[np.float64]
+"""(classes, silos): each silo's share of each class; a class that nobody has is a row of zeros."""
+
+
+def partition(
+    labels: Labels, y: LabelArray, classes: int, silos: int, per_silo: int | None, rng: np.random.Generator
+) -> tuple[list[Index], Shares | None]:
+    """Positions in `y` for each silo, and the shares by which to deal a test part; none for iid.
+
+    Raises DataError if no draw gives every silo `MINIMUM` samples of two classes or more.
+    """
+    wanted = MINIMUM if per_silo is None else per_silo
+    if len(y) < silos * wanted:
+        raise DataError(f"{silos} silos of at least {wanted} samples need {silos * wanted}, but there are {len(y)}")
+    if labels.partition == "iid":
+        return deal(y, silos, per_silo, None, rng), None
+    draw = _classes(labels, classes, silos) if labels.partition == "classes" else _dirichlet(labels, classes, silos)
+    for _ in range(TRIES):
+        shares = draw(rng)
+        parts = deal(y, silos, per_silo, shares, rng)
+        if all(len(part) >= MINIMUM and len(np.unique(y[part])) > 1 for part in parts):
+            return parts, shares
+    raise DataError(
+        f"no draw of {TRIES} with partition {labels.partition!r} gave each of {silos} silos {MINIMUM} of {len(y)} "
+        "samples and two classes: take fewer silos, more samples, or a larger alpha or per_silo"
+    )
+
+
+def deal(
+    y: LabelArray, silos: int, per_silo: int | None, shares: Shares | None, rng: np.random.Generator
+) -> list[Index]:
+    """Positions in `y` for each silo, no position twice: by the shares of each class, equal shares without.
+
+    `per_silo` is the number that each silo gets, on average where there are shares; none deals all.
+    """
+    order = rng.permutation(len(y))
+    if shares is not None:
+        order = order[shares[y[order]].sum(axis=1) > 0]
+    if per_silo is not None:
+        order = order[: silos * per_silo]
+    if shares is None:
+        return [np.sort(part) for part in np.array_split(order, silos)]
+    parts: list[list[Index]] = [[] for _ in range(silos)]
+    for label in np.unique(y[order]):
+        members = order[y[order] == label]
+        cuts = np.rint(np.cumsum(shares[label])[:-1] * len(members)).astype(int)
+        for silo, part in enumerate(np.split(members, cuts)):
+            parts[silo].append(part)
+    return [np.sort(np.concatenate([*part, np.empty(0, np.int64)])) for part in parts]
+
+
+def _dirichlet(labels: Labels, classes: int, silos: int) -> Callable[[np.random.Generator], Shares]:
+    alpha = 0.5 if labels.alpha is None else labels.alpha
+    return lambda rng: rng.dirichlet([alpha] * silos, classes)
+
+
+def _classes(labels: Labels, classes: int, silos: int) -> Callable[[np.random.Generator], Shares]:
+    per_silo = 2 if labels.per_silo is None else labels.per_silo
+    if per_silo > classes:
+        raise ConfigurationError(f"data.labels.per_silo = {per_silo} but the data has {classes} classes")
+
+    def draw(rng: np.random.Generator) -> Shares:
+        owners = np.zeros((classes, silos))
+        for silo in range(silos):
+            # The classes that fewest silos have so far, at random among equals: all get used as evenly as can be.
+            rarest = np.lexsort((rng.random(classes), owners.sum(axis=1)))
+            owners[rarest[:per_silo], silo] = 1
+        return np.asarray(owners / np.maximum(owners.sum(axis=1, keepdims=True), 1), dtype=np.float64)
+
+    return draw

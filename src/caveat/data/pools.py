@@ -1,0 +1,156 @@
+"""What every source is read into: pools of samples that are not yet silos."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import DataError
+
+Array = NDArray[Any]
+Labels = NDArray[np.int64]
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table."""
+
+    name: str
+    categories: tuple[str, ...] | None = None
+    """The texts that the column's values are codes of; none for a column of numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Samples of one domain, or of one silo where the source comes in silos."""
+
+    x: Array
+    """(N, H, W, C) uint8 images, or (N, D) float32 features. In a table NaN is a missing number, -1 a missing text."""
+    y: Labels
+    """(N,) class indices."""
+    classes: tuple[str, ...]
+    domain: str = ""
+    """The name of the domain or silo."""
+    own_test: int = 0
+    """How many samples, the last ones, are the source's own test part."""
+    table: tuple[Column, ...] = ()
+    """The columns of a table as it was read; empty for images and for features that are ready to use."""
+
+    @property
+    def images(self) -> bool:
+        return self.x.ndim == 4
+
+    @property
+    def development(self) -> int:
+        """How many samples, the first ones, are not in the source's own test part."""
+        return len(self.y) - self.own_test
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """All that a source holds."""
+
+    pools: tuple[Pool, ...]
+    given: bool = False
+    """Whether the data comes in silos: each pool is one."""
+
+
+def ordered(names: Sequence[str]) -> tuple[str, ...]:
+    """Names without repetition, as numbers where all are whole numbers ("2" before "10"), else as text."""
+    distinct = set(names)
+    try:
+        return tuple(sorted(distinct, key=lambda name: (int(name), name)))
+    except ValueError:
+        return tuple(sorted(distinct))
+
+
+def image_array(x: Array, origin: str) -> Array:
+    """Images as (N, H, W, C) uint8 from (N, H, W) or (N, H, W, C) whole numbers of 0..255."""
+    if x.ndim == 3:
+        x = x[..., None]
+    if x.ndim != 4 or 0 in x.shape[1:]:
+        raise DataError(f"{origin}: shape {x.shape}, expected images N,H,W or N,H,W,C, or features N,D")
+    if x.shape[-1] > 4 and x.shape[1] in (1, 3):
+        raise DataError(f"{origin}: shape {x.shape} looks like channels first, expected N,H,W,C")
+    if x.dtype != np.uint8:
+        if x.dtype.kind not in "iu" or (x.size and (x.min() < 0 or x.max() > 255)):
+            raise DataError(f"{origin}: images of {x.dtype}, expected uint8 of 0..255")
+        x = x.astype(np.uint8)
+    return x
+
+
+def feature_array(x: Array, origin: str) -> Array:
+    """Finite features as (N, D) float32."""
+    if x.dtype.kind not in "fiub":
+        raise DataError(f"{origin}: features of {x.dtype}, expected numbers")
+    x = x.astype(np.float32)
+    if x.shape[1] == 0:
+        raise DataError(f"{origin}: shape {x.shape}, expected at least one feature")
+    bad = ~np.isfinite(x)
+    if bad.any():
+        row, column = np.argwhere(bad)[0].tolist()
+        raise DataError(
+            f"{origin}: {int(bad.sum())} values are NaN or infinite, the first at row {row}, column {column}; "
+            "expected finite numbers (missing values are for csv: sources)"
+        )
+    return x
+
+
+def input_array(x: Array, origin: str) -> Array:
+    """Images or features, whichever the array is."""
+    return feature_array(x, origin) if x.ndim == 2 else image_array(x, origin)
+
+
+def label_array(y: Array, origin: str) -> Labels:
+    """Labels as (N,) int64, not negative."""
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise DataError(f"{origin}: labels of shape {y.shape}, expected one per sample")
+    if y.dtype.kind not in "iufb" or not np.array_equal(y, np.floor(y)):
+        example = next((v for v in y.tolist() if not isinstance(v, int | float) or v != v or v % 1), y.dtype)
+        raise DataError(f"{origin}: labels such as {example!r}, expected whole numbers from 0")
+    if len(y) and y.min() < 0:
+        raise DataError(f"{origin}: label {int(y.min())}, expected whole numbers from 0")
+    return y.astype(np.int64)
+
+
+def paired(x: Array, y: Labels, origin: str) -> None:
+    if len(x) != len(y):
+        raise DataError(f"{origin}: {len(x)} samples but {len(y)} labels, expected as many of each")
+    if not len(y):
+        raise DataError(f"{origin}: no samples")
+
+
+def check_classes(ys: Sequence[tuple[str, Labels]], classes: Sequence[str] | None, trained: Labels) -> tuple[str, ...]:
+    """The class names: those given, or "0", "1", ... up to the largest label outside a test part.
+
+    Raises DataError for a label outside the classes, and for a numbering with gaps where no names are given.
+    """
+    if classes is None:
+        present = np.unique(trained).tolist()
+        gap = next((number for number, label in enumerate(present) if number != label), None)
+        if gap is not None:
+            raise DataError(f"{ys[0][0]}: label {present[-1]} but none is {gap}, expected classes 0, 1, 2, ...")
+        classes = [str(label) for label in present]
+    for origin, y in ys:
+        if y.max() >= len(classes):
+            raise DataError(
+                f"{origin}: label {int(y.max())} is outside the {len(classes)} classes 0..{len(classes) - 1}"
+            )
+    return tuple(classes)
+
+
+def check_alike(pools: Sequence[Pool], origins: Sequence[str]) -> None:
+    """Raises DataError, with both names and shapes, unless all pools have inputs of one shape."""
+    for pool, origin in zip(pools, origins, strict=True):
+        if pool.x.shape[1:] != pools[0].x.shape[1:]:
+            raise DataError(
+                f"{origins[0]} has inputs of shape {pools[0].x.shape[1:]}, {origin} of {pool.x.shape[1:]}; "
+                "expected one shape for all"
+            )

@@ -1,0 +1,116 @@
+"""The `[data]` section of a configuration: where samples come from and how they become silos."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import field
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from ..core import ConfigurationError
+from ..settings import STRICT
+
+KINDS = ("digits", "npz", "images", "csv", "hub")
+"""What a source can be; all but `digits` are followed by a colon and a path or name."""
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Shift:
+    """What makes the inputs of silos differ. A list shorter than the silos gives each entry to a block of silos."""
+
+    angles: tuple[float, ...] = ()
+    """Rotations in degrees, counter-clockwise; as many as there are silos, or a divisor of that number."""
+    noise_std: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    """Gaussian noise, added before rotation: on the 0..255 scale for images, in units of the feature for tables."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Labels:
+    """What makes the labels of silos differ, for data that does not come in silos."""
+
+    partition: Literal["iid", "dirichlet", "classes"] = "iid"
+    """iid: at random; dirichlet: each class in Dirichlet(alpha) shares; classes: per_silo classes at each silo."""
+    alpha: Annotated[float, Field(gt=0)] | None = None
+    """dirichlet: concentration, lower is more unequal (0.5 by default)."""
+    per_silo: Annotated[int, Field(ge=2)] | None = None
+    """classes: how many classes each silo has (2 by default)."""
+
+    def __post_init__(self) -> None:
+        for name, owner in (("alpha", "dirichlet"), ("per_silo", "classes")):
+            value = getattr(self, name)
+            if value is not None and self.partition != owner:
+                raise ConfigurationError(
+                    f"data.labels.{name} = {value} is ignored by partition {self.partition!r}; it belongs to {owner!r}"
+                )
+
+
+@dataclass(frozen=True, config=STRICT)
+class Split:
+    """The four disjoint splits of a silo: shares of its samples."""
+
+    train: Share = 0.8
+    """Share to train on, of all samples that are not test samples."""
+    validation: Share = 0.1
+    """Share to choose by, of all samples that are not test samples."""
+    calibration: Share = 0.1
+    """Share to calibrate uncertainties and thresholds on, of all samples that are not test samples."""
+    test: Share = 0.2
+    """Share of all samples to test on; used only where the source has no test part of its own."""
+
+    def __post_init__(self) -> None:
+        total = self.train + self.validation + self.calibration
+        if not math.isclose(total, 1, abs_tol=1e-6):
+            raise ConfigurationError(f"data.split: train + validation + calibration = {total:g}, expected 1")
+
+
+@dataclass(frozen=True, config=STRICT)
+class Normalise:
+    """Images become (pixel / 255 - mean) / std, with constants that never come from test data."""
+
+    mean: Annotated[tuple[float, ...], Field(min_length=1)] = (0.5,)
+    """Per channel, or one for all, on the 0..1 scale."""
+    std: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)] = (0.5,)
+    """Per channel, or one for all, on the 0..1 scale."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class DataSettings:
+    """Where samples come from and how they become silos."""
+
+    source: str = "digits"
+    """digits, npz:PATH[,PATH...], images:DIR, csv:PATH[,PATH...] or hub:NAME."""
+    silos: Annotated[int, Field(ge=1)] | None = None
+    """How many silos to make; by default one per entry of a shift, or per file. Data that comes in silos keeps them."""
+    samples_per_silo: Annotated[int, Field(ge=3)] | None = None
+    """Samples of a silo without its test split, on average where labels are skewed; by default all are shared out."""
+    test_per_silo: Annotated[int, Field(ge=1)] | None = None
+    """Test samples of a silo; by default a quarter of samples_per_silo, or all are shared out."""
+    target: str | None = None
+    """csv: the column to predict."""
+    silo: str | None = None
+    """csv: the column that names the silo of a row; without it every file is a silo."""
+    categorical: tuple[str, ...] = ()
+    """csv: columns of numbers that are codes of categories; columns with text are categories anyway."""
+    shift: Shift = field(default_factory=Shift)
+    """What makes the inputs of silos differ."""
+    labels: Labels = field(default_factory=Labels)
+    """What makes the labels of silos differ."""
+    split: Split = field(default_factory=Split)
+    """Shares of train, validation, calibration and test."""
+    normalise: Normalise = field(default_factory=Normalise)
+    """Constants that images are normalised with."""
+
+    def __post_init__(self) -> None:
+        kind, _, rest = self.source.partition(":")
+        if kind not in KINDS or bool(rest) == (kind == "digits"):
+            raise ConfigurationError(
+                f"data.source = {self.source!r}: expected digits, npz:PATH, images:DIR, csv:PATH or hub:NAME"
+            )
+        for name in ("target", "silo", "categorical"):
+            if getattr(self, name) and kind != "csv":
+                raise ConfigurationError(f"data.{name} = {getattr(self, name)!r} is ignored by source {self.source!r}")
+        if kind == "csv" and not self.target:
+            raise ConfigurationError(f"data.target is missing: source {self.source!r} needs the column to predict")

@@ -1,0 +1,116 @@
+"""The silos of a federation, and what it takes to show their inputs and to read new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core import ConfigurationError, DataError, Silo, SiloId
+from .pools import Array, feature_array, image_array
+from .settings import Normalise
+from .splits import NAMES
+from .tables import Encoder
+
+
+@dataclass(frozen=True, eq=False)
+class Silos(Sequence[Silo]):
+    """All silos, and what it takes to show their inputs and to read new ones."""
+
+    silos: tuple[Silo, ...]
+    classes: tuple[str, ...]
+    """The name of each class."""
+    normalise: Normalise | None = None
+    """The constants that images were normalised with; none where the inputs are not images."""
+    encoders: Mapping[SiloId, Encoder] = field(default_factory=dict)
+    """What makes each silo's features from the rows of a table; empty where the inputs came ready to use."""
+
+    @overload
+    def __getitem__(self, index: int) -> Silo: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Silo, ...]: ...
+    def __getitem__(self, index: int | slice) -> Silo | tuple[Silo, ...]:
+        return self.silos[index]
+
+    def __len__(self) -> int:
+        return len(self.silos)
+
+    @property
+    def images(self) -> bool:
+        return self.normalise is not None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one input: (C, H, W) or (D,)."""
+        return tuple(self.silos[0].train.x.shape[1:])
+
+    def named(self, name: SiloId) -> Silo:
+        """Raises DataError if there is no such silo."""
+        for silo in self.silos:
+            if silo.name == name:
+                return silo
+        raise DataError(f"no silo {name!r}, expected one of {', '.join(silo.name for silo in self.silos)}")
+
+    def check(self, batch_size: int) -> None:
+        """Raises DataError for the first silo that cannot train: an empty split, one class, less than a batch."""
+        for silo in self.silos:
+            for name in NAMES:
+                if not len(getattr(silo, name)):
+                    raise DataError(f"silo {silo.name!r}: its {name} split is empty, expected at least one sample")
+            if bool((silo.train.y == silo.train.y[0]).all()):
+                only = self.classes[int(silo.train.y[0])]
+                raise DataError(f"silo {silo.name!r}: all its training labels are {only!r}, expected two classes")
+            if len(silo.train) < batch_size:
+                raise DataError(
+                    f"silo {silo.name!r}: {len(silo.train)} training samples are fewer than a batch of {batch_size}; "
+                    "lower training.batch_size or give it more"
+                )
+
+    def prepare(self, inputs: Array, silo: SiloId | None = None) -> Tensor:
+        """Model inputs (N, *shape) float32 from raw ones: uint8 images (N,H,W) or (N,H,W,C), or features (N,D).
+
+        The rows of a table need the silo whose encoder is to read them. Raises DataError for another shape.
+        """
+        if self.encoders:
+            if silo is None:
+                raise DataError("rows of a table need the silo whose encoder is to read them")
+            self.named(silo)
+            return torch.from_numpy(self.encoders[silo](inputs))
+        if self.normalise is None:
+            if inputs.shape[1:] != self.shape:
+                raise DataError(f"inputs of shape {inputs.shape}, expected features (N, {self.shape[0]})")
+            return torch.from_numpy(feature_array(inputs, "inputs"))
+        images = image_array(inputs, "inputs")
+        channels, *size = self.shape
+        if images.shape[1:] != (*size, channels):
+            raise DataError(
+                f"images (H, W, C) of shape {images.shape[1:]}, expected {(*size, channels)} as in training"
+            )
+        return normalised(images, self.normalise)
+
+    def to_image(self, x: Tensor) -> Array:
+        """uint8 pictures (..., H, W, C) of normalised inputs (..., C, H, W). Raises DataError without images."""
+        if self.normalise is None:
+            raise DataError("these inputs are not images")
+        x, channels = x.detach().cpu(), x.shape[-3]
+        pixels = (x * _constants(self.normalise.std, channels) + _constants(self.normalise.mean, channels)) * 255
+        return pixels.round().clamp(0, 255).to(torch.uint8).movedim(-3, -1).contiguous().numpy()
+
+
+def normalised(images: Array, normalise: Normalise) -> Tensor:
+    """(N, C, H, W) float32 from (N, H, W, C) uint8. Raises ConfigurationError for another number of channels."""
+    channels = images.shape[-1]
+    x = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))).float().div_(255)
+    return x.sub_(_constants(normalise.mean, channels)).div_(_constants(normalise.std, channels))
+
+
+def _constants(values: tuple[float, ...], channels: int) -> Tensor:
+    if len(values) not in (1, channels):
+        raise ConfigurationError(
+            f"data.normalise has {len(values)} numbers for images of {channels} channels, expected 1 or {channels}"
+        )
+    return torch.tensor(values).view(-1, 1, 1)

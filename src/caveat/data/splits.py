@@ -1,0 +1,74 @@
+"""Four disjoint splits per silo, a function of the seed, and the record that proves it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+
+from ..core import DataError, Silo
+from .pools import Index, Labels
+from .settings import Split
+
+NAMES = ("train", "validation", "calibration", "test")
+
+
+def stratified(y: Labels, sizes: Sequence[int], rng: np.random.Generator) -> list[Index]:
+    """Positions in `y` for parts of the given sizes, each with about the class shares of the whole.
+
+    Every class has a sample in the first part, if that is large enough. What the sizes leave over is dropped.
+    """
+    order = rng.permutation(len(y))
+    place = np.empty(len(y))
+    for label in np.unique(y):
+        members = order[y[order] == label]
+        place[members] = (np.arange(len(members)) + rng.random()) / len(members)
+        place[members[0]] = 0  # a rare class could miss the first part otherwise
+    by_place = order[np.argsort(place[order], kind="stable")]
+    ends = np.cumsum(sizes)
+    return [np.sort(by_place[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
+
+
+def reserve_test(y: Labels, share: float, rng: np.random.Generator) -> tuple[Index, Index]:
+    """Positions to develop with and positions to test on, for a source without a test part of its own."""
+    test = min(max(1, round(len(y) * share)), len(y) - 1)
+    development, held_out = stratified(y, (len(y) - test, test), rng)
+    return development, held_out
+
+
+def development_splits(y: Labels, split: Split, silo: str, rng: np.random.Generator) -> dict[str, Index]:
+    """Positions of train, validation and calibration in a silo's labels."""
+    validation, calibration = (max(1, round(len(y) * share)) for share in (split.validation, split.calibration))
+    train = len(y) - validation - calibration
+    if train < 1:
+        raise DataError(f"silo {silo!r}: {len(y)} samples, expected at least 3 to split beside the test split")
+    parts = stratified(y, (train, validation, calibration), rng)
+    return dict(zip(NAMES, parts, strict=False))
+
+
+def hashes(silo: Silo) -> dict[str, str]:
+    """SHA-256 of the index array of each split, as bytes of little-endian int64."""
+    return {
+        name: hashlib.sha256(index.numpy().astype("<i8").tobytes()).hexdigest() for name, index in silo.indices.items()
+    }
+
+
+def splits_record(silos: Iterable[Silo]) -> dict[str, object]:
+    """What `splits.json` holds: per silo its domain, and per split its size, class counts and hash."""
+    silos = list(silos)
+    classes = 1 + max(int(getattr(silo, name).y.max()) for silo in silos for name in NAMES if len(getattr(silo, name)))
+    return {silo.name: {"domain": silo.domain, **_splits(silo, classes)} for silo in silos}
+
+
+def _splits(silo: Silo, classes: int) -> dict[str, object]:
+    digest = hashes(silo)
+    return {
+        name: {
+            "examples": len(getattr(silo, name)),
+            "class_counts": torch.bincount(getattr(silo, name).y, minlength=classes).tolist(),
+            **({"sha256": digest[name]} if name in digest else {}),
+        }
+        for name in NAMES
+    }

@@ -1,0 +1,192 @@
+"""Laws of the splits, shifts and partitions of caveat.data."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from data_samples import labelled_images, same, write_npz
+
+from caveat import data
+from caveat.core import ConfigurationError, DataError, Silo
+from caveat.data import DataSettings, Labels, Shift, Split
+from caveat.data.partitions import deal
+from caveat.data.shifts import rotate
+from caveat.data.splits import NAMES, stratified
+
+
+def positions(silo: Silo) -> list[int]:
+    return [i for name in NAMES for i in silo.indices[name].tolist()]
+
+
+# Splits
+
+
+def test_no_sample_is_in_two_splits_or_two_silos() -> None:
+    silos = data.rotated(data.digits(), seed=3)
+    used = [i for silo in silos for i in positions(silo)]
+    assert len(used) == len(set(used)) == 1797
+    for silo in silos:
+        assert all(len(getattr(silo, name)) == len(silo.indices[name]) for name in NAMES)
+
+
+def test_splits_are_a_function_of_the_seed() -> None:
+    first, again, other = (data.rotated(data.digits(), seed=seed, noise_std=(0, 0, 9)) for seed in (1, 1, 2))
+    assert all(same(a, b) for a, b in zip(first, again, strict=True))
+    assert data.hashes(first[0]) == data.hashes(again[0])
+    assert all(data.hashes(first[0])[name] != data.hashes(other[0])[name] for name in NAMES)
+
+
+def test_indices_lead_back_to_the_source() -> None:
+    pool = data.digits()
+    silo = data.rotated(pool, angles=(0,), silos_per_angle=3)[1]
+    for name in NAMES:
+        index = silo.indices[name].numpy()
+        assert np.array_equal(getattr(silo, name).y, pool.y[index])
+        expected = (pool.x[index, :, :, 0].astype(np.float32) / 255 - 0.5) / 0.5
+        assert np.allclose(getattr(silo, name).x[:, 0], expected, atol=1e-6)
+
+
+def test_hashes_are_those_of_little_endian_int64() -> None:
+    silos = data.rotated(data.digits())
+    test = silos[0].indices["test"].tolist()
+    digest = hashlib.sha256(b"".join(i.to_bytes(8, "little") for i in test)).hexdigest()
+    record = data.splits_record(silos)["silo-0"]
+    assert data.hashes(silos[0])["test"] == digest == record["test"]["sha256"]
+    assert record["train"]["examples"] == sum(record["train"]["class_counts"]) == len(silos[0].train)
+
+
+@pytest.mark.parametrize("labels", [Labels(), Labels(partition="dirichlet"), Labels(partition="classes")])
+def test_test_labels_move_nothing_but_themselves(tmp_path: Path, labels: Labels) -> None:
+    y_test = labelled_images(40, seed=1)[1]
+    straight = write_npz(tmp_path / "a.npz", y_test=y_test)
+    turned = write_npz(tmp_path / "b.npz", y_test=y_test[::-1])
+    shift = Shift(angles=(0, 90), noise_std=(0, 5))
+    a, b = (
+        data.load(DataSettings(source=f"npz:{path}", silos=2, labels=labels, shift=shift), 0)
+        for path in (straight, turned)
+    )
+    assert all(same(p, q, NAMES[:3]) for p, q in zip(a, b, strict=True))
+
+
+def test_every_class_is_in_train_and_parts_have_its_share() -> None:
+    y = np.array([0] * 90 + [1] * 50 + [2])
+    for seed in range(20):
+        train, validation, rest = stratified(y, (100, 20, 21), np.random.default_rng(seed))
+        assert 2 in y[train]
+        assert abs((y[validation] == 0).mean() - 90 / 141) < 0.06
+        assert len(set(train) | set(validation) | set(rest)) == 141
+
+
+def test_an_own_test_part_is_kept_apart_and_its_positions_follow(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "a.npz", x_val=np.zeros((30, 6, 6), np.uint8), y_val=np.zeros(30, np.uint8))
+    silos = data.load(DataSettings(source=f"npz:{path}", silos=3), 0)
+    assert sorted(i for silo in silos for i in silo.indices["test"].tolist()) == list(range(150, 190))
+    assert sorted(i for silo in silos for n in NAMES[:3] for i in silo.indices[n].tolist()) == list(range(150))
+
+
+def test_sizes_are_those_asked_for(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "a.npz")
+    settings = DataSettings(source=f"npz:{path}", silos=3, samples_per_silo=40, split=Split(0.5, 0.25, 0.25))
+    for silo in data.load(settings, 0):
+        assert [len(getattr(silo, name)) for name in NAMES] == [20, 10, 10, 10]
+    with pytest.raises(DataError, match=r"3 silos of 14 test samples, but there are 40"):
+        data.load(DataSettings(source=f"npz:{path}", silos=3, samples_per_silo=40, test_per_silo=14), 0)
+
+
+# Shifts
+
+
+def test_rotation_is_counter_clockwise_about_half_width_and_height() -> None:
+    image = np.arange(1, 17, dtype=np.uint8).reshape(1, 4, 4, 1)
+    # Worked out by hand: the right column becomes the top row, one row further down because the centre is the pixel
+    # coordinate (2, 2) and not the middle (1.5, 1.5).
+    expected = [[0, 0, 0, 0], [4, 8, 12, 16], [3, 7, 11, 15], [2, 6, 10, 14]]
+    assert rotate(image, 90)[0, :, :, 0].tolist() == expected
+    assert np.array_equal(rotate(image, 0), image)
+    assert np.array_equal(rotate(image, 360), image)
+
+
+def test_rotation_is_bilinear_with_black_outside() -> None:
+    image = np.zeros((1, 8, 8, 2), np.uint8)
+    image[0, 4, 5] = (200, 100)  # one pixel right of the centre: turned by 30 degrees, it goes up by half a pixel
+    turned = rotate(image, 30)[0]
+    cos, sin = np.cos(np.pi / 6), np.sin(np.pi / 6)
+    # Output (4, 5) is taken from x = 4 + cos, y = 4 + sin.
+    assert turned[4, 5].tolist() == [round(200 * cos * (1 - sin)), round(100 * cos * (1 - sin))]
+    assert rotate(np.full((1, 8, 8, 1), 255, np.uint8), 45)[0, 0, 0, 0] == 0
+
+
+def test_noise_comes_before_rotation_and_stays_in_range() -> None:
+    pool = data.digits()
+    silos = data.rotated(pool, angles=(0, 45), silos_per_angle=1, noise_std=(0, 40))
+    assert [silo.domain for silo in silos] == ["rotate(0)", "rotate(45)+noise(40)"]
+    assert silos[1].train.x.abs().max() <= 1
+    assert torch.all(silos[1].train.x[:, :, 0, 0] == -1)  # a corner that rotation fills with black, after the noise
+    clean = data.rotated(pool, angles=(0, 45), silos_per_angle=1)
+    assert not same(silos[1], clean[1])
+    assert same(silos[0], clean[0])
+
+
+def test_no_noise_is_drawn_twice() -> None:
+    plain = np.full((60, 6, 6), 128, np.uint8)
+    arrays = {name: (plain, np.arange(60) % 2) for name in ("a", "b")}
+    silos = data.from_arrays(arrays, shift=Shift(noise_std=(20,)))
+    noise = torch.cat([getattr(silo, name).x for silo in silos for name in NAMES])
+    assert len(noise.unique(dim=0)) == 120
+    assert abs(noise.std() * 255 / 2 - 20) < 1
+
+
+def test_a_shift_of_fewer_entries_than_silos_comes_in_blocks() -> None:
+    silos = data.load(DataSettings(silos=6, shift=Shift(angles=(0, -50, 120))), 0)
+    assert [silo.domain for silo in silos] == [f"rotate({a})" for a in (0, 0, -50, -50, 120, 120)]
+    with pytest.raises(ConfigurationError, match="3 entries for 4 silos"):
+        data.load(DataSettings(silos=4, shift=Shift(angles=(0, -50, 120))), 0)
+
+
+def test_names_sort_as_numbers() -> None:
+    names = [silo.name for silo in data.load(DataSettings(silos=12), 0)]
+    assert names == sorted(names)
+    assert names[1] == "silo-01"
+
+
+# Partitions
+
+
+@pytest.mark.parametrize("alpha", [0.3, 100.0])
+def test_dirichlet_gives_no_sample_twice_and_is_as_unequal_as_alpha_says(alpha: float) -> None:
+    silos = data.load(DataSettings(silos=5, labels=Labels(partition="dirichlet", alpha=alpha)), 0)
+    used = [i for silo in silos for i in positions(silo)]
+    assert len(used) == len(set(used))
+    counts = torch.stack([silo.train.y.bincount(minlength=10) for silo in silos]).double()
+    spread = (counts / counts.sum(0)).std(0).mean()
+    assert spread < 0.05 if alpha > 1 else spread > 0.1
+    tests = torch.stack([silo.test.y.bincount(minlength=10) for silo in silos]).double()
+    assert torch.corrcoef(torch.stack([counts.flatten(), tests.flatten()]))[0, 1] > (0.95 if alpha < 1 else 0)
+
+
+def test_classes_per_silo_are_exact_and_used_evenly() -> None:
+    silos = data.load(DataSettings(silos=5, labels=Labels(partition="classes", per_silo=4)), 0)
+    assert [len(torch.cat([getattr(silo, name).y for name in NAMES]).unique()) for silo in silos] == [4] * 5
+    owners = torch.stack([silo.train.y.bincount(minlength=10) > 0 for silo in silos]).sum(0)
+    assert owners.tolist() == [2] * 10
+    used = [i for silo in silos for i in positions(silo)]
+    assert len(used) == len(set(used)) == 1797
+
+
+def test_dealing_follows_the_shares_of_each_class() -> None:
+    y = np.repeat([0, 1], 100)
+    parts = deal(y, 2, None, np.array([[0.2, 0.8], [1.0, 0.0]]), np.random.default_rng(0))
+    assert [np.bincount(y[part], minlength=2).tolist() for part in parts] == [[20, 100], [80, 0]]
+
+
+def test_partition_that_cannot_be_is_one_clear_error() -> None:
+    with pytest.raises(DataError, match="no draw of 100 with partition 'dirichlet' gave each of 100 silos"):
+        data.load(DataSettings(silos=100, labels=Labels(partition="dirichlet", alpha=0.01)), 0)
+    with pytest.raises(DataError, match=r"2000 silos of at least 10 samples need 20000, but there are 1438"):
+        data.load(DataSettings(silos=2000), 0)
+    with pytest.raises(ConfigurationError, match="per_silo = 11 but the data has 10 classes"):
+        data.load(DataSettings(silos=5, labels=Labels(partition="classes", per_silo=11)), 0)
