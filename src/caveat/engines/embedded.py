@@ -1,0 +1,139 @@
+"""All silos on this machine: in this process, or in worker processes with one thread each."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from ..core import ConfigurationError, Payload, Replies, RunError, SiloId, Update, Work
+from .slab import Slab
+from .workplace import SiloError, Workplace, address
+
+
+class Embedded:
+    """A transport to silos on this machine. Use it as a context manager: leaving it ends the workers.
+
+    With one worker everything runs in the calling process, so that a debugger can stop inside a silo. Results
+    are the same bits for any number of workers.
+    """
+
+    def __init__(self, workplace: Workplace, workers: int = 1) -> None:
+        if workers > 1 and not hasattr(os, "fork"):
+            raise ConfigurationError(f"engine.workers = {workers} needs a system with fork; use 1")
+        self.workplace = workplace
+        self.silos: Sequence[SiloId] = sorted(workplace.silos)
+        self.down = Slab()
+        self.workers: list[_Worker] = []
+        for _ in range(workers if workers > 1 else 0):
+            self.workers.append(_Worker(workplace, self.down, self.workers))
+
+    def __enter__(self) -> Embedded:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for worker in self.workers:
+            worker.end()
+        self.workers = []
+        self.down.close()
+
+    def exchange(self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId]) -> Replies:
+        """Have every silo of the cohort carry out the work. Raises SiloError if one fails."""
+        name = address(self.workplace.method, work)
+        if not self.workers:
+            updates = {silo: self.workplace.perform(t, name, payload, silo) for silo in cohort}
+        else:
+            updates = dict(self._spread(t, name, payload, cohort))
+        return Replies(updates, len(self.silos))
+
+    def _spread(self, t: int, name: str, payload: Payload, cohort: Sequence[SiloId]) -> Iterator[tuple[SiloId, Update]]:
+        order = {"t": t, "work": name, "size": self.down.write(payload)}
+        # The largest silos first, so that no worker is left with one of them at the end.
+        waiting = sorted(cohort, key=lambda silo: -len(self.workplace.silos[silo].train))
+        idle = list(self.workers)
+        busy: dict[object, _Worker] = {}
+        while waiting or busy:
+            while waiting and idle:
+                worker = idle.pop()
+                worker.ask(order | {"silo": waiting.pop(0)})
+                busy[worker.pipe] = worker
+            for pipe in wait([worker.pipe for worker in busy.values()]):
+                worker = busy.pop(pipe)
+                yield worker.answer()
+                idle.append(worker)
+
+
+class _Worker:
+    """A forked process that carries out one order at a time. Orders and answers are JSON, tensors lie in slabs."""
+
+    def __init__(self, workplace: Workplace, down: Slab, others: Sequence[_Worker]) -> None:
+        self.pipe, theirs = Pipe()
+        self.up = Slab()
+        self.order: dict[str, Any] = {}
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        self.process = os.fork()
+        if self.process == 0:
+            with contextlib.suppress(BaseException):
+                _outlive_nobody(parent)
+                for end in (self.pipe, *(other.pipe for other in others)):
+                    end.close()
+                _serve(workplace, down, self.up, theirs)
+            os._exit(0)
+        theirs.close()
+
+    def ask(self, order: dict[str, Any]) -> None:
+        self.order = order
+        self.pipe.send_bytes(json.dumps(order).encode())
+
+    def answer(self) -> tuple[SiloId, Update]:
+        try:
+            answer = json.loads(self.pipe.recv_bytes())
+        except (EOFError, ConnectionResetError) as error:
+            raise RunError(
+                f"a worker process died at silo {self.order['silo']!r} in round {self.order['t']}, work "
+                f"{self.order['work']!r}; was it out of memory?"
+            ) from error
+        if "error" in answer:
+            raise SiloError(answer["error"])
+        return self.order["silo"], Update(self.up.read(answer["size"]), answer["examples"])
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.process, 0)
+        self.pipe.close()
+        self.up.close()
+
+
+def _outlive_nobody(parent: int) -> None:
+    """Leave Ctrl-C to the parent, and end when it ends, however it does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _serve(workplace: Workplace, down: Slab, up: Slab, pipe: Connection) -> None:
+    with contextlib.suppress(EOFError):
+        while True:
+            order = json.loads(pipe.recv_bytes())
+            try:
+                payload = down.read(order["size"])
+                update = workplace.perform(order["t"], order["work"], payload, order["silo"])
+                answer: dict[str, Any] = {"size": up.write(update.payload), "examples": update.examples}
+            except Exception as error:
+                message = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
+                answer = {"error": message}
+            pipe.send_bytes(json.dumps(answer).encode())

@@ -1,0 +1,100 @@
+"""Where silos work: one module, the silos' data, and their private states on disk. The same on every engine."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import attrgetter
+
+import torch
+from torch import nn
+
+from ..core import Method, Payload, RunError, Silo, SiloId, State, Update, Work, is_evaluation, seeded
+from ..local import load, snapshot
+from ..store import SiloStore
+
+
+class SiloError(RunError):
+    """A silo's work failed: names the silo, the round and the work."""
+
+
+def address(method: Method, work: Work) -> str:
+    """The attribute path that names a work: "train", or "base.train" for a wrapper's base."""
+    owner: Method = work.__self__  # type: ignore[attr-defined]
+    if owner is method:
+        return work.__name__
+    for name in getattr(method, "__dataclass_fields__", ()):
+        if isinstance(part := getattr(method, name), Method):
+            try:
+                return f"{name}.{address(part, work)}"
+            except LookupError:
+                continue
+    raise LookupError(f"{work.__qualname__} is not part of {method}")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One intra-op thread: one and two threads sum in different orders and give different bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def workspace(module: nn.Module) -> nn.Module:
+    """A module in the memory layout in which convolutions are fastest on a CPU."""
+    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+@dataclass
+class Workplace:
+    """Carries out works on silos, one at a time, in one resident module."""
+
+    method: Method
+    module: nn.Module
+    silos: Mapping[SiloId, Silo]
+    states: SiloStore
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.initial = snapshot(self.module)
+
+    def state(self, silo: SiloId, until: int) -> State:
+        """A silo's private state before round `until + 1`; its initial one if it has not worked yet."""
+        if (state := self.states.load(silo, until)) is not None:
+            return state
+        load(self.module, self.initial)
+        return self.method.init_silo(self.silos[silo].site(self.module))
+
+    def perform(self, t: int, name: str, payload: Payload, silo: SiloId) -> Update:
+        """Carry out the work with that address in round t at a silo, and keep the state it leaves.
+
+        Raises SiloError with the silo, round, work and payload's shapes if the work raises anything.
+        """
+        work: Work = attrgetter(name)(self.method)
+        evaluates = is_evaluation(work)
+        data = self.silos[silo]
+        try:
+            before = self.state(silo, t if evaluates else t - 1)
+            site = data.test_site(self.module) if evaluates else data.site(self.module, t)
+            with one_thread(), seeded(self.seed, work.__name__, t, silo):
+                update, after = work(payload, before, site)
+        except Exception as error:
+            raise SiloError(_failure(silo, t, name, payload, data, error)) from error
+        if not evaluates and (any(before.values()) or any(after.values())):
+            self.states.save(silo, t, after)
+        return update
+
+
+def _failure(silo: SiloId, t: int, name: str, payload: Payload, data: Silo, error: Exception) -> str:
+    groups = ", ".join(f"{group} ({len(tensors)} tensors)" for group, tensors in payload.items())
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"silo {silo!r} failed in round {t}, work {name!r}: {type(error).__name__}: {error} "
+        f"[at {where.name}, line {where.lineno}; received {groups or 'nothing'}; "
+        f"training inputs {tuple(data.train.x.shape)}]"
+    )

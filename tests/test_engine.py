@@ -1,0 +1,133 @@
+"""The embedded engine: errors name their silo, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from federations import ADAM, Federation
+
+from caveat.core import Payload, RunError, Site, State, Update
+from caveat.engines.embedded import Embedded
+from caveat.engines.slab import Slab
+from caveat.engines.workplace import SiloError, address
+from caveat.methods import FedAvg
+from caveat.wrappers.evaluation import Evaluated
+
+
+@dataclass(frozen=True)
+class Failing(FedAvg):
+    """Fails at one silo; a plain dataclass, so that it needs no configuration."""
+
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        if site.id == "silo-1":
+            raise ValueError("the scanner is broken")
+        return super().train(down, state, site)
+
+
+@dataclass(frozen=True)
+class Dying(FedAvg):
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        if site.id == "silo-1":
+            os._exit(9)
+        return super().train(down, state, site)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_error_names_silo_round_work_and_shapes(tmp_path: Path, workers: int) -> None:
+    with pytest.raises(SiloError) as caught:
+        Federation(Failing(rounds=2, training=ADAM), tmp_path, workers).run()
+    for part in ("'silo-1'", "round 0", "'base.train'", "ValueError: the scanner is broken", "model (", "(60, 2)"):
+        assert part in str(caught.value), part
+
+
+def test_worker_that_dies_is_an_error_not_a_hang(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="died at silo 'silo-1' in round 0"):
+        Federation(Dying(rounds=2, training=ADAM), tmp_path, workers=2).run()
+
+
+def test_workers_end_with_the_engine(tmp_path: Path) -> None:
+    federation = Federation(FedAvg(rounds=1, training=ADAM), tmp_path, workers=2)
+    with Embedded(federation.place, 2) as engine:
+        processes = [worker.process for worker in engine.workers]
+        assert all(Path(f"/proc/{process}").exists() for process in processes)
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def test_number_of_threads_is_given_back(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        Federation(FedAvg(rounds=1, training=ADAM), tmp_path).run()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_slab_takes_larger_and_smaller_payloads_and_has_no_name() -> None:
+    before = set(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else set()
+    slab = Slab()
+    for n in (10, 100_000, 3):
+        payload = {"g": {"t": torch.arange(n)}}
+        assert torch.equal(slab.read(slab.write(payload))["g"]["t"], torch.arange(n))
+    assert (set(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else set()) == before
+    slab.close()
+
+
+def test_works_of_a_wrapped_method_have_addresses() -> None:
+    method = FedAvg()
+    wrapped = Evaluated(method)
+    assert address(wrapped, method.train) == "base.train"
+    assert address(wrapped, wrapped.validation) == "validation"
+    with pytest.raises(LookupError, match="is not part of"):
+        address(wrapped, FedAvg(rounds=7).train)
+
+
+SCRIPT = """
+import sys, time
+sys.path[:0] = {paths!r}
+from pathlib import Path
+from federations import Federation, ADAM
+from test_engine import Slow
+federation = Federation(Slow(rounds=50, training=ADAM), Path({folder!r}), workers=2)
+federation.run()
+"""
+
+
+@dataclass(frozen=True)
+class Slow(FedAvg):
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        Path(os.environ["PIDS"], str(os.getpid())).touch()
+        time.sleep(0.2)
+        return super().train(down, state, site)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc")
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_outlives_its_parent(tmp_path: Path, sign: signal.Signals) -> None:
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    script = SCRIPT.format(paths=[str(Path(__file__).parent), *sys.path], folder=str(tmp_path / "run"))
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], env=os.environ | {"PIDS": str(pids)}, stderr=subprocess.DEVNULL
+    )
+    wait_for(lambda: len(list(pids.iterdir())) >= 2)
+    parent.send_signal(sign)
+    assert parent.wait(30) != 0
+    wait_for(lambda: not any(Path("/proc", pid.name).exists() for pid in pids.iterdir()))
+
+
+def wait_for(condition, seconds: float = 60) -> None:  # type: ignore[no-untyped-def]
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
