@@ -1,0 +1,69 @@
+"""FedAvg: the n_k-weighted mean of locally trained models.
+
+McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Annotated
+
+import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from ..core import Method, Payload, Replies, Round, Site, State, Update
+from ..local import Loss, Training, in_batches, load, snapshot, split
+from ..nn.dropout import mc_dropout
+from ..prediction import Prediction
+from ..settings import STRICT
+
+
+@dataclass(frozen=True, config=STRICT)
+class FedAvg(Method):
+    """The n_k-weighted mean of locally trained models (McMahan et al., 2017)."""
+
+    rounds: Annotated[int, Field(gt=0)] = 20
+    """Rounds of training."""
+    training: Training = Training()
+    """How a silo trains in one round."""
+    mc_samples: Annotated[int, Field(gt=0)] = 20
+    """Passes of MC dropout per prediction."""
+
+    def init_server(self, site: Site) -> State:
+        shared, _ = split(snapshot(site.module), self.private(site.module))
+        return {"model": shared}
+
+    def init_silo(self, site: Site) -> State:
+        _, own = split(snapshot(site.module), self.private(site.module))
+        return {"model": own}
+
+    def schedule(self) -> Iterable[Round]:
+        return repeat(Round(self.broadcast, self.train, self.average), self.rounds)
+
+    def broadcast(self, server: State) -> Payload:
+        return {"model": server["model"]}
+
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        load(site.module, down["model"] | state["model"])
+        self.training.fit(site, self.objective(site.module, down))
+        shared, own = split(snapshot(site.module), self.private(site.module))
+        return Update({"model": shared}, site.examples), state | {"model": own}
+
+    def average(self, server: State, replies: Replies, site: Site) -> State:
+        return server | {"model": replies.mean("model")}
+
+    def predict(self, down: Payload, state: State, site: Site, x: Tensor) -> Prediction:
+        module = load(site.module, down["model"] | state["model"])
+        samples = in_batches(lambda part: mc_dropout(module, part, self.mc_samples), x, dim=1)
+        return Prediction.from_samples(samples.double().softmax(-1), self.answers)
+
+    def objective(self, module: nn.Module, down: Payload) -> Loss:
+        """The loss a silo minimises, as a function of a batch."""
+        return lambda x, y: F.cross_entropy(module(x), y)
+
+    def private(self, module: nn.Module) -> frozenset[str]:
+        """Names of the tensors that never leave a silo."""
+        return frozenset()

@@ -1,0 +1,32 @@
+"""FedBN: FedAvg in which every batch normalisation stays at its silo.
+
+Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..prediction import Decision
+from ..settings import STRICT
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True, config=STRICT)
+class FedBN(FedAvg):
+    """FedAvg in which batch normalisation, weights and statistics, stays at the silo (Li et al., 2021)."""
+
+    answers: ClassVar[Decision] = Decision.LOCAL
+
+    def private(self, module: nn.Module) -> frozenset[str]:
+        """Every tensor of a BatchNorm layer, found by type: names differ between architectures."""
+        return frozenset(
+            f"{path}.{name}"
+            for path, part in module.named_modules()
+            if isinstance(part, _BatchNorm)
+            for name in part.state_dict()
+        )

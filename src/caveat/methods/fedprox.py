@@ -1,0 +1,35 @@
+"""FedProx: FedAvg with a proximal term in the local loss.
+
+Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, eq. 2.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from ..core import Payload
+from ..local import Loss
+from ..settings import STRICT
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True, config=STRICT)
+class FedProx(FedAvg):
+    """FedAvg with a term that keeps silos near the global model (Li et al., 2020)."""
+
+    mu: Annotated[float, Field(ge=0)] = 0.01
+    """Weight of half the squared distance to the global model; 0 is FedAvg."""
+
+    def objective(self, module: nn.Module, down: Payload) -> Loss:
+        loss = super().objective(module, down)
+
+        def proximal(x: Tensor, y: Tensor) -> Tensor:
+            drift = torch.stack([(p - down["model"][name]).square().sum() for name, p in module.named_parameters()])
+            return loss(x, y) + self.mu / 2 * drift.sum()
+
+        return proximal

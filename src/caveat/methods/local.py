@@ -1,0 +1,29 @@
+"""Local: every silo trains by itself, with the rounds and steps of the federated methods.
+
+The lower bound that any federation has to beat; a round's only traffic is the number of examples.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+from torch import nn
+
+from ..core import Replies, Site, State
+from ..prediction import Decision
+from ..settings import STRICT
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True, config=STRICT)
+class Local(FedAvg):
+    """No federation: every silo trains by itself, for as many steps."""
+
+    answers: ClassVar[Decision] = Decision.LOCAL
+
+    def private(self, module: nn.Module) -> frozenset[str]:
+        return frozenset(module.state_dict())
+
+    def average(self, server: State, replies: Replies, site: Site) -> State:
+        return server

@@ -1,0 +1,190 @@
+"""UEFL: FedAvg over a discretised encoder, with codewords of their own for silos that stay uncertain.
+
+Uncertainty-Based Extensible-Codebook Federated Learning in Heterogeneous Data Silos, arXiv 2402.18888,
+Algorithm 1. A silo k whose MC-dropout entropy e_k exceeds (1 + gamma) min_j e_j is given new codewords,
+the K-means centres of its own features, which never leave it; training then goes on for a few rounds.
+
+Where paper and released code differ: dropout is on when uncertainty is measured (paper; off in the code);
+the entropy decides on the silo's calibration split (both use the test set); shared codewords are averaged
+over the silos that use them, by use (paper; never averaged in the code); beta weighs the commitment (code).
+Ours: features are normalised before they are discretised, so that codewords from N(0, 1) lie among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from ..core import Payload, Replies, Round, Site, State, Tensors, Update
+from ..local import Loss, in_batches, load, snapshot, split
+from ..nn.codebook import Codebook, Discretised, kmeans, nearest
+from ..nn.encoders import Model
+from ..prediction import entropy
+from ..settings import STRICT
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True, config=STRICT)
+class UEFL(FedAvg):
+    """Codebooks that grow at silos whose MC-dropout entropy stays high (UEFL, arXiv 2402.18888)."""
+
+    codewords: Annotated[int, Field(gt=1)] = 32
+    """Shared codewords, and as many of a silo's own at its first extension."""
+    threshold: Annotated[float, Field(ge=0)] = 0.3
+    """gamma: a silo is uncertain when its entropy exceeds (1 + gamma) times the reference."""
+    reference: Literal["min", "mean"] = "min"
+    """Entropy that silos are compared with: the lowest of all (paper) or their mean (released code)."""
+    refresh: bool = True
+    """Recompute the threshold after every iteration (paper), or keep the first one (released code)."""
+    floor: Annotated[float, Field(ge=0)] = 0.01
+    """Nats below which no silo counts as uncertain, since a ratio to a vanishing entropy never settles."""
+    iterations: Annotated[int, Field(gt=0)] = 5
+    """Most iterations, the first included; 1 never extends (VQ-FedAvg, or one static codebook)."""
+    extra_rounds: Annotated[int, Field(gt=0)] = 5
+    """Rounds of every iteration after the first, which has `rounds`."""
+    growth: Literal["add", "double"] = "add"
+    """Codewords per extension: always `codewords`, or as many as the silo already reaches."""
+    keep: Literal["all", "newest"] = "all"
+    """A silo's own codewords accumulate (paper), or a new extension replaces them (released code)."""
+    segments: Literal[1, 2, 4] = 1
+    """Equal parts into which a token is cut, each replaced by a codeword of its own."""
+    commitment: Annotated[float, Field(ge=0)] = 0.25
+    """beta: weight of the encoder's commitment to its codewords."""
+    quantisation: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the codebook's loss beside the cross-entropy."""
+    normalise: bool = True
+    """Normalise each token before it is discretised, or take it as it is (paper)."""
+    extension: Literal["kmeans", "normal"] = "kmeans"
+    """A silo's own codewords start as K-means centres of its features (paper) or from N(0, 1)."""
+
+    def build(self, model: nn.Module) -> nn.Module:
+        reach = self.codewords * (self.iterations if self.growth == "add" else 2 ** (self.iterations - 1))
+        assert isinstance(model, Model)
+        codebook = Codebook(self.codewords, reach - self.codewords, model.features, self.segments, self.commitment)
+        normalised = nn.Sequential(model.encoder, nn.LayerNorm(model.features, elementwise_affine=False))
+        return Discretised(normalised if self.normalise else model.encoder, codebook, model.head)
+
+    def private(self, module: nn.Module) -> frozenset[str]:
+        return frozenset({"codebook.private", "codebook.used"})
+
+    def init_server(self, site: Site) -> State:
+        undecided = {"threshold": 0.0, "lowest": 0.0, "highest": torch.inf, "iteration": 0.0}
+        return super().init_server(site) | {"entropy": {name: torch.tensor(value) for name, value in undecided.items()}}
+
+    def init_silo(self, site: Site) -> State:
+        return super().init_silo(site) | {"entropy": {"own": torch.tensor(0.0), "due": torch.tensor(False)}}
+
+    def schedule(self) -> Iterable[Round]:
+        for iteration in range(self.iterations):
+            for _ in range(self.extra_rounds if iteration else self.rounds):
+                yield Round(self.broadcast, self.train, self.average, when=self.uncertain)
+            yield Round(self.broadcast, self.score, self.compare, when=self.uncertain, everyone=True, trains=False)
+
+    def uncertain(self, server: State) -> bool:
+        """Whether any silo was above the threshold when last compared."""
+        return bool(server["entropy"]["highest"] > server["entropy"]["threshold"])
+
+    def broadcast(self, server: State) -> Payload:
+        return {"model": server["model"], "entropy": {"threshold": server["entropy"]["threshold"]}}
+
+    # Training, with the extension of the codebook where it is due.
+
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        module = self.workspace(down, state, site)
+        if state["entropy"]["due"] and state["entropy"]["own"] > down["entropy"]["threshold"]:
+            self.extend(module, site)
+        use = torch.zeros(self.codewords)
+        self.training.fit(site, self.quantised(module, use))
+        shared, own = split(snapshot(module), self.private(module))
+        settled = state["entropy"] | {"due": torch.tensor(False)}
+        return Update({"model": shared, "use": {"shared": use}}, site.examples), {"model": own, "entropy": settled}
+
+    def quantised(self, module: Discretised, use: Tensor) -> Loss:
+        """Cross-entropy on codewords plus the codebook's loss; counts the use of shared codewords in `use`."""
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            quantised = module.codebook.quantise(module.encoder(x))
+            use.add_(torch.bincount(quantised.words.flatten(), minlength=len(use))[: len(use)])
+            return F.cross_entropy(module.head(quantised.tokens), y) + self.quantisation * quantised.loss
+
+        return loss
+
+    def extend(self, module: Discretised, site: Site) -> None:
+        """Give the workspace codewords of the silo's own, from the features of its training data."""
+        codebook = module.codebook
+        grown = self.codewords if self.growth == "add" else self.codewords + int(codebook.used)
+        if self.keep == "newest":
+            codebook.used.zero_()
+        if self.extension == "kmeans":
+            seed = int(torch.randint(2**31, ()))
+            centres = kmeans(self.vectors(module, site.train.x), grown, seed)
+        else:
+            centres = torch.randn(grown, codebook.private.shape[1])
+        codebook.extend(centres)
+
+    def average(self, server: State, replies: Replies, site: Site) -> State:
+        model = replies.mean("model")
+        # A silo that never used a codeword has nothing to say about where it should be.
+        use = replies.stack("use", "shared").double()[:, :, None]
+        words = (use * replies.stack("model", "codebook.shared").double()).sum(0) / use.sum(0).clamp_min(1)
+        kept = server["model"]["codebook.shared"]
+        model["codebook.shared"] = torch.where(use.sum(0) > 0, words.to(kept.dtype), kept)
+        return server | {"model": model}
+
+    # Uncertainty: every silo scores itself, the server compares.
+
+    def score(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        """Send e_k, the mean entropy in nats of MC-dropout predictions on the calibration split."""
+        own = self.predict(down, state, site, site.calibration.x).total.mean().float()
+        update = Update({"entropy": {"own": own}}, site.examples)
+        return update, state | {"entropy": {"own": own, "due": torch.tensor(True)}}
+
+    def compare(self, server: State, replies: Replies, site: Site) -> State:
+        """Eq. 7, with a floor."""
+        e, before = replies.stack("entropy", "own"), server["entropy"]
+        reference = e.min() if self.reference == "min" else e.mean()
+        threshold = ((1 + self.threshold) * reference).clamp_min(self.floor)
+        if before["iteration"] > 0 and not self.refresh:
+            threshold = before["threshold"]
+        after = {"threshold": threshold, "lowest": e.min(), "highest": e.max(), "iteration": before["iteration"] + 1}
+        return server | {"entropy": after}
+
+    def milestone(self, server: State) -> dict[str, float]:
+        if not server["entropy"]["iteration"]:
+            return {}
+        return {name: float(value) for name, value in server["entropy"].items()}
+
+    def vectors(self, module: Discretised, x: Tensor) -> Tensor:
+        """(M, D / segments) features of inputs, segment by segment."""
+        module.eval()
+        return module.codebook.cut(in_batches(module.encoder, x))
+
+    def workspace(self, down: Payload, state: State, site: Site) -> Discretised:
+        """The silo's model: what was broadcast, and the codewords it keeps."""
+        module = load(site.module, down["model"] | state["model"])
+        assert isinstance(module, Discretised)
+        return module
+
+    # For reports.
+
+    def describe(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
+        """How often each codeword is used, over all there is room for."""
+        module = self.workspace(down, state, site)
+        codebook = module.codebook
+        index = nearest(self.vectors(module, x), codebook.words().detach())
+        room = self.codewords + len(codebook.private)
+        return {"use": torch.bincount(index, minlength=room).double(), "own": codebook.used.double()}
+
+    def summarise(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
+        use, own = sums["use"], int(sums["own"])
+        return {
+            "codewords": {"shared": self.codewords, "private": own},
+            "perplexity": float(entropy(use / use.sum()).exp()),
+            "codeword_use": [int(n) for n in use[: self.codewords + own]],
+        }

@@ -1,0 +1,103 @@
+"""Small federations for tests: three silos whose data differ, a model with BatchNorm and dropout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from caveat.core import Data, Method, Payload, Replies, Silo, Site, State
+from caveat.engines.embedded import Embedded
+from caveat.engines.workplace import Workplace, workspace
+from caveat.local import Training
+from caveat.loop import Done, Participation, run
+from caveat.methods import SCAFFOLD, UEFL, FedAvg, FedBN, FedProx, Local
+from caveat.nn.encoders import Model, Tokens, head
+from caveat.store import SiloStore
+from caveat.wrappers.evaluation import Evaluated
+
+FAST = Training(batch_size=16, lr=0.05, optimizer="sgd")
+ADAM = Training(batch_size=16, lr=0.01)
+METHODS: list[Method] = [
+    Local(rounds=4, training=ADAM),
+    FedAvg(rounds=4, training=ADAM),
+    FedProx(rounds=4, training=FAST, mu=0.1),
+    FedBN(rounds=4, training=FAST),
+    SCAFFOLD(rounds=4, training=FAST),
+    # With a threshold of 0 every silo but the most certain is extended.
+    UEFL(rounds=3, extra_rounds=2, iterations=3, codewords=4, threshold=0, training=ADAM, mc_samples=5),
+    UEFL(
+        rounds=2, extra_rounds=1, iterations=3, codewords=4, threshold=0, training=ADAM, mc_samples=5, segments=2,
+        growth="double", keep="newest", reference="mean", refresh=False, extension="normal",
+    ),
+]  # fmt: skip
+
+
+def model(seed: int = 0) -> Model:
+    torch.manual_seed(seed)
+    encoder = nn.Sequential(nn.Linear(2, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 6), Tokens())
+    return Model(encoder, head(1, 6, 8, 3, dropout=0.3, dropout_logits=False), tokens=1, features=6)
+
+
+def silo(k: int, generator: torch.Generator) -> Silo:
+    x = torch.randn(100 + 20 * k, 2, generator=generator) + k
+    y = (x.sum(-1) > k).long() + (x[:, 0] > k + 1).long()
+    parts = [Data(x[i:j], y[i:j]) for i, j in ((0, 20), (20, 40), (40, 60), (60, len(x)))]
+    return Silo(f"silo-{k}", f"shift({k})", parts[3], parts[2], parts[1], parts[0])
+
+
+def silos(count: int = 3) -> dict[str, Silo]:
+    generator = torch.Generator().manual_seed(1)
+    return {s.name: s for s in (silo(k, generator) for k in range(count))}
+
+
+def workplace(method: Method, folder: Path, data: dict[str, Silo] | None = None, seed: int = 0) -> Workplace:
+    module = workspace(method.build(model()))
+    return Workplace(Evaluated(method), module, data or silos(), SiloStore(folder), seed)
+
+
+class Federation:
+    """A method on the small federation: runs rounds, keeps the server's state and what was sent."""
+
+    def __init__(self, method: Method, folder: Path, workers: int = 1, data: dict[str, Silo] | None = None) -> None:
+        self.method, self.workers, self.place = method, workers, workplace(method, folder, data)
+        none = Data(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
+        self.site = Site("server", none, none, none, method.build(model()))
+        self.server: State = method.init_server(self.site)
+        self.done: list[Done] = []
+
+    def run(self, engine: Embedded | None = None, participation: Participation | None = None, **bounds: int) -> State:
+        def after(done: Done, server: State) -> None:
+            self.done.append(done)
+            self.server = server
+
+        with engine or Embedded(self.place, self.workers) as transport:
+            self.server = run(
+                self.place.method, transport, self.site, self.server,
+                participation=participation or Participation(0), after=after, **bounds,
+            )  # fmt: skip
+        return self.server
+
+    def states(self, until: int = 10**6) -> dict[str, State]:
+        return {name: self.place.state(name, until) for name in self.place.silos}
+
+
+def flat(payload: Payload) -> dict[str, torch.Tensor]:
+    return {f"{group}/{name}": tensor for group, named in payload.items() for name, tensor in named.items()}
+
+
+def assert_same(a: Payload, b: Payload) -> None:
+    one, other = flat(a), flat(b)
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.equal(one[name], other[name]), name
+
+
+def assert_same_states(a: dict[str, State], b: dict[str, State]) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert_same(a[name], b[name])
+
+
+__all__ = ["METHODS", "Federation", "Replies", "assert_same", "assert_same_states", "flat", "model", "silos"]

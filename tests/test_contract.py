@@ -1,0 +1,243 @@
+"""What every method must satisfy. A new method is tested by adding a line to METHODS in federations.py."""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from federations import METHODS, Federation, assert_same, assert_same_states, flat, silos
+
+from caveat import methods
+from caveat.core import Data, Method, Replies, TestSite, is_evaluation
+from caveat.engines.embedded import Embedded
+from caveat.engines.workplace import Workplace
+from caveat.loop import Participation
+from caveat.prediction import Decision
+
+each = pytest.mark.parametrize(
+    "method", METHODS, ids=lambda m: type(m).__name__ + ("" if m is not METHODS[-1] else "-options")
+)
+MANIFEST = tomllib.loads((Path(__file__).parent / "manifest.toml").read_text())
+
+
+@pytest.fixture
+def whole(method: Method, tmp_path: Path) -> Federation:
+    """The method's whole schedule with one worker, uninterrupted."""
+    federation = Federation(method, tmp_path / "whole")
+    federation.run()
+    return federation
+
+
+def test_every_method_in_the_table_is_tested_here() -> None:
+    assert {type(method) for method in METHODS} == set(methods.METHODS.values())
+
+
+def test_extension_of_codebooks_is_part_of_what_is_tested_here(tmp_path: Path) -> None:
+    federation = Federation(METHODS[5], tmp_path)
+    federation.run()
+    assert sum(int(state["model"]["codebook.used"]) > 0 for state in federation.states().values()) >= 2
+
+
+@each
+def test_two_workers_give_the_bits_of_one(method: Method, whole: Federation, tmp_path: Path) -> None:
+    other = Federation(method, tmp_path / "two", workers=2)
+    assert_same(whole.server, other.run())
+    assert_same_states(whole.states(), other.states())
+
+
+@each
+@pytest.mark.parametrize("at", [1, 4])
+def test_resumed_run_equals_uninterrupted(method: Method, whole: Federation, tmp_path: Path, at: int) -> None:
+    first = Federation(method, tmp_path / "cut")
+    first.run(stop=at)
+    second = Federation(method, tmp_path / "cut")
+    second.server = first.server
+    assert_same(whole.server, second.run(start=at))
+    assert_same_states(whole.states(), second.states())
+
+
+@each
+def test_a_round_done_twice_after_a_kill_changes_nothing(method: Method, whole: Federation, tmp_path: Path) -> None:
+    """Silos may be a round ahead of the server's checkpoint when a run is killed."""
+    first = Federation(method, tmp_path / "cut")
+    first.run(stop=1)
+    before = first.server
+    first.run(start=1, stop=2)
+    second = Federation(method, tmp_path / "cut")
+    second.server = before
+    assert_same(whole.server, second.run(start=1))
+    assert_same_states(whole.states(), second.states())
+
+
+@each
+def test_nothing_passed_in_is_mutated(method: Method, tmp_path: Path) -> None:
+    federation = Federation(method, tmp_path)
+    place, server = federation.place, federation.server
+    for t, step in enumerate(method.schedule()):
+        if not step.when(server):
+            continue
+        sent = step.broadcast(server)
+        kept = copy.deepcopy((server, sent))
+        updates = {}
+        for name, data in place.silos.items():
+            state = place.state(name, t - 1)
+            state_before = copy.deepcopy(state)
+            data_before = copy.deepcopy(data)
+            updates[name], after = step.work(sent, state, data.site(place.module))
+            assert_same(state, state_before)
+            assert torch.equal(data.train.x, data_before.train.x)
+            place.states.save(name, t, after)
+        updates_before = copy.deepcopy(updates)
+        new = step.aggregate(server, Replies(updates, len(updates)), federation.site)
+        assert_same(server, kept[0])
+        assert_same(sent, kept[1])
+        for name in updates:
+            assert_same(updates[name].payload, updates_before[name].payload)
+        server = new
+
+
+@each
+def test_weights_left_in_the_workspace_mean_nothing(method: Method, whole: Federation, tmp_path: Path) -> None:
+    class Poisoned(Workplace):
+        def perform(self, *args):  # type: ignore[no-untyped-def]
+            for tensor in self.module.state_dict().values():
+                if tensor.is_floating_point():
+                    tensor.fill_(torch.nan)
+            return super().perform(*args)
+
+    other = Federation(method, tmp_path / "poisoned")
+    other.place = Poisoned(
+        **{name: getattr(other.place, name) for name in ("method", "module", "silos", "states", "seed")}
+    )
+    assert_same(whole.server, other.run())
+    assert_same_states(whole.states(), other.states())
+
+
+@each
+def test_order_in_which_silos_answer_is_free(method: Method, whole: Federation, tmp_path: Path) -> None:
+    class Backwards(Embedded):
+        def exchange(self, t, work, payload, cohort):  # type: ignore[no-untyped-def]
+            return super().exchange(t, work, payload, list(reversed(cohort)))
+
+    other = Federation(method, tmp_path / "backwards")
+    assert_same(whole.server, other.run(engine=Backwards(other.place)))
+    assert_same_states(whole.states(), other.states())
+
+
+@each
+def test_evaluation_changes_no_bit_of_training(method: Method, whole: Federation, tmp_path: Path) -> None:
+    class Curious(Embedded):
+        def exchange(self, t, work, payload, cohort):  # type: ignore[no-untyped-def]
+            evaluated = self.workplace.method
+            for look in (evaluated.validation, evaluated.test):
+                replies = super().exchange(t - 1, look, payload_to_predict(), self.silos)
+                assert all(u.payload["sums"]["examples"] == 20 for u in replies.updates.values())
+            return super().exchange(t, work, payload, cohort)
+
+    other = Federation(method, tmp_path / "curious")
+
+    def payload_to_predict():  # type: ignore[no-untyped-def]
+        return method.broadcast(other.server)
+
+    assert_same(whole.server, other.run(engine=Curious(other.place)))
+    assert_same_states(whole.states(), other.states())
+
+
+@each
+def test_only_what_the_manifest_names_leaves_a_silo(method: Method, whole: Federation) -> None:
+    allowed = MANIFEST[type(method).__name__]
+    private = method.private(whole.place.module)  # type: ignore[attr-defined]
+    for done in whole.done:
+        for update in done.replies.updates.values():
+            for path in flat(update.payload):
+                group, name = path.split("/")
+                names = allowed.get(group, [])
+                assert "*" in names or any(name == a or name.startswith(a + ".") for a in names), path
+                assert not (group == "model" and name in private), path
+
+
+@each
+def test_no_work_of_a_schedule_sees_the_test_split(method: Method, whole: Federation) -> None:
+    for step in method.schedule():
+        assert not is_evaluation(step.work)
+    for name, data in whole.place.silos.items():
+        site = data.site(whole.place.module)
+        assert not isinstance(site, TestSite)
+        assert not hasattr(site, "test"), name
+
+
+@each
+def test_permuting_test_labels_changes_no_bit(method: Method, whole: Federation, tmp_path: Path) -> None:
+    data = silos()
+    for name, s in data.items():
+        object.__setattr__(s, "test", Data(s.test.x, s.test.y.flip(0)))
+        assert not torch.equal(s.test.y, whole.place.silos[name].test.y)
+    other = Federation(method, tmp_path / "permuted", data=data)
+    assert_same(whole.server, other.run())
+    assert_same_states(whole.states(), other.states())
+
+
+@each
+def test_a_silo_that_joins_late_predicts_before_and_after_its_first_round(method: Method, tmp_path: Path) -> None:
+    class Late(Participation):
+        def cohort(self, t, step, silos):  # type: ignore[no-untyped-def]
+            return [s for s in silos if s != "silo-2" or t > 5]
+
+    federation = Federation(method, tmp_path)
+    federation.run(participation=Late(0), stop=5)
+    for bounds in ({}, {"start": 5}):
+        if bounds:
+            federation.run(participation=Late(0), **bounds)
+        state = federation.states()["silo-2"]
+        site = federation.place.silos["silo-2"].site(federation.place.module)
+        prediction = method.predict(method.broadcast(federation.server), state, site, site.validation.x)
+        assert_well_formed(prediction, len(site.validation))
+
+
+@each
+def test_partial_participation_is_the_same_whatever_the_workers(method: Method, tmp_path: Path) -> None:
+    some = Participation(seed=3, share=0.5)
+    one, two = Federation(method, tmp_path / "one"), Federation(method, tmp_path / "two", workers=2)
+    assert_same(one.run(participation=some), two.run(participation=some))
+    assert {len(done.cohort) for done in one.done if not done.step.everyone} == {2}
+
+
+@each
+def test_predictions_are_well_formed(method: Method, whole: Federation) -> None:
+    down = method.broadcast(whole.server)
+    for name, s in whole.place.silos.items():
+        state = whole.states()[name]
+        prediction = method.predict(down, state, s.site(whole.place.module), s.test.x)
+        assert_well_formed(prediction, len(s.test))
+        assert (prediction.epistemic > 0).any()
+
+
+@each
+def test_a_prediction_does_not_depend_on_the_inputs_beside_it(method: Method, whole: Federation) -> None:
+    down, state = method.broadcast(whole.server), whole.states()["silo-1"]
+    s = whole.place.silos["silo-1"]
+    together = method.predict(down, state, s.site(whole.place.module), s.test.x)
+    alone = method.predict(down, state, s.site(whole.place.module), s.test.x[7:8])
+    torch.testing.assert_close(together.probs[7:8], alone.probs)
+
+
+def assert_well_formed(prediction, count: int) -> None:  # type: ignore[no-untyped-def]
+    assert len(prediction) == count
+    torch.testing.assert_close(prediction.probs.sum(-1), torch.ones(count, dtype=torch.float64))
+    assert {"total", "aleatoric", "epistemic"} <= set(prediction.uncertainty)
+    for values in prediction.uncertainty.values():
+        assert values.shape == (count,)
+        assert values.isfinite().all()
+        assert (values >= 0).all()
+    assert (prediction.total >= prediction.aleatoric).all()
+    assert set(prediction.decision.tolist()) <= set(Decision)
+
+
+def test_another_seed_gives_another_model(tmp_path: Path) -> None:
+    method = METHODS[1]
+    one, other = Federation(method, tmp_path / "0"), Federation(method, tmp_path / "1")
+    other.place.seed = 1
+    assert not torch.equal(one.run()["model"]["head.1.weight"], other.run()["model"]["head.1.weight"])
