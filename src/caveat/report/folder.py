@@ -1,0 +1,212 @@
+"""A run's folder, read and checked; a run that did not finish is one of which less is there."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from ..core import DataError
+from .records import Gallery, Metrics, Record, Row, SiloRecord, Summary, Worst
+
+_FILES = ("config.toml", "rounds.jsonl", "summary.json")
+RecordType = TypeVar("RecordType", bound=Record)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run's folder holds. Every part may be missing but at least one of the files is there."""
+
+    path: Path
+    config: str | None = None
+    """config.toml, verbatim."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    rows: Sequence[Row] = ()
+    summary: Summary | None = None
+    gallery: Gallery | None = None
+    beside: Mapping[str, Run] = field(default_factory=dict)
+    """Other methods on the same data, by the name of their folder."""
+
+    @property
+    def method(self) -> str | None:
+        if self.summary:
+            return self.summary.method
+        return _text(_section(self.settings, "method").get("name"))
+
+    @property
+    def title(self) -> str:
+        """The method, where it is known, or the folder."""
+        return self.method or self.path.name
+
+    @property
+    def source(self) -> str | None:
+        return _text(_section(self.settings, "data").get("source"))
+
+    @property
+    def complete(self) -> bool:
+        return self.summary is not None and self.summary.complete
+
+    @property
+    def rounds_run(self) -> int:
+        return self.summary.rounds_run if self.summary else max((row.round for row in self.rows), default=0)
+
+    @property
+    def rounds_planned(self) -> int | None:
+        planned = self.settings.get("rounds")
+        return planned if isinstance(planned, int) else None
+
+    @property
+    def split(self) -> str:
+        """Where the figures of `silos` come from: a run without a summary has no test figures."""
+        return "test" if self.summary else "validation"
+
+    @property
+    def silos(self) -> list[SiloRecord]:
+        """The final figures of every silo; before there is a summary, those of its last validation row."""
+        if self.summary:
+            return self.summary.silos
+        latest = {row.silo: row for row in self.curve_rows}
+        return [
+            SiloRecord(
+                name=row.silo,
+                domain=row.domain,
+                test=Metrics(**{name: getattr(row, name) for name in Metrics.model_fields}),
+                codewords=row.codewords,
+                perplexity=row.perplexity,
+            )
+            for row in sorted(latest.values(), key=lambda row: natural(row.silo))
+        ]
+
+    @property
+    def mean(self) -> Metrics:
+        """The mean over silos, each counted once."""
+        if self.summary and self.summary.mean:
+            return self.summary.mean
+        return Metrics(accuracy=_mean(self.silos, "accuracy"), entropy=_mean(self.silos, "entropy"))
+
+    @property
+    def worst(self) -> Worst | None:
+        """The silo of lowest accuracy."""
+        if self.summary and self.summary.worst:
+            return self.summary.worst
+        known = [(silo.test.accuracy, silo.name) for silo in self.silos if silo.test.accuracy is not None]
+        return Worst(silo=min(known)[1], accuracy=min(known)[0]) if known else None
+
+    @property
+    def curve_rows(self) -> list[Row]:
+        """One validation row per round and silo, in the order of rounds.
+
+        Several models may have rows (local, global, switched): the curves show the one that most rounds have.
+        """
+        validation = [row for row in self.rows if row.split == "validation"]
+        rounds_of: dict[str, set[int]] = {}
+        for row in validation:
+            rounds_of.setdefault(row.model, set()).add(row.round)
+        model = max(rounds_of, key=lambda name: len(rounds_of[name]), default="")
+        newest = {(row.round, row.silo): row for row in validation if row.model == model}
+        return sorted(newest.values(), key=lambda row: row.round)
+
+    @property
+    def comparable(self) -> dict[str, Run]:
+        """The runs beside this one whose figures come from the same split."""
+        return {name: other for name, other in self.beside.items() if other.silos and other.split == self.split}
+
+
+def read_run(path: Path) -> Run:
+    """Read a run's folder, and those of the methods beside it.
+
+    Raises DataError if it is no run's folder, or if a file in it is not what caveat writes. An incomplete run
+    is no error: `Run.complete` is false and what has not been written is missing.
+    """
+    if not path.is_dir():
+        raise DataError(f"{path} is not a folder; expected the folder of a run, as `caveat run --out` writes it")
+    if not any((path / name).is_file() for name in _FILES):
+        raise DataError(f"{path} is not a run's folder: it holds none of {', '.join(_FILES)}")
+    config = _read(path / "config.toml")
+    return Run(
+        path=path.resolve(),  # so that it has a name, even if it is .
+        config=config,
+        settings=_settings(config, path / "config.toml"),
+        rows=_rows(path / "rounds.jsonl"),
+        summary=_json(path / "summary.json", Summary),
+        gallery=_json(path / "gallery.json", Gallery),
+        beside={folder.name: read_run(folder) for folder in sorted(path.glob("beside/*")) if _is_run(folder)},
+    )
+
+
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """A key that sorts silo-2 before silo-10."""
+    digits_apart = "".join(c if c.isdigit() else f" {c} " for c in name).split()
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in digits_apart)
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _FILES)
+
+
+def _read(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as UTF-8 text: {error}") from error
+
+
+def _settings(config: str | None, path: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(config or "")
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"{path} is not valid TOML: {error}") from error
+
+
+def _json(path: Path, kind: type[RecordType]) -> RecordType | None:
+    text = _read(path)
+    return None if text is None else _parse(text, kind, str(path))
+
+
+def _rows(path: Path) -> list[Row]:
+    text = _read(path) or ""
+    lines = text.split("\n")
+    # A run that was killed while it appended leaves half a line behind, the only one without a newline.
+    whole = lines[:-1] if not _is_json(lines[-1]) else lines
+    return [_parse(line, Row, f"{path}, line {i}") for i, line in enumerate(whole, 1) if line.strip()]
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except json.JSONDecodeError:
+        return False
+    return True
+
+
+def _parse(text: str, kind: type[RecordType], where: str) -> RecordType:
+    try:
+        return kind.model_validate(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{where}: not valid JSON: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DataError(f"{where}: {place + ': ' if place else ''}{first['msg']}") from error
+
+
+def _section(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = settings.get(name)
+    return section if isinstance(section, Mapping) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _mean(silos: Sequence[SiloRecord], metric: str) -> float | None:
+    values = [value for silo in silos if (value := getattr(silo.test, metric)) is not None]
+    return fmean(values) if values else None

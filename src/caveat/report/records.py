@@ -1,0 +1,185 @@
+"""What the files of a run's folder hold, as the report reads them.
+
+Keys that the report does not know are ignored, so that files may grow; an absent field is None, never zero.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+SCHEMA = 1
+
+
+def _finite(value: object) -> object:
+    """A figure that is not a number (an AUROC without any error, say) is one that the run does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+Figure = Annotated[float | None, BeforeValidator(_finite)]
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class NullBand(Record):
+    """The ECE that a perfectly calibrated model would show on as many samples."""
+
+    mean: float
+    upper: float  # 95 % quantile
+
+
+class Metrics(Record):
+    accuracy: Figure = None
+    nll: Figure = None
+    brier: Figure = None
+    ece: Figure = None
+    ece_null: NullBand | None = None
+    entropy: Figure = None  # nats, as the two below
+    aleatoric: Figure = None
+    epistemic: Figure = None
+    auroc_error: Figure = None
+    augrc: Figure = None
+
+    @property
+    def ece_above_chance(self) -> bool:
+        return self.ece is not None and self.ece_null is not None and self.ece > self.ece_null.upper
+
+
+class Codewords(Record):
+    shared: int
+    private: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.shared} + {self.private}"
+
+
+class Reliability(Record):
+    """Additive counts over equal-width bins of the top probability on [0, 1]."""
+
+    count: list[int]
+    confidence: list[float]  # sums, as the next
+    correct: list[int]
+
+    @model_validator(mode="after")
+    def _same_bins(self) -> Reliability:
+        if not len(self.count) == len(self.confidence) == len(self.correct) > 0:
+            raise ValueError("count, confidence and correct must have the same number of bins, at least one")
+        return self
+
+    def __add__(self, other: Reliability) -> Reliability:
+        return Reliability(
+            count=[a + b for a, b in zip(self.count, other.count, strict=True)],
+            confidence=[a + b for a, b in zip(self.confidence, other.confidence, strict=True)],
+            correct=[a + b for a, b in zip(self.correct, other.correct, strict=True)],
+        )
+
+
+class SiloRecord(Record):
+    name: str
+    domain: str = ""
+    n_train: int | None = None
+    n_validation: int | None = None
+    n_calibration: int | None = None
+    n_test: int | None = None
+    class_counts: list[int] | None = None
+    test: Metrics = Metrics()
+    codewords: Codewords | None = None
+    perplexity: Figure = None
+    reliability: Reliability | None = None
+    codeword_use: list[int] | None = None
+    decisions: dict[str, float] | None = None
+
+
+class Worst(Record):
+    silo: str
+    accuracy: Figure = None
+
+
+class ModelRecord(Record):
+    mean: Metrics = Metrics()
+
+
+class Traffic(Record):
+    bytes_up: int | None = None
+    bytes_down: int | None = None
+
+
+class Summary(Record):
+    schema_version: int = Field(alias="schema")
+    version: str | None = None
+    method: str
+    seed: int | None = None
+    rounds_run: int
+    complete: bool
+    silos: list[SiloRecord]
+    classes: list[str] | None = None
+    milestones: list[dict[str, Figure]] = []
+    mean: Metrics | None = None
+    worst: Worst | None = None
+    pooled: Metrics = Metrics()
+    models: dict[str, ModelRecord] = {}
+    decisions: dict[str, float] | None = None
+    traffic: Traffic | None = None
+    seconds: dict[str, float] = {}
+
+    @model_validator(mode="after")
+    def _known_schema(self) -> Summary:
+        if self.schema_version != SCHEMA:
+            raise ValueError(f"schema {self.schema_version} was written by another version; this one reads {SCHEMA}")
+        return self
+
+    @model_validator(mode="after")
+    def _poolable_bins(self) -> Summary:
+        if len({len(silo.reliability.count) for silo in self.silos if silo.reliability}) > 1:
+            raise ValueError("silos differ in their number of reliability bins, so that they cannot be pooled")
+        return self
+
+
+class Row(Metrics):
+    """One line of rounds.jsonl."""
+
+    round: int  # from 1
+    phase: str = ""
+    split: str
+    silo: str
+    domain: str = ""
+    model: str = ""
+    examples: int | None = None
+    codewords: Codewords | None = None
+    perplexity: Figure = None
+
+
+class Item(Record):
+    """One test input; images are base64 PNG, absent for tabular data."""
+
+    image: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$")] = None
+    label: int
+    predicted: int
+    probability: float
+    total: Figure = None
+    aleatoric: Figure = None
+    epistemic: Figure = None
+    decision: str | None = None
+
+    @property
+    def right(self) -> bool:
+        return self.label == self.predicted
+
+
+class GallerySilo(Record):
+    name: str
+    domain: str = ""
+    certain: list[Item] = []
+    uncertain: list[Item] = []
+
+
+class Gallery(Record):
+    classes: list[str] = []
+    silos: list[GallerySilo]
+
+    def name_of(self, label: int) -> str:
+        return self.classes[label] if 0 <= label < len(self.classes) else str(label)

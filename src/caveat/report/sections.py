@@ -1,0 +1,251 @@
+"""The tables of the page, as rows of written cells; a section that the run has nothing for is None."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from .charts import sparkline, stacked_bar
+from .folder import Run
+from .records import Gallery, Metrics, SiloRecord
+from .tables import decimal, metric_column, percent
+
+_IMAGE_BUDGET = 4_000_000  # characters of base64; what is over it is described without its image
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str | Markup
+    flag: str = ""
+    """Why the cell is marked; empty for one that is not."""
+
+
+@dataclass(frozen=True)
+class Column:
+    header: str
+    cells: Sequence[Cell]
+    help: str = ""
+    words: bool = False
+    """Words stand left, numbers right."""
+
+
+@dataclass(frozen=True)
+class Table:
+    columns: Sequence[Column]
+
+    def has(self, header: str) -> bool:
+        return any(column.header == header for column in self.columns)
+
+    @property
+    def rows(self) -> list[tuple[Cell, ...]]:
+        return list(zip(*(column.cells for column in self.columns), strict=True))
+
+
+def table(columns: Sequence[Column]) -> Table:
+    """Without the columns that no row has anything in."""
+    return Table([column for column in columns if any(cell.text for cell in column.cells)])
+
+
+_METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
+    ("accuracy", "accuracy", percent, "share of right predictions"),
+    ("entropy", "entropy", decimal, "mean total uncertainty of a prediction, in nats"),
+    ("aleatoric", "aleatoric", decimal, "the part of the entropy that lies in the data, in nats"),
+    ("epistemic", "epistemic", decimal, "the part of the entropy that lies in the model, in nats"),
+    ("nll", "NLL", decimal, "negative log-likelihood, in nats; lower is better"),
+    ("brier", "Brier", decimal, "squared distance of probabilities and outcome; lower is better"),
+    ("auroc_error", "AUROC error", decimal, "how well uncertainty tells errors from hits; 0.5 is chance, 1 is best"),
+    ("augrc", "AUGRC", decimal, "area under the generalised risk-coverage curve; lower is better"),
+)
+
+
+def silo_table(run: Run) -> Table | None:
+    """A row per silo, then the mean over silos and the worst."""
+    silos = run.silos
+    if not silos:
+        return None
+    names = [silo.name for silo in silos]
+    worst = run.worst.silo if run.worst else ""
+    metrics = [
+        Column(header, [Cell(write(value)) for value in metric_column(run, names, metric)], help)
+        for metric, header, write, help in _METRICS
+    ]
+    others = [
+        Column(f"{name} {header}", [Cell(write(value)) for value in metric_column(other, names, metric)], help)
+        for name, other in run.comparable.items()
+        for metric, header, write, help in _METRICS[:2]
+    ]
+    columns = [
+        Column("silo", [*map(Cell, names), Cell("mean"), Cell(f"worst {worst}".rstrip())], words=True),
+        Column("domain", [*(Cell(silo.domain) for silo in silos), Cell(""), Cell("")], words=True),
+        *metrics[:2],
+        _per_silo("codewords", silos, lambda silo: str(silo.codewords or ""), "shared + the silo's own"),
+        _per_silo("perplexity", silos, lambda silo: decimal(silo.perplexity, 1), "codewords in effective use"),
+        *others,
+        *_calibration(run, silos),
+        *metrics[2:],
+        _count("train", silos, "n_train", "samples to train on"),
+        _count(run.split, silos, f"n_{run.split}", "samples that the figures of this table come from"),
+        _classes(run, silos),
+    ]
+    return table(columns)
+
+
+def _per_silo(header: str, silos: Sequence[SiloRecord], write: Callable[[SiloRecord], str], help: str) -> Column:
+    return Column(header, [*(Cell(write(silo)) for silo in silos), Cell(""), Cell("")], help)
+
+
+def _count(header: str, silos: Sequence[SiloRecord], name: str, help: str) -> Column:
+    counts = [getattr(silo, name, None) for silo in silos]
+    return Column(header, [*(Cell("" if n is None else f"{n:,}") for n in counts), Cell(""), Cell("")], help)
+
+
+def _classes(run: Run, silos: Sequence[SiloRecord]) -> Column:
+    names = (run.summary.classes if run.summary else None) or []
+
+    def spark(counts: Sequence[int]) -> Markup:
+        return sparkline(counts, names if len(names) == len(counts) else list(map(str, range(len(counts)))))
+
+    cells = [Cell(spark(silo.class_counts) if silo.class_counts else "") for silo in silos]
+    return Column("classes", [*cells, Cell(""), Cell("")], "training samples per class", words=True)
+
+
+def _calibration(run: Run, silos: Sequence[SiloRecord]) -> list[Column]:
+    values = metric_column(run, [silo.name for silo in silos], "ece")
+    worst = next((silo for silo in silos if run.worst and silo.name == run.worst.silo), None)
+    metrics: list[Metrics | None] = [*(silo.test for silo in silos), run.mean, worst.test if worst else None]
+    return [
+        Column("ECE", [_ece(value, m) for value, m in zip(values, metrics, strict=True)], "expected calibration error"),
+        Column(
+            "ECE by chance",
+            [Cell(_band(m)) for m in metrics],
+            "what a perfectly calibrated model would show on as many samples: mean to 95 % quantile",
+        ),
+    ]
+
+
+def _ece(value: float | None, metrics: Metrics | None) -> Cell:
+    above = metrics is not None and metrics.ece_above_chance
+    return Cell(decimal(value), "above what chance explains" if above else "")
+
+
+def _band(metrics: Metrics | None) -> str:
+    band = metrics.ece_null if metrics else None
+    return f"{band.mean:.3f} to {band.upper:.3f}" if band else ""
+
+
+def method_table(run: Run) -> Table | None:
+    """This method's figures over those of the methods beside it."""
+    runs = {run.title: run, **run.comparable}
+    if len(runs) == 1:
+        return None
+    worst = [f"{percent(r.worst.accuracy)} ({r.worst.silo})" if r.worst else "" for r in runs.values()]
+    return table(
+        [
+            Column("method", [Cell(name) for name in runs], words=True),
+            Column("mean accuracy", [Cell(percent(r.mean.accuracy)) for r in runs.values()]),
+            Column("mean entropy", [Cell(decimal(r.mean.entropy)) for r in runs.values()]),
+            Column("worst silo", list(map(Cell, worst))),
+            Column("rounds", [Cell(str(r.rounds_run)) for r in runs.values()]),
+        ]
+    )
+
+
+def milestone_table(run: Run) -> Table | None:
+    """One row per milestone, one column per number that any of them has."""
+    milestones = run.summary.milestones if run.summary else []
+    first = ("round", "iteration", "threshold", "lowest", "highest")
+    found = dict.fromkeys(name for milestone in milestones for name in milestone)
+    names = [*(name for name in first if name in found), *(name for name in found if name not in first)]
+    if not names:
+        return None
+    units = {"lowest": "lowest entropy", "highest": "highest entropy"}
+    return table(
+        [Column(units.get(name, name), [Cell(_number(m.get(name))) for m in milestones]) for name in names],
+    )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value == int(value) and abs(value) >= 1 else f"{value:.4g}"
+
+
+def model_table(run: Run) -> Table | None:
+    """Local, global and switched model beside each other; None if there is nothing to choose from."""
+    models = run.summary.models if run.summary else {}
+    if len(models) < 2:  # one model's figures are the mean row of the silos
+        return None
+    columns = [Column("model", [Cell(name) for name in models], words=True)]
+    ece = ("ece", "ECE", decimal, "expected calibration error")
+    for metric, header, write, help in (*_METRICS, ece):
+        columns.append(Column(header, [Cell(write(getattr(m.mean, metric))) for m in models.values()], help))
+    return table(columns)
+
+
+def decision_table(run: Run) -> Table | None:
+    """Shares of test inputs per decision, all silos first; None if every input was decided alike."""
+    overall = run.summary.decisions if run.summary else None
+    shares = [("all silos", overall), *((silo.name, silo.decisions) for silo in run.silos)]
+    known = [(name, share) for name, share in shares if share]
+    kinds = list(dict.fromkeys(kind for _, shares in known for kind, share in shares.items() if share))
+    if len(kinds) < 2:
+        return None
+    bars = [stacked_bar([share.get(kind, 0.0) for kind in kinds], _told(name, share)) for name, share in known]
+    return table(
+        [
+            Column("silo", [Cell(name) for name, _ in known], words=True),
+            Column(" / ".join(kinds), [Cell(bar) for bar in bars], words=True),
+            *(Column(kind, [Cell(percent(share.get(kind))) for _, share in known]) for kind in kinds),
+        ]
+    )
+
+
+def _told(name: str, shares: dict[str, float]) -> str:
+    return f"{name}: " + ", ".join(f"{kind} {percent(share)}" for kind, share in shares.items())
+
+
+def cost_table(run: Run) -> Table | None:
+    """Traffic and wall-clock time, in total and per round."""
+    if run.summary is None:
+        return None
+    traffic, rounds = run.summary.traffic, run.rounds_run
+    sent = [("sent by silos", traffic.bytes_up), ("sent to silos", traffic.bytes_down)] if traffic else []
+    rows = [(name, _bytes(n), _bytes(n / rounds) if rounds else "") for name, n in sent if n is not None]
+    for name, seconds in run.summary.seconds.items():
+        rows.append((f"time to {name}" if name != "engine" else "time of the engine", *_seconds(seconds, rounds)))
+    headers = ("", "in total", "per round")
+    if not rows:
+        return None
+    return table([Column(headers[i], [Cell(row[i]) for row in rows], words=i == 0) for i in range(3)])
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.4g} TB"
+
+
+def _seconds(seconds: float, rounds: int) -> tuple[str, str]:
+    total = f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
+    return total, f"{seconds / rounds:.3g} s" if rounds else ""
+
+
+def within_budget(gallery: Gallery | None) -> Gallery | None:
+    """The gallery with as many of its images as a page may weigh, silo by silo; None if it is empty."""
+    if gallery is None or not any(silo.certain or silo.uncertain for silo in gallery.silos):
+        return None
+    spent, silos = 0, []
+    for silo in gallery.silos:
+        kept = {}
+        for kind in ("certain", "uncertain"):
+            items = []
+            for item in getattr(silo, kind):
+                spent += len(item.image or "")
+                items.append(item if spent <= _IMAGE_BUDGET else item.model_copy(update={"image": None}))
+            kept[kind] = items
+        silos.append(silo.model_copy(update=kept))
+    return gallery.model_copy(update={"silos": silos})

@@ -1,0 +1,203 @@
+"""Folders as a run leaves them behind, with made-up figures: for tests of what reads them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+SILOS, PER_DOMAIN, ROUNDS, EXTENSION = 9, 3, 25, 20
+DOMAINS = ("rotate(0)", "rotate(-50)", "rotate(120)")
+CONFIG = """\
+seed = 0
+rounds = 25
+
+[data]
+source = "digits"
+
+[method]
+name = "{method}"
+"""
+
+
+def fake_run(folder: Path, beside: bool = True, method: str = "uefl", shift: float = 0.0) -> Path:
+    """A finished run of 9 silos in 3 domains; the last domain's silos get 32 codewords of their own at round 20."""
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    codebook = method == "uefl"
+    (folder / "config.toml").write_text(CONFIG.format(method=method))
+    rows = [row(silo, at, random, codebook, shift) for at in range(1, ROUNDS + 1) for silo in range(SILOS)]
+    rows += [{**row(silo, ROUNDS, random, codebook, shift), "split": "test"} for silo in range(SILOS)]
+    write_rows(folder, rows)
+    write_json(folder / "summary.json", summary(method, random, codebook, shift))
+    write_json(folder / "gallery.json", gallery(random))
+    if beside:
+        fake_run(folder / "beside" / "fedavg", beside=False, method="fedavg", shift=0.07)
+    return folder
+
+
+def minimal_run(folder: Path) -> Path:
+    """A finished run of a method without codebook, nothing beside it, tabular data."""
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(CONFIG.format(method="fedavg"))
+    measured = {"round": 1, "phase": "train", "split": "validation", "domain": "", "model": "global", "examples": 10}
+    write_rows(folder, [{**measured, "silo": name, "accuracy": 0.5, "entropy": 0.6} for name in ("a", "b")])
+    silos = [{"name": name, "domain": "", "n_train": 40, "n_test": 10, "test": {"accuracy": 0.75}} for name in "ab"]
+    content = {"schema": 1, "method": "fedavg", "rounds_run": 1, "complete": True, "silos": silos}
+    write_json(
+        folder / "summary.json", {**content, "mean": {"accuracy": 0.75}, "worst": {"silo": "a", "accuracy": 0.75}}
+    )
+    item = {"label": 1, "predicted": 0, "probability": 0.61, "total": 0.66}
+    write_json(folder / "gallery.json", {"classes": ["ill", "well"], "silos": [{"name": "a", "uncertain": [item]}]})
+    return folder
+
+
+def interrupted_run(folder: Path) -> Path:
+    """A run that was killed while it wrote the line after its 14th round."""
+    fake_run(folder, beside=False)
+    (folder / "summary.json").unlink()
+    (folder / "gallery.json").unlink()
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    (folder / "rounds.jsonl").write_text("\n".join(lines[: 14 * SILOS]) + "\n" + lines[14 * SILOS][:40])
+    return folder
+
+
+def row(silo: int, at: int, random: np.random.Generator, codebook: bool, shift: float) -> dict[str, Any]:
+    hard = silo // PER_DOMAIN
+    gain = 0.05 if codebook and hard == 2 and at >= EXTENSION else 0.0
+    accuracy = 0.97 - 0.05 * hard - shift + gain - 0.7 * math.exp(-at / 5) + 0.012 * float(random.normal())
+    entropy = 0.08 + 0.12 * hard + shift - 2 * gain + 1.6 * math.exp(-at / 6) + 0.015 * abs(float(random.normal()))
+    content = {"round": at, "phase": "train", "split": "validation", "silo": f"silo-{silo}", "domain": DOMAINS[hard]}
+    content |= {"model": "global", "examples": 200, "accuracy": min(accuracy, 1.0), "entropy": entropy, "ece": 0.03}
+    content |= {"nll": 0.3, "brier": 0.1, "aleatoric": 0.9 * entropy, "epistemic": 0.1 * entropy}
+    if codebook:
+        own = 32 if hard == 2 and at >= EXTENSION else 0
+        content |= {"codewords": {"shared": 32, "private": own}, "perplexity": 18 + own / 4}
+    return content
+
+
+def summary(method: str, random: np.random.Generator, codebook: bool, shift: float) -> dict[str, Any]:
+    silos = [silo_summary(silo, random, codebook, shift) for silo in range(SILOS)]
+    accuracies = {silo["name"]: silo["test"]["accuracy"] for silo in silos}
+    worst = min(accuracies, key=lambda name: accuracies[name])
+    content = {
+        "schema": 1,
+        "version": "0.1.0",
+        "method": method,
+        "seed": 0,
+        "rounds_run": ROUNDS,
+        "complete": True,
+        "classes": list("0123456789"),
+        "silos": silos,
+        "mean": {m: float(np.mean([silo["test"][m] for silo in silos])) for m in ("accuracy", "entropy", "ece")},
+        "worst": {"silo": worst, "accuracy": accuracies[worst]},
+        "pooled": {"ece": 0.0217, "ece_null": {"mean": 0.012, "upper": 0.018}},
+        "traffic": {"bytes_up": 123_456_789, "bytes_down": 223_456_789, "per_round": []},
+        "seconds": {"train": 71.2, "evaluate": 12.5, "engine": 0.4},
+    }
+    if codebook:
+        content["milestones"] = [
+            {"round": EXTENSION, "iteration": 1, "threshold": 0.2, "lowest": 0.151, "highest": 0.402},
+            {"round": ROUNDS, "iteration": 2, "threshold": 0.2, "lowest": 0.149, "highest": 0.197},
+        ]
+        content["models"] = {
+            name: {"mean": {"accuracy": accuracy, "entropy": 0.2, "nll": 0.31}}
+            for name, accuracy in (("local", 0.871), ("global", 0.922), ("switch", 0.931))
+        }
+        content["decisions"] = {"local": 0.8, "global": 0.15, "abstain": 0.05}
+    return content
+
+
+def silo_summary(silo: int, random: np.random.Generator, codebook: bool, shift: float) -> dict[str, Any]:
+    hard, count = silo // PER_DOMAIN, 200
+    accuracy = 0.968 - 0.017 * hard - 0.004 * (silo % 3) - shift
+    own = 32 if codebook and hard == 2 else 0
+    content: dict[str, Any] = {
+        "name": f"silo-{silo}",
+        "domain": DOMAINS[hard],
+        "n_train": 1400,
+        "n_validation": 200,
+        "n_calibration": 100,
+        "n_test": count,
+        "class_counts": random.integers(20, 200, 10).tolist(),
+        "test": {
+            "accuracy": accuracy,
+            "nll": 0.101 + 0.1 * hard,
+            "brier": 0.05 + 0.03 * hard,
+            "ece": 0.021 + 0.018 * hard,
+            "ece_null": {"mean": 0.03, "upper": 0.05},
+            "entropy": 0.12 + 0.03 * hard + shift,
+            "aleatoric": 0.11 + 0.02 * hard,
+            "epistemic": 0.01 + 0.01 * hard,
+            "auroc_error": 0.91 - 0.02 * hard,
+            "augrc": 0.0112,
+        },
+        "reliability": bins(random, count, 0.03 * hard),
+    }
+    if codebook:
+        use = np.concatenate([random.geometric(0.01, 32) * (random.random(32) > 0.15), random.geometric(0.02, own)])
+        content |= {
+            "codewords": {"shared": 32, "private": own},
+            "perplexity": 20.1 + own / 3,
+            "codeword_use": use.astype(int).tolist(),
+            "decisions": {"local": 0.8 - 0.2 * hard, "global": 0.15 + 0.15 * hard, "abstain": 0.05 + 0.05 * hard},
+        }
+    return content
+
+
+def bins(random: np.random.Generator, count: int, over: float) -> dict[str, Any]:
+    confidence = random.beta(5, 0.7, count)
+    correct = random.random(count) < confidence - over
+    place = np.minimum((confidence * 15).astype(int), 14)
+    return {
+        "count": np.bincount(place, minlength=15).tolist(),
+        "confidence": np.bincount(place, confidence, minlength=15).tolist(),
+        "correct": np.bincount(place[correct], minlength=15).tolist(),
+    }
+
+
+def gallery(random: np.random.Generator) -> dict[str, Any]:
+    def items(probability: float, right: float) -> list[dict[str, Any]]:
+        labels = random.integers(0, 10, 5).tolist()
+        predicted = [label if random.random() < right else (label + 3) % 10 for label in labels]
+        uncertain = {
+            "total": 1 - probability,
+            "aleatoric": 0.8 * (1 - probability),
+            "epistemic": 0.2 * (1 - probability),
+        }
+        common = {"probability": probability, **uncertain, "decision": "global"}
+        return [
+            {"image": picture(random), "label": a, "predicted": b, **common}
+            for a, b in zip(labels, predicted, strict=True)
+        ]
+
+    silos = [
+        {
+            "name": f"silo-{i}",
+            "domain": DOMAINS[i // PER_DOMAIN],
+            "certain": items(0.9987, 1),
+            "uncertain": items(0.41, 0.5),
+        }
+        for i in range(SILOS)
+    ]
+    return {"classes": list("0123456789"), "silos": silos}
+
+
+def picture(random: np.random.Generator) -> str:
+    stored = io.BytesIO()
+    Image.fromarray(random.integers(0, 255, (8, 8), dtype=np.uint8)).save(stored, "PNG")
+    return base64.b64encode(stored.getvalue()).decode()
+
+
+def write_rows(folder: Path, rows: list[dict[str, Any]]) -> None:
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+
+
+def write_json(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content))
