@@ -139,7 +139,11 @@ def uefl(**changes: object) -> UEFL:
 
 def test_uefl_threshold_is_relative_to_the_lowest_entropy_with_a_floor() -> None:
     replies = Replies(
-        {k: Update({"entropy": {"own": torch.tensor(e)}}, 1) for k, e in zip("abc", (0.2, 0.3, 0.5), strict=True)}, 3
+        {
+            k: Update({"entropy": {"own": torch.tensor(e), "atleast": torch.tensor(e)}}, 1)
+            for k, e in zip("abc", (0.2, 0.3, 0.5), strict=True)
+        },
+        3,
     )
     nowhere = site(uefl().build(model()))
 
@@ -147,7 +151,9 @@ def test_uefl_threshold_is_relative_to_the_lowest_entropy_with_a_floor() -> None
         method = uefl(**changes)
         return method.milestone(method.compare(method.init_server(nowhere), replies, nowhere))
 
-    assert after(threshold=0.3) == pytest.approx({"threshold": 0.26, "lowest": 0.2, "highest": 0.5, "iteration": 1})
+    assert after(threshold=0.3) == pytest.approx(
+        {"threshold": 0.26, "lowest": 0.2, "highest": 0.5, "surest": 0.5, "iteration": 1}
+    )
     assert after(threshold=0.3, reference="mean")["threshold"] == pytest.approx(1.3 / 3)
     assert after(floor=0.4)["threshold"] == pytest.approx(0.4)
 
@@ -158,7 +164,7 @@ def test_uefl_recomputes_its_threshold_unless_told_not_to() -> None:
     def compared(method: UEFL, *lowest: float) -> float:
         server = method.init_server(nowhere)
         for e in lowest:
-            update = Update({"entropy": {"own": torch.tensor(e)}}, 1)
+            update = Update({"entropy": {"own": torch.tensor(e), "atleast": torch.tensor(e)}}, 1)
             server = method.compare(server, Replies({"a": update}, 1), nowhere)
         return float(server["entropy"]["threshold"])
 
@@ -167,15 +173,29 @@ def test_uefl_recomputes_its_threshold_unless_told_not_to() -> None:
 
 
 def test_uefl_extends_exactly_the_silos_above_the_threshold(tmp_path: Path) -> None:
-    federation = Federation(uefl(threshold=0.05, iterations=2, rounds=8), tmp_path)
+    federation = Federation(uefl(threshold=0, margin=0.1, iterations=2, rounds=8, codewords=16), tmp_path)
     federation.run()
     scores = next(done for done in federation.done if done.step.work.__name__ == "score")
     entropies = {silo: float(u.payload["entropy"]["own"]) for silo, u in scores.replies.updates.items()}
-    above = {silo for silo, e in entropies.items() if e > 1.05 * min(entropies.values())}
+    least = {silo: float(u.payload["entropy"]["atleast"]) for silo, u in scores.replies.updates.items()}
+    above = {silo for silo, e in least.items() if e > min(entropies.values())}
     used = {silo: int(state["model"]["codebook.used"]) for silo, state in federation.states().items()}
     assert above
     assert above != set(used)
-    assert used == {silo: 4 if silo in above else 0 for silo in used}
+    assert used == {silo: 16 if silo in above else 0 for silo in used}
+
+
+def test_uefl_margin_is_in_standard_errors_of_the_mean() -> None:
+    where = site(uefl().build(model()))
+    sent = {}
+    for margin in (0.0, 2.0):
+        method = uefl(margin=margin)
+        server, state = method.init_server(where), method.init_silo(where)
+        sent[margin] = method.score(method.broadcast(server), state, where)[0].payload["entropy"]
+        total = method.predict(method.broadcast(server), state, where, where.calibration.x).total
+    assert float(sent[0.0]["atleast"]) == float(sent[0.0]["own"]) == pytest.approx(float(total.mean()))
+    expected = float(total.mean() - 2 * total.var().div(len(total)).sqrt())
+    assert float(sent[2.0]["atleast"]) == pytest.approx(expected)
 
 
 def test_uefl_stops_when_no_silo_is_uncertain(tmp_path: Path) -> None:
@@ -223,6 +243,11 @@ def test_uefl_shared_codewords_are_averaged_by_use_and_unused_ones_stay() -> Non
     torch.testing.assert_close(shared[0], torch.full((6,), 2.0))
     torch.testing.assert_close(shared[1], torch.full((6,), 5.0))
     torch.testing.assert_close(shared[2], server["model"]["codebook.shared"][2])
+
+
+def test_uefl_tokens_that_cannot_be_cut_are_a_configuration_error() -> None:
+    with pytest.raises(ConfigurationError, match=r"method\.segments = 4 does not divide the 6 features"):
+        uefl(segments=4).build(model())
 
 
 def test_one_iteration_never_extends_and_has_no_room_to(tmp_path: Path) -> None:

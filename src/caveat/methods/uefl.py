@@ -7,7 +7,8 @@ the K-means centres of its own features, which never leave it; training then goe
 Where paper and released code differ: dropout is on when uncertainty is measured (paper; off in the code);
 the entropy decides on the silo's calibration split (both use the test set); shared codewords are averaged
 over the silos that use them, by use (paper; never averaged in the code); beta weighs the commitment (code).
-Ours: features are normalised before they are discretised, so that codewords from N(0, 1) lie among them.
+Ours: features are normalised before they are discretised, so that codewords from N(0, 1) lie among them; and a
+silo's entropy must exceed the threshold by two standard errors, since silos that differ by chance cross it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from ..core import Payload, Replies, Round, Site, State, Tensors, Update
+from ..core import ConfigurationError, Payload, Replies, Round, Site, State, Tensors, Update
 from ..local import Loss, in_batches, load, snapshot, split
 from ..nn.codebook import Codebook, Discretised, kmeans, nearest
 from ..nn.encoders import Model
@@ -40,6 +41,8 @@ class UEFL(FedAvg):
     """gamma: a silo is uncertain when its entropy exceeds (1 + gamma) times the reference."""
     reference: Literal["min", "mean"] = "min"
     """Entropy that silos are compared with: the lowest of all (paper) or their mean (released code)."""
+    margin: Annotated[float, Field(ge=0)] = 2.0
+    """Standard errors by which a silo's entropy must exceed the threshold, so that chance extends none; paper: 0."""
     refresh: bool = True
     """Recompute the threshold after every iteration (paper), or keep the first one (released code)."""
     floor: Annotated[float, Field(ge=0)] = 0.01
@@ -66,6 +69,10 @@ class UEFL(FedAvg):
     def build(self, model: nn.Module) -> nn.Module:
         reach = self.codewords * (self.iterations if self.growth == "add" else 2 ** (self.iterations - 1))
         assert isinstance(model, Model)
+        if model.features % self.segments:
+            raise ConfigurationError(
+                f"method.segments = {self.segments} does not divide the {model.features} features of the model's tokens"
+            )
         codebook = Codebook(self.codewords, reach - self.codewords, model.features, self.segments, self.commitment)
         normalised = nn.Sequential(model.encoder, nn.LayerNorm(model.features, elementwise_affine=False))
         return Discretised(normalised if self.normalise else model.encoder, codebook, model.head)
@@ -74,11 +81,11 @@ class UEFL(FedAvg):
         return frozenset({"codebook.private", "codebook.used"})
 
     def init_server(self, site: Site) -> State:
-        undecided = {"threshold": 0.0, "lowest": 0.0, "highest": torch.inf, "iteration": 0.0}
+        undecided = {"threshold": 0.0, "lowest": 0.0, "highest": 0.0, "surest": torch.inf, "iteration": 0.0}
         return super().init_server(site) | {"entropy": {name: torch.tensor(value) for name, value in undecided.items()}}
 
     def init_silo(self, site: Site) -> State:
-        return super().init_silo(site) | {"entropy": {"own": torch.tensor(0.0), "due": torch.tensor(False)}}
+        return super().init_silo(site) | {"entropy": {"atleast": torch.tensor(0.0), "due": torch.tensor(False)}}
 
     def schedule(self) -> Iterable[Round]:
         for iteration in range(self.iterations):
@@ -88,7 +95,7 @@ class UEFL(FedAvg):
 
     def uncertain(self, server: State) -> bool:
         """Whether any silo was above the threshold when last compared."""
-        return bool(server["entropy"]["highest"] > server["entropy"]["threshold"])
+        return bool(server["entropy"]["surest"] > server["entropy"]["threshold"])
 
     def broadcast(self, server: State) -> Payload:
         return {"model": server["model"], "entropy": {"threshold": server["entropy"]["threshold"]}}
@@ -97,7 +104,7 @@ class UEFL(FedAvg):
 
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         module = self.workspace(down, state, site)
-        if state["entropy"]["due"] and state["entropy"]["own"] > down["entropy"]["threshold"]:
+        if state["entropy"]["due"] and state["entropy"]["atleast"] > down["entropy"]["threshold"]:
             self.extend(module, site)
         use = torch.zeros(self.codewords)
         self.training.fit(site, self.quantised(module, use))
@@ -140,20 +147,26 @@ class UEFL(FedAvg):
     # Uncertainty: every silo scores itself, the server compares.
 
     def score(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        """Send e_k, the mean entropy in nats of MC-dropout predictions on the calibration split."""
-        own = self.predict(down, state, site, site.calibration.x).total.mean().float()
-        update = Update({"entropy": {"own": own}}, site.examples)
-        return update, state | {"entropy": {"own": own, "due": torch.tensor(True)}}
+        """Send e_k, the mean entropy in nats of MC-dropout predictions on the calibration split, and what it
+        surely is at least: `margin` standard errors less.
+        """
+        entropies = self.predict(down, state, site, site.calibration.x).total
+        own = entropies.mean()
+        error = entropies.std() / len(entropies) ** 0.5 if len(entropies) > 1 else own
+        atleast = (own - self.margin * error).float()
+        update = Update({"entropy": {"own": own.float(), "atleast": atleast}}, site.examples)
+        return update, state | {"entropy": {"atleast": atleast, "due": torch.tensor(True)}}
 
     def compare(self, server: State, replies: Replies, site: Site) -> State:
         """Eq. 7, with a floor."""
-        e, before = replies.stack("entropy", "own"), server["entropy"]
+        e, atleast = replies.stack("entropy", "own"), replies.stack("entropy", "atleast")
+        before = server["entropy"]
         reference = e.min() if self.reference == "min" else e.mean()
         threshold = ((1 + self.threshold) * reference).clamp_min(self.floor)
         if before["iteration"] > 0 and not self.refresh:
             threshold = before["threshold"]
-        after = {"threshold": threshold, "lowest": e.min(), "highest": e.max(), "iteration": before["iteration"] + 1}
-        return server | {"entropy": after}
+        after = {"threshold": threshold, "lowest": e.min(), "highest": e.max(), "surest": atleast.max()}
+        return server | {"entropy": after | {"iteration": before["iteration"] + 1}}
 
     def milestone(self, server: State) -> dict[str, float]:
         if not server["entropy"]["iteration"]:
