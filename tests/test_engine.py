@@ -18,7 +18,8 @@ from caveat.core import Payload, RunError, Site, State, Update
 from caveat.engines.embedded import Embedded
 from caveat.engines.slab import Slab
 from caveat.engines.workplace import SiloError, address
-from caveat.methods import FedAvg
+from caveat.local import Training
+from caveat.methods import FedAvg, FedBN
 from caveat.wrappers.evaluation import Evaluated
 
 
@@ -38,6 +39,15 @@ class Dying(FedAvg):
         if site.id == "silo-1":
             os._exit(9)
         return super().train(down, state, site)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_training_that_diverges_is_an_error_and_nothing_of_it_is_kept(tmp_path: Path, workers: int) -> None:
+    training = Training(batch_size=16, optimizer="sgd", lr=1e30)
+    federation = Federation(FedBN(rounds=2, training=training), tmp_path, workers)
+    with pytest.raises(SiloError, match=r"silo-\d' failed in round 0.*is not finite: training diverged"):
+        federation.run()
+    assert not list(tmp_path.rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -53,6 +53,15 @@ def replace(path: Path, data: bytes) -> None:
         raise RunError(f"cannot write {path}: {error.strerror}; what was saved before is kept") from error
 
 
+def append(path: Path, text: str) -> None:
+    """Add to a file; what a failure leaves of `text` is for the caller to cut off again."""
+    try:
+        with path.open("a") as file:
+            file.write(text)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}; what was saved before is kept") from error
+
+
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """JSON by `replace`, floats with all their digits, NaN and infinity refused."""
     replace(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())

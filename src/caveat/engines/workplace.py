@@ -83,11 +83,21 @@ class Workplace:
             site = data.test_site(self.module) if evaluates else data.site(self.module, t)
             with one_thread(), seeded(self.seed, work.__name__, t, silo):
                 update, after = work(payload, before, site)
+            if not evaluates:
+                check_finite(update.payload)
         except Exception as error:
             raise SiloError(_failure(silo, t, name, payload, data, error)) from error
         if not evaluates and (any(before.values()) or any(after.values())):
             self.states.save(silo, t, after)
         return update
+
+
+def check_finite(payload: Payload) -> None:
+    """Raises FloatingPointError naming the first tensor with NaN or infinity in it."""
+    for group, tensors in payload.items():
+        for name, tensor in tensors.items():
+            if not tensor.isfinite().all():
+                raise FloatingPointError(f"{group}/{name} is not finite: training diverged; try a lower training.lr")
 
 
 def _failure(silo: SiloId, t: int, name: str, payload: Payload, data: Silo, error: Exception) -> str:
