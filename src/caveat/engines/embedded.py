@@ -13,6 +13,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import torch
+
 from ..core import ConfigurationError, Payload, Replies, RunError, SiloId, Update, Work
 from .slab import Slab
 from .workplace import SiloError, Workplace, address
@@ -126,6 +128,8 @@ def _outlive_nobody(parent: int) -> None:
 
 
 def _serve(workplace: Workplace, down: Slab, up: Slab, pipe: Connection) -> None:
+    # The parent's threads did not come along, and OpenMP would wait for them.
+    torch.set_num_threads(1)
     with contextlib.suppress(EOFError):
         while True:
             order = json.loads(pipe.recv_bytes())

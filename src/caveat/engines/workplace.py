@@ -79,9 +79,9 @@ class Workplace:
         evaluates = is_evaluation(work)
         data = self.silos[silo]
         try:
-            before = self.state(silo, t if evaluates else t - 1)
-            site = data.test_site(self.module) if evaluates else data.site(self.module, t)
             with one_thread(), seeded(self.seed, work.__name__, t, silo):
+                before = self.state(silo, t if evaluates else t - 1)
+                site = data.test_site(self.module) if evaluates else data.site(self.module, t)
                 update, after = work(payload, before, site)
             if not evaluates:
                 check_finite(update.payload)
