@@ -1,0 +1,64 @@
+"""The library in Python: run a method on silos in memory, open a run's folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from .config import Evaluation
+from .core import ConfigurationError, Method
+from .data import Silos
+from .experiment import Experiment, Run, open_run
+from .local import Training
+from .loop import Participation
+from .nn.models import ModelSettings
+from .progress import Progress, Silent
+
+
+def run(
+    silos: Silos,
+    method: Method,
+    *,
+    rounds: int | None = None,
+    seed: int = 0,
+    model: ModelSettings | None = None,
+    training: Training | None = None,
+    participation: float = 1.0,
+    min_silos: int = 1,
+    every: int = 1,
+    workers: int = 1,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Train `method` on `silos`; return the finished run, with `summary` and `predictor(silo)`.
+
+    `rounds` and `training` replace the method's own. The model is a small residual network for images and a
+    perceptron otherwise, unless given. Every `every` rounds silos are evaluated on their validation split, at the
+    end on the test split. `out` is a folder for the run's files, a temporary one if None. Results do not depend on
+    `workers`. Raises ConfigurationError or DataError before anything runs, RunError if a silo fails.
+    """
+    given: dict[str, Any] = {"rounds": rounds, "training": training}
+    changed = {name: value for name, value in given.items() if value is not None}
+    method = dataclasses.replace(method, **changed)  # type: ignore[type-var]
+    batch_size = getattr(getattr(method, "training", None), "batch_size", 2)
+    silos.check(batch_size)
+    model = model or ModelSettings(name="residual" if silos.images else "mlp")
+    temporary = None if out else tempfile.TemporaryDirectory(prefix="caveat-")
+    folder = Path(out or temporary.name)  # type: ignore[union-attr]
+    if (folder / "summary.json").exists() or (folder / "state").exists():
+        raise ConfigurationError(f"out = {str(folder)!r} already holds a run; name a new folder")
+    experiment = Experiment(
+        folder, silos, method, model, seed, Participation(seed, participation, min_silos), Evaluation(every), workers
+    )
+    experiment.build()
+    folder.mkdir(parents=True, exist_ok=True)
+    experiment.prepare()
+    experiment.proceed(progress or Silent())
+    return Run(experiment, temporary)
+
+
+def load(folder: str | Path) -> Run:
+    """A finished run of the command line, to predict with. Raises ConfigurationError if the folder holds none."""
+    return open_run(Path(folder))

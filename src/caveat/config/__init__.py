@@ -1,0 +1,25 @@
+"""Configurations: TOML and `--set` in, a frozen `Config` or every problem at once out, and back to commented TOML.
+
+The dataclasses of data, model, training and methods are the only declaration: their fields are the keys, their
+defaults the defaults, their docstrings the help texts.
+"""
+
+from .check import find, load, recipes
+from .schema import Config, Engine, Evaluation, Federation, MethodSettings, Uncertainty
+from .text import one_of
+from .write import dump, first_line
+
+__all__ = [
+    "Config",
+    "Engine",
+    "Evaluation",
+    "Federation",
+    "MethodSettings",
+    "Uncertainty",
+    "dump",
+    "find",
+    "first_line",
+    "load",
+    "one_of",
+    "recipes",
+]

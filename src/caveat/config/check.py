@@ -1,0 +1,169 @@
+"""From TOML to a `Config`, or to every problem at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from ..core import ConfigurationError
+from ..methods import METHODS
+from .schema import ELSEWHERE, Config, MethodSettings, check_name, method_class, method_keys, own_training
+from .text import KeyPath, Problem, Source, dotted, explain, one_of, read
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+DEFAULT_RECIPE = "digits"
+ALTERNATIVES: tuple[KeyPath, KeyPath] = (("training", "local_epochs"), ("training", "local_steps"))
+"""Two keys of which a configuration sets one: `--set` of one overrides a file's other."""
+
+
+def load(source: str | None = None, sets: Sequence[str] = ()) -> Config:
+    """The configuration of a TOML file or a recipe (None: "digits"), with overrides "SECTION.KEY=VALUE".
+
+    A VALUE is TOML; what is no TOML is a string. Naming another method or model starts that section afresh, as
+    the keys of one mean nothing to the other; what a method's default training has of its own replaces the file's.
+    Raises ConfigurationError with one line per problem: the file and line, the key, and the nearest valid key.
+    """
+    file = find(source)
+    origin = read(file, f"recipe {file.stem}" if file.parent == RECIPES else str(file), sets)
+    return _checked(_merged(origin), origin)
+
+
+def find(source: str | None) -> Path:
+    """The TOML file that a path or a recipe's name stands for; raises ConfigurationError if there is none."""
+    if source is None:
+        return RECIPES / f"{DEFAULT_RECIPE}.toml"
+    if Path(source).is_dir():
+        raise ConfigurationError(f"{source} is a folder; a configuration is a TOML file or the name of a recipe")
+    if Path(source).exists():
+        return Path(source)
+    if source in recipes():
+        return RECIPES / f"{source}.toml"
+    raise ConfigurationError(f"{source}: no such file, and no such recipe{one_of(source, recipes())}")
+
+
+def recipes() -> list[str]:
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
+
+
+def _merged(origin: Source) -> dict[str, Any]:
+    """The file's table with the overrides in it."""
+    table: dict[str, Any] = _plain(origin.table)
+    for section in ("method", "model"):
+        named = table[section].get("name") if isinstance(table.get(section), dict) else None
+        if named is not None and origin.overrides.get((section, "name"), named) != named:
+            table[section] = {}
+            if section == "method" and isinstance(table.get("training"), dict):
+                table["training"] |= own_training(origin.overrides[section, "name"])
+    for one, other in (ALTERNATIVES, ALTERNATIVES[::-1]):
+        if one in origin.overrides and other not in origin.overrides and isinstance(table.get("training"), dict):
+            table["training"].pop(other[-1], None)
+    for path, value in origin.overrides.items():
+        inner = table
+        for key in map(str, path[:-1]):
+            if not isinstance(inner.get(key), dict):
+                inner[key] = {}
+            inner = inner[key]
+        inner[str(path[-1])] = _plain(value)
+    return table
+
+
+def _plain(value: Any) -> Any:
+    """A deep copy of what JSON knows; dates, which no key takes, become strings."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def _checked(table: dict[str, Any], origin: Source) -> Config:
+    problems: list[Problem] = []
+    method = table.setdefault("method", {})
+    name = method.get("name") if isinstance(method, dict) else None
+    name = name if isinstance(name, str) and name in METHODS else ""
+    if isinstance(table.get("training", {}), dict):
+        table["training"] = own_training(name) | table.get("training", {})
+    config: Config | None = _build(Config, table, (), problems)
+    if config is not None and not problems:
+        try:
+            for each in (config.method.name, *config.beside):
+                config.build_method(each)
+        except ConfigurationError as error:
+            problems += _told(error, ())
+    if config is None or problems:
+        raise origin.error([Problem(path, text or _unknown(path, name)) for path, text in problems])
+    return config
+
+
+def _build(hint: Any, value: Any, path: KeyPath, problems: list[Problem]) -> Any:
+    """A value of the type `hint`, or None and what is wrong with it.
+
+    Sections are built from the inside out, so that an error of one does not hide those of the others.
+    """
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict) and hint is not MethodSettings:
+        hints = get_type_hints(hint, include_extras=True)
+        before = len(problems)
+        problems += [Problem((*path, key), "") for key in value if key not in hints]
+        fields = {
+            key: _build(hints[key], inner, (*path, key), problems) for key, inner in value.items() if key in hints
+        }
+        if len(problems) > before:
+            return None
+    try:
+        if hint is MethodSettings:
+            return _method(value)
+        if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+            return hint(**fields)  # type: ignore[operator]
+        # As JSON, since strict Python would take no list for a tuple, and lax Python True for 1.
+        return TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        problems += explain(error, path)
+    except ConfigurationError as error:
+        problems += _told(error, path)
+    return None
+
+
+def _method(table: Any) -> MethodSettings:
+    if not isinstance(table, dict):
+        raise ConfigurationError("method is a section: set its keys, for instance method.name")
+    if "name" not in table:
+        raise ConfigurationError(f"method.name is missing{one_of('', sorted(METHODS))}")
+    check_name(table["name"], "method.name")
+    parameters = {key: value for key, value in table.items() if key != "name"}
+    for key in parameters:
+        if key in ELSEWHERE:
+            raise ConfigurationError(f"method.{key} is no key; did you mean {dotted(ELSEWHERE[key])}?")
+    TypeAdapter(method_class(table["name"])).validate_json(json.dumps(parameters), strict=True)
+    return MethodSettings(table["name"], parameters)
+
+
+def _told(error: ConfigurationError, section: KeyPath) -> Iterator[Problem]:
+    """The lines of an error that settings raised themselves, each at the key that it names first."""
+    for line in str(error).splitlines():
+        key = re.search(r"\b[a-z_]+(\.[a-z_]+)+", line) or re.match(r"[a-z_]+(?= =)", line)
+        yield Problem(tuple(key[0].split(".")) if key else section, line)
+
+
+def _unknown(path: KeyPath, method: str) -> str:
+    """What to say of a key that does not exist, or not for this method."""
+    key = str(path[-1])
+    if path[0] == "method" and (readers := [name for name in METHODS if key in method_keys(name)]):
+        return f"{dotted(path)} is ignored by method {method!r}; it belongs to {', '.join(readers)}"
+    valid = [*_keys(Config, ()), *(("method", name) for name in ["name", *(method_keys(method) if method else [])])]
+    here = [other for other in valid if other[:-1] == path[:-1]]
+    for candidates in (here, valid):
+        if close := get_close_matches(key, [str(other[-1]) for other in candidates], 1):
+            nearest = next(other for other in candidates if other[-1] == close[0])
+            return f"{dotted(path)} is no key; did you mean {dotted(nearest)}?"
+    return f"{dotted(path)} is no key; there are: {', '.join(map(dotted, here))}"
+
+
+def _keys(cls: Any, section: KeyPath) -> Iterator[KeyPath]:
+    """Every key of settings and of the settings in them."""
+    for key, hint in get_type_hints(cls).items():
+        yield (*section, key)
+        if dataclasses.is_dataclass(hint) and hint is not MethodSettings:
+            yield from _keys(hint, (*section, key))

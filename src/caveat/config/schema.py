@@ -1,0 +1,150 @@
+"""What a configuration consists of: frozen dataclasses whose fields are the keys, the defaults and the checks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from ..core import ConfigurationError, Method
+from ..data.settings import DataSettings
+from ..local import Training
+from ..methods import METHODS
+from ..nn.models import ModelSettings
+from ..settings import STRICT
+from .text import KeyPath, dotted, explain, one_of
+
+ELSEWHERE: dict[str, KeyPath] = {
+    "rounds": ("rounds",),
+    "training": ("training",),
+    "mc_samples": ("uncertainty", "mc_samples"),
+}
+"""Fields of methods that a configuration has elsewhere than in `[method]`, and where."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class MethodSettings:
+    """A federated method and its own hyperparameters."""
+
+    name: str
+    """The method, as `caveat list methods` lists it."""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    """Every hyperparameter of the method; those not given get the method's defaults."""
+
+    def __post_init__(self) -> None:
+        method = _construct(self.name, self.parameters)
+        # Frozen for everyone else; equality and `dump` need the defaults spelled out.
+        object.__setattr__(self, "parameters", {key: getattr(method, key) for key in method_keys(self.name)})
+
+
+@dataclass(frozen=True, config=STRICT)
+class Uncertainty:
+    """How predictions get their uncertainty."""
+
+    mc_samples: Annotated[int, Field(ge=1)] = 20
+    """MC-dropout passes per prediction."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Evaluation:
+    """What is measured while a run goes on; the last round is measured on every split anyway."""
+
+    every: Annotated[int, Field(ge=1)] = 1
+    """Rounds between two evaluations."""
+    splits: tuple[Literal["validation", "test"], ...] = ("validation",)
+    """The splits to measure, of validation and test; nothing is ever decided on test."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Federation:
+    """Who takes part in a round."""
+
+    participation: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the silos that a round asks."""
+    min_silos: Annotated[int, Field(ge=1)] = 1
+    """A round asks at least this many silos."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Engine:
+    """Where the work of the silos is computed."""
+
+    name: Literal["embedded"] = "embedded"
+    """embedded: processes on this machine."""
+    workers: Annotated[int, Field(ge=1)] = 1
+    """Processes, one thread each; the result does not depend on their number."""
+
+
+@dataclass(frozen=True, config=STRICT, kw_only=True)
+class Config:
+    """Everything that decides what a run computes."""
+
+    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    """Decides splits, initial weights, the order of batches and dropout."""
+    rounds: Annotated[int, Field(ge=1, strict=True)] = 20
+    """Rounds of the method; a method that extends itself may add more."""
+    beside: tuple[str, ...] = ()
+    """Methods to run on the same data with the same local budget, for comparison; the run's own is skipped."""
+    data: DataSettings = Field(default_factory=DataSettings)
+    model: ModelSettings = Field(default_factory=ModelSettings)
+    method: MethodSettings
+    training: Training = Field(default_factory=Training)
+    uncertainty: Uncertainty = Field(default_factory=Uncertainty)
+    evaluation: Evaluation = Field(default_factory=Evaluation)
+    federation: Federation = Field(default_factory=Federation)
+    engine: Engine = Field(default_factory=Engine)
+
+    def __post_init__(self) -> None:
+        for name in self.beside:
+            check_name(name, "beside")
+        others = dict.fromkeys(name for name in self.beside if name != self.method.name)
+        object.__setattr__(self, "beside", tuple(others))
+
+    def build_method(self, name: str | None = None) -> Method:
+        """The configured method; or another one with its own defaults and the same rounds, training and MC samples.
+
+        Raises ConfigurationError if its hyperparameters cannot be combined.
+        """
+        own, training = self.method.parameters, self.training
+        if name not in (None, self.method.name):
+            own, training = {}, dataclasses.replace(training, **own_training(name))
+        name = name or self.method.name
+        shared = {"rounds": self.rounds, "training": training, "mc_samples": self.uncertainty.mc_samples}
+        fields = {field.name for field in dataclasses.fields(method_class(name))}
+        return _construct(name, own | {key: value for key, value in shared.items() if key in fields})
+
+
+def method_class(name: str) -> Any:  # both a dataclass and a Method: no one type says so
+    return METHODS[name]
+
+
+def method_keys(name: str) -> list[str]:
+    """The hyperparameters of a method that `[method]` holds."""
+    return [field.name for field in dataclasses.fields(method_class(name)) if field.name not in ELSEWHERE]
+
+
+def check_name(name: object, key: str) -> None:
+    """Raises ConfigurationError unless there is a method of that name."""
+    if not isinstance(name, str) or name not in METHODS:
+        raise ConfigurationError(f"{key} = {name!r}: no such method{one_of(str(name), sorted(METHODS))}")
+
+
+def own_training(name: object) -> dict[str, Any]:
+    """What a method's default training has different from everyone's, e.g. its optimiser; nothing if there is none."""
+    if not isinstance(name, str) or name not in METHODS:
+        return {}
+    own, usual = getattr(method_class(name), "training", None), dataclasses.asdict(Training())
+    return {key: value for key, value in vars(own or Training()).items() if key in usual and value != usual[key]}
+
+
+def _construct(name: str, values: Mapping[str, Any]) -> Method:
+    check_name(name, "method.name")
+    try:
+        method: Method = method_class(name)(**values)
+    except ValidationError as error:
+        lines = (text or f"{dotted(path)} is ignored by method {name!r}" for path, text in explain(error, ("method",)))
+        raise ConfigurationError("\n".join(lines)) from None
+    return method

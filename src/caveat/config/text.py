@@ -1,0 +1,145 @@
+"""The text side of configurations: reading TOML and `--set`, placing problems in it, writing it with comments."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomlkit
+from pydantic import ValidationError
+
+from ..core import ConfigurationError
+
+KeyPath = tuple[str | int, ...]
+"""A key below its sections, e.g. ("data", "shift", "angles", 0)."""
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong with a configuration, and the key to look for it."""
+
+    path: KeyPath
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What a configuration was made from, so that a problem can be placed."""
+
+    file: str
+    text: str
+    table: dict[str, Any]
+    overrides: dict[KeyPath, Any]
+
+    def place(self, path: KeyPath) -> str:
+        """Where a key was set: the command line, a line of the file, or just the file."""
+        # Below the key as well: an override of data.split.train makes a sum over data.split wrong.
+        if path and any(path[: len(key)] == key or key[: len(path)] == path for key in self.overrides):
+            return "--set"
+        line = line_of(self.text, path)
+        return f"{self.file}:{line}" if line else self.file
+
+    def error(self, problems: Iterable[Problem]) -> ConfigurationError:
+        """One line per problem, in the order of the file."""
+        ordered = sorted(problems, key=lambda problem: line_of(self.text, problem.path) or 0)
+        return ConfigurationError("\n".join(f"{self.place(path)}: {text}" for path, text in ordered))
+
+
+def read(file: Path, called: str, sets: Sequence[str]) -> Source:
+    """A file, called so in messages, with its overrides.
+
+    Raises ConfigurationError if the file or an override is no TOML.
+    """
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        table = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"{called}: cannot be read as TOML: {error}") from None
+    return Source(called, text, table, dict(leaf for item in sets for leaf in _override(item)))
+
+
+def _override(item: str) -> Iterator[tuple[KeyPath, Any]]:
+    key, equals, text = item.partition("=")
+    path = tuple(part.strip() for part in key.split("."))
+    if not equals or not all(path):
+        raise ConfigurationError(f"--set {item}: expected SECTION.KEY=VALUE, for instance training.lr=0.01")
+    yield from _leaves(path, _value(item, text.strip()))
+
+
+def _value(item: str, text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        if text[:1] in ('"', "'", "[", "{"):
+            raise ConfigurationError(f"--set {item}: the value is not TOML: {error}") from None
+        return text
+
+
+def _leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
+    if not isinstance(value, dict):
+        yield path, value
+        return
+    for key, inner in value.items():
+        yield from _leaves((*path, key), inner)
+
+
+def line_of(text: str, path: KeyPath) -> int | None:
+    """The line of a TOML text that sets a key, or the closest section around it; None if there is neither."""
+    section: KeyPath = ()
+    found: KeyPath = ()
+    number = None
+    for count, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[+([^\[\]=]+)\]+\s*(#.*)?$", line):
+            here = section = _parts(header[1])
+        elif pair := re.match(r"\s*([\w.\-\"' ]+?)\s*=", line):
+            here = section + _parts(pair[1])
+        else:
+            continue
+        if here == path[: len(here)] and len(here) > len(found):
+            found, number = here, count
+    return number
+
+
+def _parts(key: str) -> KeyPath:
+    return tuple(part.strip().strip("\"'") for part in key.split("."))
+
+
+def one_of(name: str, names: Sequence[str]) -> str:
+    """The end of a message about a name that does not exist."""
+    close = get_close_matches(name, names, 1)
+    return (f"; did you mean {close[0]}?" if close else "") + f" (there are: {', '.join(names)})"
+
+
+def dotted(path: KeyPath) -> str:
+    """("data", "shift", "angles", 0) as "data.shift.angles[0]"."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+def explain(error: ValidationError, section: KeyPath) -> Iterator[Problem]:
+    """What pydantic found below a section; an unknown key's text is empty, as only the caller knows the others."""
+    for detail in error.errors(include_url=False):
+        path = section + detail["loc"]
+        if detail["type"] == "unexpected_keyword_argument":
+            yield Problem(path, "")
+        elif detail["type"] == "dataclass_type":
+            yield Problem(path, f"{dotted(path)} is a section: set its keys, for instance {dotted(path)}.KEY=VALUE")
+        elif detail["type"] == "missing":
+            yield Problem(path, f"{dotted(path)} is missing")
+        else:
+            expected = detail["msg"].replace("Input should", "must").removeprefix("Value error, ")
+            expected = expected.replace("greater than or equal to", "at least").replace(
+                "less than or equal to", "at most"
+            )
+            yield Problem(path, f"{dotted(path)} = {toml(detail['input'])}: {expected}")
+
+
+def toml(value: Any) -> str:
+    """A value as TOML, or as Python where it is not one for a single line."""
+    if isinstance(value, dict):
+        return repr(value)
+    text: str = tomlkit.item(list(value) if isinstance(value, tuple) else value).as_string()
+    return text

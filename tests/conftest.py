@@ -1,0 +1,26 @@
+"""Fixtures of several test files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from commands import TINY, caveat, sets
+from typer.testing import Result
+
+
+@pytest.fixture
+def nowhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder, and no data folder."""
+    folder = tmp_path_factory.mktemp("here")
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("CAVEAT_DATA", raising=False)
+    monkeypatch.delenv("CAVEAT_DEBUG", raising=False)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """The folder and output of a tiny run that went well."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    return folder, caveat("run", *sets(*TINY), "--out", folder)
