@@ -11,15 +11,16 @@ import torch
 from federations import METHODS, Federation, assert_same, assert_same_states, flat, silos
 
 from caveat import methods
-from caveat.core import Data, Method, Replies, TestSite, is_evaluation
+from caveat.core import Data, Method, Payload, Replies, Site, State, TestSite, is_evaluation
 from caveat.engines.embedded import Embedded
 from caveat.engines.workplace import Workplace
 from caveat.loop import Participation
-from caveat.prediction import Decision
+from caveat.prediction import Decision, Prediction
 
 each = pytest.mark.parametrize(
     "method", METHODS, ids=lambda m: type(m).__name__ + ("" if m is not METHODS[-1] else "-options")
 )
+SPLITS = ("train", "validation", "calibration", "test")
 MANIFEST = tomllib.loads((Path(__file__).parent / "manifest.toml").read_text())
 
 
@@ -85,10 +86,12 @@ def test_nothing_passed_in_is_mutated(method: Method, tmp_path: Path) -> None:
         for name, data in place.silos.items():
             state = place.state(name, t - 1)
             state_before = copy.deepcopy(state)
-            data_before = copy.deepcopy(data)
+            data_before = copy.deepcopy([getattr(data, split) for split in SPLITS])
             updates[name], after = step.work(sent, state, data.site(place.module))
             assert_same(state, state_before)
-            assert torch.equal(data.train.x, data_before.train.x)
+            for split, (x, y) in zip(SPLITS, data_before, strict=True):
+                assert torch.equal(getattr(data, split).x, x)
+                assert torch.equal(getattr(data, split).y, y)
             place.states.save(name, t, after)
         updates_before = copy.deepcopy(updates)
         new = step.aggregate(server, Replies(updates, len(updates)), federation.site)
@@ -167,6 +170,23 @@ def test_no_work_of_a_schedule_sees_the_test_split(method: Method, whole: Federa
         site = data.site(whole.place.module)
         assert not isinstance(site, TestSite)
         assert not hasattr(site, "test"), name
+
+
+@each
+@pytest.mark.parametrize("look", ["validation", "test"])
+def test_no_prediction_sees_a_label_of_the_test_split(
+    method: Method, whole: Federation, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    seen = []
+
+    def spy(self: Method, down: Payload, state: State, site: Site, x: torch.Tensor) -> Prediction:
+        seen.append(isinstance(site, TestSite) or hasattr(site, "test"))
+        return predict(self, down, state, site, x)
+
+    predict = type(method).predict
+    monkeypatch.setattr(type(method), "predict", spy)
+    whole.place.perform(10**6, look, method.broadcast(whole.server), "silo-0")
+    assert seen == [False]
 
 
 @each

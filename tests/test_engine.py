@@ -19,7 +19,7 @@ from caveat.engines.embedded import Embedded
 from caveat.engines.slab import Slab
 from caveat.engines.workplace import SiloError, address
 from caveat.local import Training
-from caveat.methods import FedAvg, FedBN
+from caveat.methods import FedAvg, FedBN, Local
 from caveat.wrappers.evaluation import Evaluated
 
 
@@ -41,10 +41,13 @@ class Dying(FedAvg):
         return super().train(down, state, site)
 
 
+@pytest.mark.parametrize("kind", [FedBN, Local])  # what is sent, and what is kept
 @pytest.mark.parametrize("workers", [1, 2])
-def test_training_that_diverges_is_an_error_and_nothing_of_it_is_kept(tmp_path: Path, workers: int) -> None:
+def test_training_that_diverges_is_an_error_and_nothing_of_it_is_kept(
+    tmp_path: Path, workers: int, kind: type[FedAvg]
+) -> None:
     training = Training(batch_size=16, optimizer="sgd", lr=1e30)
-    federation = Federation(FedBN(rounds=2, training=training), tmp_path, workers)
+    federation = Federation(kind(rounds=2, training=training), tmp_path, workers)
     with pytest.raises(SiloError, match=r"silo-\d' failed in round 0.*is not finite: training diverged"):
         federation.run()
     assert not list(tmp_path.rglob("*.safetensors"))
@@ -61,6 +64,16 @@ def test_error_names_silo_round_work_and_shapes(tmp_path: Path, workers: int) ->
 def test_worker_that_dies_is_an_error_not_a_hang(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="died at silo 'silo-1' in round 0"):
         Federation(Dying(rounds=2, training=ADAM), tmp_path, workers=2).run()
+
+
+def test_worker_that_was_killed_while_idle_is_an_error(tmp_path: Path) -> None:
+    federation = Federation(FedAvg(rounds=1, training=ADAM), tmp_path, workers=2)
+    engine = Embedded(federation.place, 2)
+    for worker in engine.workers:
+        os.kill(worker.process, signal.SIGKILL)
+        os.waitpid(worker.process, 0)
+    with pytest.raises(RunError, match="a worker process died"):
+        federation.run(engine=engine)
 
 
 def test_workers_end_with_the_engine(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from caveat.core import CaveatError, ConfigurationError, Data, RunError
 from caveat.data import Silos
 from caveat.experiment import Run, open_run, proceed, start
 from caveat.progress import Silent
-from caveat.store import read
+from caveat.store import locked, read
 
 SETTINGS = [
     "data.source=digits", "data.silos=6", "data.shift.angles=[0, -50, 120]", "model.name=mlp", "method.name=uefl",
@@ -104,6 +104,8 @@ def test_run_killed_at_any_moment_ends_the_same_after_resume(whole: Path, tmp_pa
     time.sleep(wait)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    if wait < 0.5:
+        assert not (out / "beside" / "fedavg" / "summary.json").exists(), "killed too late to mean anything"
     proceed(out)
     assert_same_run(whole, out)
 
@@ -178,14 +180,15 @@ def test_failed_run_keeps_its_state_and_continues(whole: Path, tmp_path: Path, m
     assert_same_run(whole, proceed(tmp_path / "full"))
 
 
-def test_resuming_with_other_data_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("changed", ["x", "y"])
+def test_other_data_than_the_run_began_with_are_refused(tmp_path: Path, changed: str) -> None:
     np.savez(tmp_path / "d.npz", **arrays(0))
     sets = [*SETTINGS, f"data.source=npz:{tmp_path / 'd.npz'}", "data.silos=3", "rounds=1", "beside=[]"]
     run = start(load(None, sets), tmp_path / "run")
-    (run / "summary.json").unlink()
-    np.savez(tmp_path / "d.npz", **arrays(1))
-    with pytest.raises(RunError, match="are not those that the run began with"):
-        proceed(run)
+    np.savez(tmp_path / "d.npz", **arrays(0) | {changed: arrays(1)[changed]})
+    for reopen in (proceed, open_run):
+        with pytest.raises(RunError, match="are not those that the run began with"):
+            reopen(run)
 
 
 def arrays(seed: int) -> dict[str, Any]:
@@ -197,7 +200,7 @@ def arrays(seed: int) -> dict[str, Any]:
 @pytest.mark.parametrize(("bad", "message"), [
     ("data.silos=4000", "silos"), ("training.batch_size=1000", "batch of 1000"), ("model.name=nonet", "model"),
     ("method.segments=3", "segments"), ("federation.min_silos=7", "federation.min_silos = 7"),
-    ("beside=[\"scaffold\"]", "scaffold needs"), ("data.source=npz:nowhere.npz", "nowhere.npz"),
+    ("training.momentum=0.5", "momentum = 0.5"), ("data.source=npz:nowhere.npz", "nowhere.npz"),
 ])  # fmt: skip
 def test_bad_configuration_writes_nothing(tmp_path: Path, bad: str, message: str) -> None:
     with pytest.raises(CaveatError, match=message):
@@ -220,6 +223,32 @@ def test_python_api_runs_and_predicts() -> None:
     assert result.summary["rounds_run"] == 8
     assert result.summary["mean"]["accuracy"] > 0.6
     assert set(prediction.decision.tolist()) == {caveat.Decision.GLOBAL}
+
+
+def test_python_api_continues_what_was_interrupted(tmp_path: Path) -> None:
+    def run(out: Path, progress: Silent | None = None) -> Run:
+        model = caveat.ModelSettings(name="mlp")
+        return caveat.run(silos(), caveat.FedAvg(), rounds=4, model=model, out=out, progress=progress)
+
+    class Stop(Silent):
+        def round(self, number: int, *rest: object) -> None:
+            if number == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "a", Stop())
+    assert summary(run(tmp_path / "a").folder) == summary(run(tmp_path / "b").folder)
+
+
+def test_two_processes_cannot_run_in_one_folder(tmp_path: Path) -> None:
+    folder = str(tmp_path / "state")
+    code = f"from pathlib import Path; from caveat.store import locked\nwith locked(Path({folder!r})): pass"
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    with locked(tmp_path / "state"):
+        second = subprocess.run(command, capture_output=True, text=True)
+    assert second.returncode != 0
+    assert "is being run by another process" in second.stderr
 
 
 def test_python_api_refuses_a_folder_with_a_run(whole: Path) -> None:

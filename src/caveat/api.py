@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
 from .config import Evaluation
 from .core import ConfigurationError, Method
 from .data import Silos
-from .experiment import Experiment, Run, open_run
+from .experiment import Experiment, Run, carry_out, check_same, open_run
 from .local import Training
 from .loop import Participation
 from .nn.models import ModelSettings
@@ -36,8 +38,10 @@ def run(
 
     `rounds` and `training` replace the method's own. The model is a small residual network for images and a
     perceptron otherwise, unless given. Every `every` rounds silos are evaluated on their validation split, at the
-    end on the test split. `out` is a folder for the run's files, a temporary one if None. Results do not depend on
-    `workers`. Raises ConfigurationError or DataError before anything runs, RunError if a silo fails.
+    end on the test split. `out` is a folder for the run's files: the same call continues what was interrupted there,
+    and `caveat report` makes a page of it; only the command line's runs can be loaded again. Without one, the files
+    go with the returned run. Results do not depend on `workers`. Raises ConfigurationError or DataError before
+    anything runs, RunError if a silo fails.
     """
     given: dict[str, Any] = {"rounds": rounds, "training": training}
     changed = {name: value for name, value in given.items() if value is not None}
@@ -45,18 +49,20 @@ def run(
     batch_size = getattr(getattr(method, "training", None), "batch_size", 2)
     silos.check(batch_size)
     model = model or ModelSettings(name="residual" if silos.images else "mlp")
-    temporary = None if out else tempfile.TemporaryDirectory(prefix="caveat-")
-    folder = Path(out or temporary.name)  # type: ignore[union-attr]
-    if (folder / "summary.json").exists() or (folder / "state").exists():
+    folder = Path(out or tempfile.mkdtemp(prefix="caveat-"))
+    if (folder / "summary.json").exists() or (folder / "config.toml").exists():
         raise ConfigurationError(f"out = {str(folder)!r} already holds a run; name a new folder")
+    check_same(folder, silos)
     experiment = Experiment(
         folder, silos, method, model, seed, Participation(seed, participation, min_silos), Evaluation(every), workers
     )
     experiment.build()
     folder.mkdir(parents=True, exist_ok=True)
-    experiment.prepare()
-    experiment.proceed(progress or Silent())
-    return Run(experiment, temporary)
+    carry_out(experiment, progress or Silent(), type(method).__name__)
+    finished = Run(experiment)
+    if out is None:
+        weakref.finalize(finished, shutil.rmtree, folder, ignore_errors=True)
+    return finished
 
 
 def load(folder: str | Path) -> Run:

@@ -155,7 +155,8 @@ class Round:
 class Method:
     """A federated method. Subclasses are frozen dataclasses: fields are hyperparameters, nothing else.
 
-    Everything that changes is a `State`, passed in and returned. Nothing passed in is mutated.
+    Everything that changes is a `State`, passed in and returned. Nothing passed in is mutated. Works and the
+    initial states may draw from torch's global generator, which is seeded for them; the rest draws nothing.
     """
 
     answers: ClassVar[Decision] = Decision.GLOBAL
@@ -208,8 +209,9 @@ def key(*parts: object) -> int:
 def seeded(*parts: object) -> Iterator[None]:
     """Torch's random numbers as a function of the key alone, e.g. (seed, purpose, round, silo)."""
     # nn.Dropout draws from the global generator: one of our own would not cover it.
-    with torch.random.fork_rng():
-        torch.manual_seed(key(*parts))
+    # Only the CPU's generator: asking for a GPU's would start CUDA, and workers could not be forked any more.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(key(*parts))
         yield
 
 

@@ -16,20 +16,18 @@ from torch import Tensor, nn
 from . import config as configuration
 from . import data
 from .config import Config, Evaluation
-from .core import ConfigurationError, Method, RunError, SiloId, Site, State, seeded
+from .core import ConfigurationError, Method, RunError, SiloId, Site, seeded
 from .data.pools import Array
 from .engines.embedded import Embedded
 from .engines.workplace import Workplace, one_thread, workspace
-from .loop import Done, Participation, run
-from .metrics import figures
+from .keeper import Keeper
+from .loop import Participation, run
 from .nn.models import ModelSettings, build_model
 from .prediction import Prediction
 from .progress import Progress, Silent
-from .store import ServerStore, SiloStore, append, read, replace, to_bytes, write_json
-from .summary import Books, gallery, row, summarise
+from .store import ServerStore, SiloStore, locked, read, replace, write_json
+from .summary import Books
 from .wrappers.evaluation import Evaluated
-
-SPLITS = ("validation", "test")
 
 
 @dataclass(frozen=True)
@@ -62,19 +60,24 @@ class Experiment:
 
     def proceed(self, progress: Progress) -> None:
         """Carry out all rounds that are left, from the newest checkpoint, and write the result."""
+        with locked(self.folder / "state"):
+            self._proceed(progress)
+
+    def _proceed(self, progress: Progress) -> None:
         began = time.perf_counter()
         workplace = self.workplace()
         site = self._server_site(workplace)
         store = ServerStore(self.folder / "state")
         saved = store.load()
-        start, server, books = 0, self.method.init_server(site), Books()
+        with seeded(self.seed, "init_server"):
+            start, server, books = 0, self.method.init_server(site), Books()
         if saved is not None:
             server, record = saved
             start, books = record["t"] + 1, Books.of(record)
         with Embedded(workplace, self.workers) as engine, one_thread():
             for silo in engine.silos:
                 workplace.states.forget(silo, start - 1)
-            keeper = _Keeper(self, engine, store, books, progress)
+            keeper = Keeper(self, engine, store, books, progress)
             keeper.rewind()
             books.seconds["engine"] += time.perf_counter() - began
             server = run(
@@ -83,102 +86,27 @@ class Experiment:
             )  # fmt: skip
             keeper.finish(server)
 
+    def predictor(self, silo: SiloId) -> Callable[[Tensor], Prediction]:
+        """A function from inputs (N, ...), normalised as the silo's own, to the silo's Prediction of them."""
+        workplace = self.workplace()
+        down = read(self.folder / "model" / "model.safetensors")
+        t = json.loads((self.folder / "model" / "model.json").read_text())["t"]
+        if silo not in workplace.silos:
+            raise ConfigurationError(f"no silo {silo!r} in {self.folder}; silos: {', '.join(workplace.silos)}")
+        with one_thread():
+            state = workplace.state(silo, t)
+        site = workplace.silos[silo].site(workplace.module)
+
+        def predict(x: Tensor) -> Prediction:
+            with one_thread():
+                return self.method.predict(down, state, site, x)
+
+        return predict
+
     def _server_site(self, workplace: Workplace) -> Site:
         empty = self.silos[0].train
         none = type(empty)(empty.x[:0], empty.y[:0])
         return Site("server", none, none, none, workplace.module)
-
-
-class _Keeper:
-    """Keeps the books of a run: evaluates, appends rows, saves checkpoints, tells the progress."""
-
-    def __init__(
-        self, experiment: Experiment, engine: Embedded, store: ServerStore, books: Books, progress: Progress
-    ) -> None:
-        self.experiment, self.engine, self.store = experiment, engine, store
-        self.books, self.progress = books, progress
-        self.rows = experiment.folder / "rounds.jsonl"
-        self.mark = time.perf_counter()
-
-    def rewind(self) -> None:
-        """Drop rows of a round that was never completed."""
-        with self.rows.open("ab") as file:
-            file.truncate(self.books.rows)
-
-    def after(self, done: Done, server: State) -> None:
-        phase = done.step.work.__name__
-        seconds = self._lap("train")
-        self.books.count(done, phase)
-        metrics: dict[str, float] = {}
-        if done.step.trains and done.number % self.experiment.evaluation.every == 0:
-            for split in self.experiment.evaluation.splits:
-                metrics = self._evaluate(done.t, done.number, phase, split, server)[0]
-        self._lap("evaluate")
-        milestone = self.experiment.method.milestone(server)
-        known = {k: v for k, v in (self.books.milestones or [{}])[-1].items() if k != "round"}
-        if milestone != known:
-            self.books.milestones.append({"round": done.number, **milestone})
-            self.progress.note(", ".join(f"{name} {value:.4g}" for name, value in milestone.items()))
-        self.books.number, self.books.rows = done.number, self.rows.stat().st_size
-        self.store.save(done.t, server, self.books.record())
-        self.progress.round(done.number, phase, {**metrics, "seconds": seconds})
-        self._lap("engine")
-
-    def finish(self, server: State) -> None:
-        """Measure the final model on every split, and write the result."""
-        t, number = self.books.last, self.books.number
-        final: dict[str, Any] = {}
-        for split in SPLITS:
-            fresh = split not in self.experiment.evaluation.splits or number % self.experiment.evaluation.every
-            final[split] = self._evaluate(t, number, "final", split, server, write=bool(fresh))[1]
-        self._lap("evaluate")
-        folder, method = self.experiment.folder, self.experiment.method
-        (folder / "model").mkdir(exist_ok=True)
-        replace(folder / "model" / "model.safetensors", to_bytes(method.broadcast(server)))
-        silos = self.experiment.silos
-        write_json(folder / "model" / "model.json", {
-            "schema": 1, "method": type(method).__name__, "t": t, "model": vars(self.experiment.model),
-            "shape": list(silos.shape), "classes": list(silos.classes),
-        })  # fmt: skip
-        write_json(folder / "gallery.json", gallery(silos, lambda silo: predictor(self.experiment, silo)))
-        self._lap("engine")
-        write_json(folder / "summary.json", summarise(self.experiment, self.books, final["test"]))
-
-    def _evaluate(
-        self, t: int, number: int, phase: str, split: str, server: State, write: bool = True
-    ) -> tuple[dict[str, float], dict[SiloId, Any]]:
-        evaluated = self.engine.workplace.method
-        replies = self.engine.exchange(t, getattr(evaluated, split), evaluated.broadcast(server), self.engine.silos)
-        payloads = {silo: update.payload for silo, update in replies.updates.items()}
-        if write:
-            about = {"round": number, "phase": phase, "split": split}
-            rows = [about | row(self.experiment.method, silo, payloads[silo.name]) for silo in self.experiment.silos]
-            append(self.rows, "".join(json.dumps(each) + "\n" for each in rows))
-        each = [figures(payload["sums"]) for payload in payloads.values()]
-        return {name: sum(f[name] for f in each) / len(each) for name in ("accuracy", "entropy")}, payloads
-
-    def _lap(self, name: str) -> float:
-        now = time.perf_counter()
-        spent, self.mark = now - self.mark, now
-        self.books.seconds[name] += spent
-        return spent
-
-
-def predictor(experiment: Experiment, silo: SiloId) -> Callable[[Tensor], Prediction]:
-    """A function from inputs (N, ...), normalised as the silo's own, to the silo's Prediction of them."""
-    workplace = experiment.workplace()
-    down = read(experiment.folder / "model" / "model.safetensors")
-    t = json.loads((experiment.folder / "model" / "model.json").read_text())["t"]
-    if silo not in workplace.silos:
-        raise ConfigurationError(f"no silo {silo!r} in {experiment.folder}; silos: {', '.join(workplace.silos)}")
-    state = workplace.state(silo, t)
-    site = workplace.silos[silo].site(workplace.module)
-
-    def predict(x: Tensor) -> Prediction:
-        with one_thread():
-            return experiment.method.predict(down, state, site, x)
-
-    return predict
 
 
 @dataclass(frozen=True)
@@ -186,8 +114,6 @@ class Run:
     """A finished run."""
 
     experiment: Experiment
-    temporary: object = None
-    """What keeps a temporary folder alive."""
 
     @property
     def folder(self) -> Path:
@@ -207,7 +133,7 @@ class Run:
         """A function from inputs to the silo's `Prediction` of them: normalised tensors (N, ...) as in the
         silo's splits, or arrays of raw images or features as the data source has them.
         """
-        predict = predictor(self.experiment, silo)
+        predict = self.experiment.predictor(silo)
         return lambda x: predict(x if isinstance(x, Tensor) else self.silos.prepare(x, silo))
 
 
@@ -230,17 +156,15 @@ def start(config: Config, out: Path, progress: Progress | None = None) -> Path:
     except OSError as error:
         raise ConfigurationError(f"cannot make the folder {out}: {error.strerror}") from error
     replace(out / "config.toml", configuration.dump(config).encode())
-    return _carry_out(config, silos, out, progress or Silent())
+    return _with_those_beside(config, silos, out, progress or Silent())
 
 
 def proceed(folder: Path, progress: Progress | None = None, workers: int | None = None) -> Path:
     """Continue an interrupted run; a finished one is left as it is. Same bits as without the interruption."""
     config = load_config(folder)
     silos = data.load(config.data, config.seed)
-    splits = folder / "splits.json"
-    if splits.exists() and json.loads(splits.read_text()) != json.loads(json.dumps(data.splits_record(silos))):
-        raise RunError(f"{folder}: the data of {config.data.source!r} are not those that the run began with")
-    return _carry_out(config, silos, folder, progress or Silent(), workers)
+    check_same(folder, silos)
+    return _with_those_beside(config, silos, folder, progress or Silent(), workers)
 
 
 def open_run(folder: Path) -> Run:
@@ -248,7 +172,16 @@ def open_run(folder: Path) -> Run:
     config = load_config(folder)
     if not (folder / "summary.json").exists():
         raise ConfigurationError(f"{folder} is not finished; `caveat resume {folder}` continues it")
-    return Run(_experiment(config, data.load(config.data, config.seed), folder, config.build_method()))
+    silos = data.load(config.data, config.seed)
+    check_same(folder, silos)
+    return Run(_experiment(config, silos, folder, config.build_method()))
+
+
+def check_same(folder: Path, silos: data.Silos) -> None:
+    """Raises RunError if a run in the folder began with other data."""
+    splits = folder / "splits.json"
+    if splits.exists() and json.loads(splits.read_text()) != json.loads(json.dumps(data.splits_record(silos))):
+        raise RunError(f"{folder}: the data are not those that the run began with")
 
 
 def load_config(folder: Path) -> Config:
@@ -265,20 +198,23 @@ def _experiment(
     return Experiment(folder, silos, method, config.model, config.seed, participation, config.evaluation, workers)
 
 
-def _carry_out(config: Config, silos: data.Silos, out: Path, progress: Progress, workers: int | None = None) -> Path:
+def _with_those_beside(
+    config: Config, silos: data.Silos, out: Path, progress: Progress, workers: int | None = None
+) -> Path:
     """The method itself, then those beside it, with as many rounds of training as it took."""
     main = _experiment(config, silos, out, config.build_method(), workers)
-    _finish(main, progress, config.method.name)
+    carry_out(main, progress, config.method.name)
     rounds = json.loads((out / "summary.json").read_text())["rounds_run"]
     for name in config.beside:
         same = dataclasses.replace(config, rounds=rounds)
         folder = out / "beside" / name
         folder.mkdir(parents=True, exist_ok=True)
-        _finish(_experiment(same, silos, folder, same.build_method(name), workers), progress, name)
+        carry_out(_experiment(same, silos, folder, same.build_method(name), workers), progress, name)
     return out
 
 
-def _finish(experiment: Experiment, progress: Progress, title: str) -> None:
+def carry_out(experiment: Experiment, progress: Progress, title: str) -> None:
+    """Whatever of an experiment is not done yet."""
     if (experiment.folder / "summary.json").exists():
         return
     steps = Counter(step.trains for step in experiment.method.schedule())
@@ -293,5 +229,6 @@ def _finish(experiment: Experiment, progress: Progress, title: str) -> None:
 def _check_empty(out: Path) -> None:
     if (out / "config.toml").exists():
         raise ConfigurationError(f"{out} already holds a run; `caveat resume {out}` continues it, --out names another")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    # A run that was killed before its first file was whole has left nothing worth keeping.
+    if out.exists() and (not out.is_dir() or any(path.suffix != ".part" for path in out.iterdir())):
         raise ConfigurationError(f"{out} exists and is not a run; name a new folder with --out")

@@ -30,7 +30,8 @@ class Participation:
     least: int = 1
 
     def cohort(self, t: int, step: Round, silos: Sequence[SiloId]) -> Sequence[SiloId]:
-        count = max(math.ceil(self.share * len(silos)), self.least)
+        # Rounded first: 0.07 of 100 is 7.000000000000001 in floating point.
+        count = max(math.ceil(round(self.share * len(silos), 9)), self.least)
         if step.everyone or count >= len(silos):
             return silos
         generator = torch.Generator().manual_seed(key(self.seed, "cohort", t))

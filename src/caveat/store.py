@@ -6,9 +6,11 @@ is killed, the newest that the server's checkpoint counts is the silo's state, a
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,19 @@ def read(path: Path) -> Payload:
         return from_bytes(path.read_bytes())
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise RunError(f"cannot read {path}: {error}") from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process alone. Raises RunError if another process holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            # A record lock: it is this process's alone, and workers that are about to end do not hold it.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            raise RunError(f"{folder.parent} is being run by another process") from error
+        yield
 
 
 class SiloStore:

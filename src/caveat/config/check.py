@@ -26,8 +26,9 @@ ALTERNATIVES: tuple[KeyPath, KeyPath] = (("training", "local_epochs"), ("trainin
 def load(source: str | None = None, sets: Sequence[str] = ()) -> Config:
     """The configuration of a TOML file or a recipe (None: "digits"), with overrides "SECTION.KEY=VALUE".
 
-    A VALUE is TOML; what is no TOML is a string. Naming another method or model starts that section afresh, as
-    the keys of one mean nothing to the other; what a method's default training has of its own replaces the file's.
+    A VALUE is TOML; what is no TOML is a string. Naming another method, model or data source starts that section
+    afresh, as the keys of one mean nothing to the other; what a method's default training has of its own replaces
+    the file's.
     Raises ConfigurationError with one line per problem: the file and line, the key, and the nearest valid key.
     """
     file = find(source)
@@ -39,9 +40,9 @@ def find(source: str | None) -> Path:
     """The TOML file that a path or a recipe's name stands for; raises ConfigurationError if there is none."""
     if source is None:
         return RECIPES / f"{DEFAULT_RECIPE}.toml"
-    if Path(source).is_dir():
+    if Path(source).is_dir() and source not in recipes():
         raise ConfigurationError(f"{source} is a folder; a configuration is a TOML file or the name of a recipe")
-    if Path(source).exists():
+    if Path(source).is_file():
         return Path(source)
     if source in recipes():
         return RECIPES / f"{source}.toml"
@@ -61,6 +62,9 @@ def _merged(origin: Source) -> dict[str, Any]:
             table[section] = {}
             if section == "method" and isinstance(table.get("training"), dict):
                 table["training"] |= own_training(origin.overrides[section, "name"])
+    named = table["data"].get("source") if isinstance(table.get("data"), dict) else None
+    if named is not None and origin.overrides.get(("data", "source"), named) != named:
+        table["data"] = {}  # silos, shifts and constants of other data
     for one, other in (ALTERNATIVES, ALTERNATIVES[::-1]):
         if one in origin.overrides and other not in origin.overrides and isinstance(table.get("training"), dict):
             table["training"].pop(other[-1], None)

@@ -87,7 +87,7 @@ class Config:
     rounds: Annotated[int, Field(ge=1, strict=True)] = 20
     """Rounds of the method; a method that extends itself may add more."""
     beside: tuple[str, ...] = ()
-    """Methods to run on the same data with the same local budget, for comparison; the run's own is skipped."""
+    """Methods to run on the same data with as many rounds, for comparison; one that extends itself may take more."""
     data: DataSettings = Field(default_factory=DataSettings)
     model: ModelSettings = Field(default_factory=ModelSettings)
     method: MethodSettings

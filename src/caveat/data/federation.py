@@ -86,8 +86,8 @@ def _generator(seed: int, *purpose: object) -> np.random.Generator:
 def _given(pools: Sequence[Pool], settings: DataSettings, seed: int) -> list[Plot]:
     names = [pool.domain for pool in pools]
     for name in names:
-        if not name or "/" in name or "\0" in name or name in {".", ".."}:
-            raise DataError(f"silo name {name!r}: expected a name that can be a folder's, without '/'")
+        if not name or "/" in name or "\0" in name or name in {".", ".."} or len(name.encode()) > 200:
+            raise DataError(f"silo name {name!r}: expected a name that can be a folder's, without '/' and not too long")
     if settings.silos not in (None, len(pools)):
         raise ConfigurationError(
             f"data.silos = {settings.silos} but the data comes in {len(pools)}: {', '.join(names)}"

@@ -20,7 +20,10 @@ def hub_pools(name: str) -> tuple[Pool, ...]:
         raise ConfigurationError(
             f"data.source = 'hub:{name}' needs the optional package 'datasets': install caveat with the extra 'hub'"
         ) from error
-    splits = datasets.load_dataset(name)
+    try:
+        splits = datasets.load_dataset(name)
+    except Exception as error:  # whatever the hub, the network or the library may raise
+        raise DataError(f"hub:{name}: cannot be loaded: {type(error).__name__}: {error}") from error
     if "train" not in splits:
         raise DataError(f"hub:{name}: splits {sorted(splits)}, expected 'train'")
     x, y = _arrays(splits["train"], name)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
-from ..core import DataError, Silo
+from ..core import Data, DataError, Silo
 from .pools import Index, Labels
 from .settings import Split
 
@@ -62,6 +62,13 @@ def splits_record(silos: Iterable[Silo]) -> dict[str, object]:
     return {silo.name: {"domain": silo.domain, **_splits(silo, classes)} for silo in silos}
 
 
+def _content(data: Data) -> str:
+    """SHA-256 of what a model sees: inputs and labels."""
+    digest = hashlib.sha256(data.x.contiguous().numpy().tobytes())
+    digest.update(data.y.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
 def _splits(silo: Silo, classes: int) -> dict[str, object]:
     digest = hashes(silo)
     return {
@@ -69,6 +76,7 @@ def _splits(silo: Silo, classes: int) -> dict[str, object]:
             "examples": len(getattr(silo, name)),
             "class_counts": torch.bincount(getattr(silo, name).y, minlength=classes).tolist(),
             **({"sha256": digest[name]} if name in digest else {}),
+            "content_sha256": _content(getattr(silo, name)),
         }
         for name in NAMES
     }

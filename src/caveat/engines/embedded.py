@@ -34,8 +34,12 @@ class Embedded:
         self.silos: Sequence[SiloId] = sorted(workplace.silos)
         self.down = Slab()
         self.workers: list[_Worker] = []
-        for _ in range(workers if workers > 1 else 0):
-            self.workers.append(_Worker(workplace, self.down, self.workers))
+        try:
+            for _ in range(workers if workers > 1 else 0):
+                self.workers.append(_Worker(workplace, self.down, self.workers))
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> Embedded:
         return self
@@ -94,19 +98,25 @@ class _Worker:
 
     def ask(self, order: dict[str, Any]) -> None:
         self.order = order
-        self.pipe.send_bytes(json.dumps(order).encode())
+        try:
+            self.pipe.send_bytes(json.dumps(order).encode())
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise self._dead() from error
 
     def answer(self) -> tuple[SiloId, Update]:
         try:
             answer = json.loads(self.pipe.recv_bytes())
         except (EOFError, ConnectionResetError) as error:
-            raise RunError(
-                f"a worker process died at silo {self.order['silo']!r} in round {self.order['t']}, work "
-                f"{self.order['work']!r}; was it out of memory?"
-            ) from error
+            raise self._dead() from error
         if "error" in answer:
             raise SiloError(answer["error"])
         return self.order["silo"], Update(self.up.read(answer["size"]), answer["examples"])
+
+    def _dead(self) -> RunError:
+        return RunError(
+            f"a worker process died at silo {self.order['silo']!r} in round {self.order['t']}, work "
+            f"{self.order['work']!r}; was it out of memory?"
+        )
 
     def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):

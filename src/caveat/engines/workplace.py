@@ -68,7 +68,8 @@ class Workplace:
         if (state := self.states.load(silo, until)) is not None:
             return state
         load(self.module, self.initial)
-        return self.method.init_silo(self.silos[silo].site(self.module))
+        with seeded(self.seed, "init_silo", silo):
+            return self.method.init_silo(self.silos[silo].site(self.module))
 
     def perform(self, t: int, name: str, payload: Payload, silo: SiloId) -> Update:
         """Carry out the work with that address in round t at a silo, and keep the state it leaves.
@@ -84,7 +85,7 @@ class Workplace:
                 site = data.test_site(self.module) if evaluates else data.site(self.module, t)
                 update, after = work(payload, before, site)
             if not evaluates:
-                check_finite(update.payload)
+                check_finite(update.payload | {f"kept {group}": tensors for group, tensors in after.items()})
         except Exception as error:
             raise SiloError(_failure(silo, t, name, payload, data, error)) from error
         if not evaluates and (any(before.values()) or any(after.values())):

@@ -29,6 +29,8 @@ class Evaluated(Wrapper):
         return self._measure(down, state, site, site.test), state
 
     def _measure(self, down: Payload, state: State, site: Site, data: Data) -> Update:
+        # The base sees inputs, and no labels of the split that it is measured on.
+        site = Site(site.id, site.train, site.validation, site.calibration, site.module, round=site.round)
         prediction = self.base.predict(down, state, site, data.x)
         payload = {
             "sums": measure(prediction, data.y),
