@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: run test check clean
+.PHONY: run test check bench clean
 
 run: $(INSTALLED)  ## the demonstration: FedAvg and UEFL side by side on scikit-learn's digits
 	@rm -rf runs/digits
@@ -15,6 +15,9 @@ check: $(INSTALLED)  ## lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench: $(INSTALLED)  ## ratios, measured side by side
+	$(BIN)/python benchmarks/mc_dropout.py
 
 clean:  ## what the targets above leave behind, environment and demonstration included
 	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache build src/*.egg-info runs/digits

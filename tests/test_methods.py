@@ -31,7 +31,6 @@ def test_fedavg_is_the_mean_weighted_by_examples() -> None:
         population=2,
     )
     assert replies.mean("model")["w"].item() == 3.0
-    assert replies.uniform_mean("model")["w"].item() == 2.0
     assert list(replies.updates) == ["a", "b"]
 
 

@@ -104,23 +104,16 @@ class Replies:
         Integer tensors (counters of BatchNorm, for instance) have no mean: the first silo's is copied.
         """
         total = sum(update.examples for update in self.updates.values())
-        return self._weighted(group, {silo: update.examples / total for silo, update in self.updates.items()})
-
-    def uniform_mean(self, group: str) -> Tensors:
-        """The mean of a group over the cohort, each silo counted once."""
-        return self._weighted(group, dict.fromkeys(self.updates, 1 / len(self.updates)))
+        first = next(iter(self.updates.values())).payload[group]
+        sums = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in first.items() if t.is_floating_point()}
+        for update in self.updates.values():
+            for name, accumulator in sums.items():
+                accumulator.add_(update.payload[group][name].double(), alpha=update.examples / total)
+        return {name: sums[name].to(t.dtype) if name in sums else t.clone() for name, t in first.items()}
 
     def stack(self, group: str, name: str) -> Tensor:
         """One tensor of every update, along a new first axis."""
         return torch.stack([update.payload[group][name] for update in self.updates.values()])
-
-    def _weighted(self, group: str, weights: Mapping[SiloId, float]) -> Tensors:
-        first = next(iter(self.updates.values())).payload[group]
-        sums = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in first.items() if t.is_floating_point()}
-        for silo, update in self.updates.items():
-            for name, accumulator in sums.items():
-                accumulator.add_(update.payload[group][name].double(), alpha=weights[silo])
-        return {name: sums[name].to(t.dtype) if name in sums else t.clone() for name, t in first.items()}
 
 
 Work = Callable[[Payload, State, Site], tuple[Update, State]]
