@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -86,7 +87,10 @@ class _Worker:
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
-        self.process = os.fork()
+        with warnings.catch_warnings():
+            # Python warns of threads beside a fork; torch's are idle here, and the child has one thread.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.process = os.fork()
         if self.process == 0:
             with contextlib.suppress(BaseException):
                 _outlive_nobody(parent)

@@ -1,0 +1,53 @@
+"""The recipes on the data they name, cut short; tables of four hospitals. They need CAVEAT_DATA."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from caveat.config import load
+from caveat.data import read_inputs
+from caveat.experiment import open_run, start
+
+pytestmark = pytest.mark.skipif("CAVEAT_DATA" not in os.environ, reason="CAVEAT_DATA does not name prepared real data")
+SHORT = [
+    "rounds=1",
+    "training.local_steps=4",
+    "method.iterations=1",
+    "beside=[]",
+    "evaluation.every=9",
+    "model.width=4",
+]
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+
+
+@pytest.mark.parametrize(("recipe", "silos", "test"), [
+    ("uefl-mnist", 9, 500), ("uefl-mnist-unbalanced", 5, 500), ("uefl-fmnist", 9, 500), ("uefl-cifar10", 9, 400),
+])  # fmt: skip
+def test_recipe_runs_on_its_data(tmp_path: Path, recipe: str, silos: int, test: int) -> None:
+    run = start(load(recipe, SHORT), tmp_path / "run")
+    summary = json.loads((run / "summary.json").read_text())
+    assert [silo["n_test"] for silo in summary["silos"]] == [test] * silos
+    assert {silo["domain"] for silo in summary["silos"]} == {"rotate(0)", "rotate(-50)", "rotate(120)"}
+    splits = json.loads((run / "splits.json").read_text())
+    hashes = [silo[split]["sha256"] for silo in splits.values() for split in ("train", "calibration", "test")]
+    assert len(set(hashes)) == len(hashes)
+
+
+def test_four_hospitals_train_and_predict(tmp_path: Path) -> None:
+    sources = ",".join(f"uci_heart_{hospital}.csv" for hospital in HOSPITALS)
+    sets = [
+        f"data.source=csv:{sources}", "data.target=disease", "model.name=mlp", "model.dropout=0.2", "rounds=8",
+        "training.batch_size=16", "training.lr=0.01", "method.name=uefl", "method.iterations=2", "beside=[]",
+    ]  # fmt: skip
+    run = open_run(start(load(None, sets), tmp_path / "run"))
+    summary = run.summary
+    assert [silo["name"] for silo in summary["silos"]] == [f"uci_heart_{h}" for h in HOSPITALS]
+    cleveland = summary["silos"][0]
+    counts = cleveland["class_counts"]
+    assert cleveland["test"]["accuracy"] > max(counts) / sum(counts) + 0.1, "no better than the commoner class"
+    inputs = read_inputs(str(Path(os.environ["CAVEAT_DATA"], "uci_heart_va.csv")), run.silos, "uci_heart_va")
+    assert len(run.predictor("uci_heart_va")(inputs)) == 200
