@@ -255,3 +255,24 @@ def test_one_iteration_never_extends_and_has_no_room_to(tmp_path: Path) -> None:
     assert isinstance(federation.place.module.codebook, Codebook)
     assert federation.place.module.codebook.private.shape[0] == 0
     assert federation.server["entropy"]["iteration"] == 1
+
+
+def test_learning_rate_holds_and_then_decays_by_round_of_the_schedule() -> None:
+    training = Training(lr=0.1, lr_decay=0.5, lr_hold=2)
+    where = silos()["silo-0"]
+    rates = [training.rate(where.site(nn.Linear(2, 3), t)) for t in range(5)]
+    assert rates == pytest.approx([0.1, 0.1, 0.1, 0.05, 0.025])
+
+
+def test_learning_rate_of_the_round_is_what_a_silo_trains_with() -> None:
+    """One SGD step per round from the same weights: the second round's change is half the first's."""
+    net = nn.Sequential(nn.Linear(2, 3))
+    data = Data(torch.randn(8, 2), torch.randint(3, (8,)))
+    method = FedAvg(training=Training(local_steps=1, batch_size=8, optimizer="sgd", lr=0.1, lr_decay=0.5))
+    start = snapshot(net)
+    moved = []
+    for t in (0, 1):
+        where = Site("s", data, data, data, net, round=t)
+        update, _ = method.train({"model": start}, {"model": {}}, where)
+        moved.append(update.payload["model"]["0.weight"] - start["0.weight"])
+    torch.testing.assert_close(moved[1], moved[0] / 2)

@@ -33,7 +33,9 @@ class Training:
     lr: Annotated[float, Field(gt=0)] = 0.001
     """Learning rate."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Factor on the learning rate after every round of the schedule."""
+    """Factor on the learning rate after every round of the schedule, those that only measure included."""
+    lr_hold: Annotated[int, Field(ge=0)] = 0
+    """Rounds of the schedule before the learning rate begins to decay."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Momentum of sgd."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -78,7 +80,7 @@ class Training:
 
     def rate(self, site: Site) -> float:
         """The learning rate in the site's round."""
-        return self.lr * self.lr_decay**site.round
+        return self.lr * self.lr_decay ** max(site.round - self.lr_hold, 0)
 
     def batches(self, examples: int) -> Iterator[Tensor]:
         """One round's index batches, reshuffled every epoch by torch's global generator."""
