@@ -116,7 +116,9 @@ def test_works_of_a_wrapped_method_have_addresses() -> None:
 
 
 SCRIPT = """
-import sys, time
+import signal, sys
+# Where tests run in the background, Ctrl-C is ignored from the start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path[:0] = {paths!r}
 from pathlib import Path
 from federations import Federation, ADAM
