@@ -12,10 +12,26 @@ from caveat.engines.embedded import Embedded
 from caveat.engines.workplace import Workplace, workspace
 from caveat.local import Training
 from caveat.loop import Done, Participation, run
-from caveat.methods import SCAFFOLD, UEFL, FedAvg, FedBN, FedProx, Local
+from caveat.methods import (
+    APFL,
+    SCAFFOLD,
+    UEFL,
+    FedAvg,
+    FedBABU,
+    FedBN,
+    FedPer,
+    FedPN,
+    FedProx,
+    FedRep,
+    Local,
+    PerFedAvg,
+)  # fmt: skip
 from caveat.nn.encoders import Model, Tokens, head
 from caveat.store import SiloStore
 from caveat.wrappers.evaluation import Evaluated
+from caveat.wrappers.guaranteed import Guaranteed
+from caveat.wrappers.switched import Switched
+from caveat.wrappers.tempered import Tempered
 
 FAST = Training(batch_size=16, lr=0.05, optimizer="sgd")
 ADAM = Training(batch_size=16, lr=0.01)
@@ -25,13 +41,29 @@ METHODS: list[Method] = [
     FedProx(rounds=4, training=FAST, mu=0.1),
     FedBN(rounds=4, training=FAST),
     SCAFFOLD(rounds=4, training=FAST),
+    FedPer(rounds=4, training=FAST),
+    FedRep(rounds=4, training=FAST, head_epochs=2),
+    FedBABU(rounds=4, training=FAST, fine_tune_epochs=2),
+    PerFedAvg(rounds=4, training=FAST, order="hessian-free", adapt_steps=2),
+    APFL(rounds=4, training=ADAM),
     # With a threshold of 0 every silo but the most certain is extended.
     UEFL(rounds=3, extra_rounds=2, iterations=3, codewords=4, threshold=0, margin=0, training=ADAM, mc_samples=5),
     UEFL(
         rounds=2, extra_rounds=1, iterations=3, codewords=4, threshold=0, margin=0, training=ADAM, mc_samples=5,
         segments=2, growth="double", keep="newest", reference="mean", refresh=False, extension="normal",
     ),
+    FedPN(rounds=4, training=ADAM, layers=4, personal_epochs=2),
+    FedPN(
+        rounds=4, training=ADAM, layers=4, personal_epochs=2, stop_gradient="embedding", density_trains_encoder=True,
+        normalise=False, entropy=1e-3, density_rounds=1,
+    ),
 ]  # fmt: skip
+WRAPPED: list[Method] = [
+    Switched(FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2), score="dirichlet_entropy", outliers=0.3),
+    Switched(Tempered(FedAvg(rounds=2, training=ADAM)), abstain=0.3),
+    Guaranteed(Tempered(FedBABU(rounds=2, training=FAST, fine_tune_epochs=2)), risk=0.5, confidence=0.6),
+]
+"""Methods with calibration and decisions around them."""
 
 
 def model(seed: int = 0) -> Model:
@@ -100,4 +132,4 @@ def assert_same_states(a: dict[str, State], b: dict[str, State]) -> None:
         assert_same(a[name], b[name])
 
 
-__all__ = ["METHODS", "Federation", "Replies", "assert_same", "assert_same_states", "flat", "model", "silos"]
+__all__ = ["METHODS", "WRAPPED", "Federation", "Replies", "assert_same", "assert_same_states", "flat", "model", "silos"]

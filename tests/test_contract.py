@@ -8,20 +8,28 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import METHODS, Federation, assert_same, assert_same_states, flat, silos
+from federations import METHODS, WRAPPED, Federation, assert_same, assert_same_states, flat, silos
 
 from caveat import methods
-from caveat.core import Data, Method, Payload, Replies, Site, State, TestSite, is_evaluation
+from caveat.core import Answers, Data, Method, Payload, Replies, Site, State, TestSite, is_evaluation
 from caveat.engines.embedded import Embedded
 from caveat.engines.workplace import Workplace
 from caveat.loop import Participation
-from caveat.prediction import Decision, Prediction
+from caveat.prediction import Decision
+from caveat.wrappers.base import Wrapper
 
+EVERY = METHODS + WRAPPED
+names = [type(method).__name__ for method in EVERY]
 each = pytest.mark.parametrize(
-    "method", METHODS, ids=lambda m: type(m).__name__ + ("" if m is not METHODS[-1] else "-options")
+    "method", EVERY, ids=[name + "-options" * names[:i].count(name) for i, name in enumerate(names)]
 )
 SPLITS = ("train", "validation", "calibration", "test")
 MANIFEST = tomllib.loads((Path(__file__).parent / "manifest.toml").read_text())
+
+
+def chain(method: Method) -> list[Method]:
+    """The method, and what it is wrapped around."""
+    return [method, *chain(method.base)] if isinstance(method, Wrapper) else [method]
 
 
 @pytest.fixture
@@ -37,7 +45,7 @@ def test_every_method_in_the_table_is_tested_here() -> None:
 
 
 def test_extension_of_codebooks_is_part_of_what_is_tested_here(tmp_path: Path) -> None:
-    federation = Federation(METHODS[5], tmp_path)
+    federation = Federation(next(m for m in METHODS if isinstance(m, methods.UEFL)), tmp_path)
     federation.run()
     assert sum(int(state["model"]["codebook.used"]) > 0 for state in federation.states().values()) >= 2
 
@@ -151,8 +159,9 @@ def test_evaluation_changes_no_bit_of_training(method: Method, whole: Federation
 
 @each
 def test_only_what_the_manifest_names_leaves_a_silo(method: Method, whole: Federation) -> None:
-    allowed = MANIFEST[type(method).__name__]
-    private = method.private(whole.place.module)  # type: ignore[attr-defined]
+    allowed = {group: names for part in chain(method) for group, names in MANIFEST[type(part).__name__].items()}
+    within = chain(method)[-1]
+    private = within.private(whole.place.module) if hasattr(within, "private") else frozenset()
     for done in whole.done:
         for update in done.replies.updates.values():
             for path in flat(update.payload):
@@ -179,12 +188,12 @@ def test_no_prediction_sees_a_label_of_the_test_split(
 ) -> None:
     seen = []
 
-    def spy(self: Method, down: Payload, state: State, site: Site, x: torch.Tensor) -> Prediction:
+    def spy(self: Method, down: Payload, state: State, site: Site, x: torch.Tensor) -> Answers:
         seen.append(isinstance(site, TestSite) or hasattr(site, "test"))
-        return predict(self, down, state, site, x)
+        return answer(self, down, state, site, x)
 
-    predict = type(method).predict
-    monkeypatch.setattr(type(method), "predict", spy)
+    answer = type(method).answer
+    monkeypatch.setattr(type(method), "answer", spy)
     whole.place.perform(10**6, look, method.broadcast(whole.server), "silo-0")
     assert seen == [False]
 
@@ -204,11 +213,12 @@ def test_permuting_test_labels_changes_no_bit(method: Method, whole: Federation,
 def test_a_silo_that_joins_late_predicts_before_and_after_its_first_round(method: Method, tmp_path: Path) -> None:
     class Late(Participation):
         def cohort(self, t, step, silos):  # type: ignore[no-untyped-def]
-            return [s for s in silos if s != "silo-2" or t > 5]
+            return [s for s in silos if s != "silo-2" or t >= joins]
 
+    joins = len(list(method.schedule())) // 2
     federation = Federation(method, tmp_path)
-    federation.run(participation=Late(0), stop=5)
-    for bounds in ({}, {"start": 5}):
+    federation.run(participation=Late(0), stop=joins)
+    for bounds in ({}, {"start": joins}):
         if bounds:
             federation.run(participation=Late(0), **bounds)
         state = federation.states()["silo-2"]
@@ -236,6 +246,17 @@ def test_predictions_are_well_formed(method: Method, whole: Federation) -> None:
 
 
 @each
+def test_in_the_end_a_silo_can_ask_the_models_that_are_declared(method: Method, whole: Federation) -> None:
+    for name, s in whole.place.silos.items():
+        site = s.site(whole.place.module)
+        answers = method.answer(method.broadcast(whole.server), whole.states()[name], site, s.test.x)
+        assert set(answers) == set(chain(method)[-1].models)
+        for whose, answer in answers.items():
+            assert_well_formed(answer, len(s.test))
+            assert set(answer.decision.tolist()) == {whose}
+
+
+@each
 def test_a_prediction_does_not_depend_on_the_inputs_beside_it(method: Method, whole: Federation) -> None:
     down, state = method.broadcast(whole.server), whole.states()["silo-1"]
     s = whole.place.silos["silo-1"]
@@ -248,10 +269,10 @@ def assert_well_formed(prediction, count: int) -> None:  # type: ignore[no-untyp
     assert len(prediction) == count
     torch.testing.assert_close(prediction.probs.sum(-1), torch.ones(count, dtype=torch.float64))
     assert {"total", "aleatoric", "epistemic"} <= set(prediction.uncertainty)
-    for values in prediction.uncertainty.values():
-        assert values.shape == (count,)
-        assert values.isfinite().all()
-        assert (values >= 0).all()
+    for name, values in prediction.scores.items():
+        assert values.shape == (count,), name
+        assert values.isfinite().all(), name
+    assert all((prediction.uncertainty[name] >= 0).all() for name in ("total", "aleatoric", "epistemic"))
     assert (prediction.total >= prediction.aleatoric).all()
     assert set(prediction.decision.tolist()) <= set(Decision)
 

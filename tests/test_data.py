@@ -13,7 +13,7 @@ from data_samples import labelled_images, same, write_npz
 from caveat import data
 from caveat.core import ConfigurationError, DataError, Silo
 from caveat.data import DataSettings, Labels, Shift, Split
-from caveat.data.partitions import deal
+from caveat.data.partitions import deal, partition
 from caveat.data.shifts import rotate
 from caveat.data.splits import NAMES, stratified
 
@@ -181,6 +181,48 @@ def test_dealing_follows_the_shares_of_each_class() -> None:
     y = np.repeat([0, 1], 100)
     parts = deal(y, 2, None, np.array([[0.2, 0.8], [1.0, 0.0]]), np.random.default_rng(0))
     assert [np.bincount(y[part], minlength=2).tolist() for part in parts] == [[20, 100], [80, 0]]
+
+
+@pytest.mark.parametrize(("silos", "per_silo", "classes"), [(20, 3, 10), (12, 2, 4), (30, 4, 5)])
+def test_each_silo_has_as_many_draws_and_each_class_is_split_evenly_over_its_draws(
+    silos: int, per_silo: int, classes: int
+) -> None:
+    y = np.repeat(np.arange(classes), 600)
+    labels = Labels(partition="draws", per_silo=per_silo)
+    fewer = 0
+    for seed in range(10):
+        parts, shares = partition(labels, y, classes, silos, None, np.random.default_rng(seed))
+        assert shares is not None
+        # The numbers of draws per class are what makes every silo's shares add up to its draws.
+        draws, _, rank, _ = np.linalg.lstsq(shares.T, np.full(silos, per_silo), rcond=None)
+        dealt = shares * draws[:, None]
+        assert rank == classes
+        assert np.allclose(dealt, dealt.round())
+        assert np.allclose(dealt.sum(axis=0), per_silo)
+        assert draws.min() > 0.99
+        held = np.stack([np.bincount(y[part], minlength=classes) for part in parts], axis=1)
+        assert np.abs(held - 600 * shares).max() <= 1
+        assert (held > 0).sum(axis=0).min() >= 2
+        fewer += int(((held > 0).sum(axis=0) < per_silo).sum())
+    assert (fewer > 0) == (per_silo > 2), "a silo that draws a class twice has fewer, but two at least"
+
+
+def test_fewer_draws_than_classes_are_all_different() -> None:
+    y = np.repeat(np.arange(9), 60)
+    parts, shares = partition(Labels("draws", per_silo=2), y, 9, 2, None, np.random.default_rng(0))
+    assert shares is not None
+    assert sorted(shares.sum(axis=1)) == [0] * 5 + [1] * 4
+    assert [len(part) for part in parts] == [120, 120]
+
+
+def test_draws_deal_the_test_part_by_the_same_shares() -> None:
+    silos = data.load(DataSettings(silos=10, labels=Labels(partition="draws")), 0)
+    for silo in silos:
+        assert set(silo.test.y.tolist()) == set(silo.train.y.tolist())
+    used = [i for silo in silos for i in positions(silo)]
+    assert len(used) == len(set(used)) == 1797
+    with pytest.raises(ConfigurationError, match=r"alpha = 0\.1 is ignored by partition 'draws'"):
+        Labels(partition="draws", alpha=0.1)
 
 
 def test_partition_that_cannot_be_is_one_clear_error() -> None:

@@ -6,42 +6,66 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import data
+    from . import data, uncertainty
     from .api import load, run
     from .experiment import Run
     from .local import Training
-    from .methods import SCAFFOLD, UEFL, FedAvg, FedBN, FedProx, Local
+    from .methods import (
+        APFL,
+        SCAFFOLD,
+        UEFL,
+        FedAvg,
+        FedBABU,
+        FedBN,
+        FedPer,
+        FedPN,
+        FedProx,
+        FedRep,
+        Local,
+        PerFedAvg,
+    )  # fmt: skip
     from .nn.models import ModelSettings
     from .prediction import Decision, Prediction
+    from .wrappers.uncertainty import Uncertainty
 
 _PLACES = {
-    "data": "",
+    "data": "", "uncertainty": "",
     "run": "api", "load": "api",
     "Run": "experiment",
     "Training": "local",
-    "SCAFFOLD": "methods", "UEFL": "methods", "FedAvg": "methods", "FedBN": "methods", "FedProx": "methods",
-    "Local": "methods",
+    "APFL": "methods", "SCAFFOLD": "methods", "UEFL": "methods", "FedAvg": "methods", "FedBABU": "methods",
+    "FedBN": "methods", "FedPer": "methods", "FedPN": "methods", "FedProx": "methods", "FedRep": "methods",
+    "Local": "methods", "PerFedAvg": "methods",
     "ModelSettings": "nn.models",
     "Decision": "prediction", "Prediction": "prediction",
+    "Uncertainty": "wrappers.uncertainty",
 }  # fmt: skip
 """Where each public name is, so that nothing heavy is imported before it is used."""
 
 __all__ = [
+    "APFL",
     "SCAFFOLD",
     "UEFL",
     "Decision",
     "FedAvg",
+    "FedBABU",
     "FedBN",
+    "FedPN",
+    "FedPer",
     "FedProx",
+    "FedRep",
     "Local",
     "ModelSettings",
+    "PerFedAvg",
     "Prediction",
     "Run",
     "Training",
+    "Uncertainty",
     "__version__",
     "data",
     "load",
     "run",
+    "uncertainty",
 ]
 
 

@@ -17,6 +17,7 @@ from .local import Training
 from .loop import Participation
 from .nn.models import ModelSettings
 from .progress import Progress, Silent
+from .wrappers.uncertainty import Uncertainty
 
 
 def run(
@@ -29,6 +30,7 @@ def run(
     training: Training | None = None,
     participation: float = 1.0,
     min_silos: int = 1,
+    uncertainty: Uncertainty | None = None,
     every: int = 1,
     workers: int = 1,
     out: str | Path | None = None,
@@ -37,11 +39,11 @@ def run(
     """Train `method` on `silos`; return the finished run, with `summary` and `predictor(silo)`.
 
     `rounds` and `training` replace the method's own. The model is a small residual network for images and a
-    perceptron otherwise, unless given. Every `every` rounds silos are evaluated on their validation split, at the
-    end on the test split. `out` is a folder for the run's files: the same call continues what was interrupted there,
-    and `caveat report` makes a page of it; only the command line's runs can be loaded again. Without one, the files
-    go with the returned run. Results do not depend on `workers`. Raises ConfigurationError or DataError before
-    anything runs, RunError if a silo fails.
+    perceptron otherwise, unless given. `uncertainty` says how predictions are calibrated and decided upon. Every
+    `every` rounds silos are evaluated on their validation split, at the end on the test split. `out` is a folder
+    for the run's files: the same call continues what was interrupted there, and `caveat report` makes a page of it;
+    only the command line's runs can be loaded again. Without one, the files go with the returned run. Results do
+    not depend on `workers`. Raises ConfigurationError or DataError before anything runs, RunError if a silo fails.
     """
     given: dict[str, Any] = {"rounds": rounds, "training": training}
     changed = {name: value for name, value in given.items() if value is not None}
@@ -54,8 +56,9 @@ def run(
         raise ConfigurationError(f"out = {str(folder)!r} already holds a run; name a new folder")
     check_same(folder, silos)
     experiment = Experiment(
-        folder, silos, method, model, seed, Participation(seed, participation, min_silos), Evaluation(every), workers
-    )
+        folder, silos, method, model, seed, Participation(seed, participation, min_silos), Evaluation(every),
+        uncertainty or Uncertainty(), workers,
+    )  # fmt: skip
     experiment.build()
     folder.mkdir(parents=True, exist_ok=True)
     carry_out(experiment, progress or Silent(), type(method).__name__)

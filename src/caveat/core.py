@@ -23,6 +23,8 @@ Payload = dict[str, Tensors]
 State = Payload
 """What is kept has the same form as what is sent."""
 SiloId = str
+Answers = dict[Decision, Prediction]
+"""What each model at hand says of the same inputs: the federation's, the silo's own, or both."""
 
 
 class CaveatError(Exception):
@@ -76,6 +78,8 @@ class TestSite(Site):
 
     __test__ = False  # not a test class, whatever pytest thinks of its name
     test: Data
+    streams: Mapping[str, Data] = field(default_factory=dict, kw_only=True)
+    """Test inputs that the silo does not know: "ood_local", "ood_global". Label -1 is no class of the model."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +156,12 @@ class Method:
     initial states may draw from torch's global generator, which is seeded for them; the rest draws nothing.
     """
 
-    answers: ClassVar[Decision] = Decision.GLOBAL
-    """Whose model answers, for methods that have only one."""
+    models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL,)
+    """Whose models a silo has to ask in the end: the federation's, its own, or both."""
+    policy: ClassVar[str] = "own"
+    """How one of them is chosen for an input unless a user says otherwise: the silo's own, or by a switch."""
+    scores: ClassVar[tuple[str, ...]] = ("epistemic", "aleatoric", "total")
+    """The uncertainties by which its predictions can be ranked; the last one decides unless a user says otherwise."""
 
     def build(self, model: nn.Module) -> nn.Module:
         """Put the method's own parts into a model of encoder and head."""
@@ -175,9 +183,25 @@ class Method:
         """What a silo needs to predict."""
         raise NotImplementedError
 
-    def predict(self, down: Payload, state: State, site: Site, x: Tensor) -> Prediction:
-        """The prediction for inputs `x` at a silo, from what was broadcast and what it keeps."""
+    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
+        """What every model at hand says of inputs `x` at a silo, from what was broadcast and what it keeps."""
         raise NotImplementedError
+
+    def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
+        """One prediction from what the models say: the silo's own where it has one."""
+        return answers[Decision.LOCAL] if Decision.LOCAL in answers else answers[Decision.GLOBAL]
+
+    def predict(self, down: Payload, state: State, site: Site, x: Tensor) -> Prediction:
+        """The prediction for inputs `x` at a silo."""
+        return self.decide(down, state, self.answer(down, state, site, x))
+
+    def outcome(self, server: State) -> dict[str, object]:
+        """The entries of a run's summary that the server's last state stands for."""
+        return {}
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__.lower()
 
     def describe(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
         """Named numbers about how the model sees `x`, for evaluation only; empty unless a method has some."""
@@ -233,9 +257,13 @@ class Silo:
     test: Data
     indices: Mapping[str, Tensor] = field(default_factory=dict)
     """Per split, the positions of its examples in the source, as int64: what `splits.json` hashes."""
+    streams: Mapping[str, Data] = field(default_factory=dict)
+    """Test inputs that the silo does not know, by name; label -1 is no class of the model."""
 
     def site(self, module: nn.Module, round: int = 0) -> Site:
         return Site(self.name, self.train, self.validation, self.calibration, module, round=round)
 
     def test_site(self, module: nn.Module) -> TestSite:
-        return TestSite(self.name, self.train, self.validation, self.calibration, module, self.test)
+        return TestSite(
+            self.name, self.train, self.validation, self.calibration, module, self.test, streams=self.streams
+        )

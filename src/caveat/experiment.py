@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from . import config as configuration
 from . import data
 from .config import Config, Evaluation
-from .core import ConfigurationError, Method, RunError, SiloId, Site, seeded
+from .core import Answers, ConfigurationError, Method, Payload, RunError, SiloId, Site, State, seeded
 from .data.pools import Array
 from .engines.embedded import Embedded
 from .engines.workplace import Workplace, one_thread, workspace
@@ -28,6 +28,9 @@ from .progress import Progress, Silent
 from .store import ServerStore, SiloStore, locked, read, replace, write_json
 from .summary import Books
 from .wrappers.evaluation import Evaluated
+from .wrappers.uncertainty import Uncertainty
+
+Asked = TypeVar("Asked", Prediction, Answers)
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,13 @@ class Experiment:
     seed: int
     participation: Participation
     evaluation: Evaluation = field(default_factory=Evaluation)
+    uncertainty: Uncertainty = field(default_factory=Uncertainty)
     workers: int = 1
+
+    @property
+    def complete(self) -> Method:
+        """The method with its calibration and decisions around it."""
+        return self.uncertainty.around(self.method)
 
     def build(self) -> nn.Module:
         """The method's module with the weights that the seed gives."""
@@ -52,7 +61,7 @@ class Experiment:
     def workplace(self) -> Workplace:
         silos = {silo.name: silo for silo in self.silos}
         states = SiloStore(self.folder / "state" / "silos")
-        return Workplace(Evaluated(self.method), self.build(), silos, states, self.seed)
+        return Workplace(Evaluated(self.complete), self.build(), silos, states, self.seed)
 
     def prepare(self) -> None:
         """Write what is known before the first round."""
@@ -70,7 +79,7 @@ class Experiment:
         store = ServerStore(self.folder / "state")
         saved = store.load()
         with seeded(self.seed, "init_server"):
-            start, server, books = 0, self.method.init_server(site), Books()
+            start, server, books = 0, self.complete.init_server(site), Books()
         if saved is not None:
             server, record = saved
             start, books = record["t"] + 1, Books.of(record)
@@ -88,6 +97,13 @@ class Experiment:
 
     def predictor(self, silo: SiloId) -> Callable[[Tensor], Prediction]:
         """A function from inputs (N, ...), normalised as the silo's own, to the silo's Prediction of them."""
+        return self._asked(silo, self.complete.predict)
+
+    def answers(self, silo: SiloId) -> Callable[[Tensor], Answers]:
+        """The same, to what each model that the silo has at hand says."""
+        return self._asked(silo, self.complete.answer)
+
+    def _asked(self, silo: SiloId, ask: Callable[[Payload, State, Site, Tensor], Asked]) -> Callable[[Tensor], Asked]:
         workplace = self.workplace()
         down = read(self.folder / "model" / "model.safetensors")
         t = json.loads((self.folder / "model" / "model.json").read_text())["t"]
@@ -97,9 +113,9 @@ class Experiment:
             state = workplace.state(silo, t)
         site = workplace.silos[silo].site(workplace.module)
 
-        def predict(x: Tensor) -> Prediction:
+        def predict(x: Tensor) -> Asked:
             with one_thread():
-                return self.method.predict(down, state, site, x)
+                return ask(down, state, site, x)
 
         return predict
 
@@ -133,7 +149,13 @@ class Run:
         """A function from inputs to the silo's `Prediction` of them: normalised tensors (N, ...) as in the
         silo's splits, or arrays of raw images or features as the data source has them.
         """
-        predict = self.experiment.predictor(silo)
+        return self._prepared(silo, self.experiment.predictor(silo))
+
+    def answers(self, silo: SiloId) -> Callable[[Tensor | Array], Answers]:
+        """A function from such inputs to the `Prediction` of each model that the silo can ask, by `Decision`."""
+        return self._prepared(silo, self.experiment.answers(silo))
+
+    def _prepared(self, silo: SiloId, predict: Callable[[Tensor], Asked]) -> Callable[[Tensor | Array], Asked]:
         return lambda x: predict(x if isinstance(x, Tensor) else self.silos.prepare(x, silo))
 
 
@@ -195,7 +217,9 @@ def _experiment(
 ) -> Experiment:
     participation = Participation(config.seed, config.federation.participation, config.federation.min_silos)
     workers = workers or config.engine.workers
-    return Experiment(folder, silos, method, config.model, config.seed, participation, config.evaluation, workers)
+    return Experiment(
+        folder, silos, method, config.model, config.seed, participation, config.evaluation, config.uncertainty, workers
+    )
 
 
 def _with_those_beside(
@@ -217,7 +241,7 @@ def carry_out(experiment: Experiment, progress: Progress, title: str) -> None:
     """Whatever of an experiment is not done yet."""
     if (experiment.folder / "summary.json").exists():
         return
-    steps = Counter(step.trains for step in experiment.method.schedule())
+    steps = Counter(step.trains for step in experiment.complete.schedule())
     progress.begin(title, steps[True])
     try:
         experiment.prepare()

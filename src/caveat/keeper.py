@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from .core import RunError, SiloId, State
 from .engines.embedded import Embedded
 from .loop import Done
-from .metrics import figures
+from .metrics import across, figures
 from .progress import Progress
 from .store import ServerStore, append, replace, to_bytes, write_json
-from .summary import Books, gallery, row, summarise
+from .summary import Books, gallery, rows, summarise
 
 if TYPE_CHECKING:
     from .experiment import Experiment
@@ -51,7 +51,7 @@ class Keeper:
             for split in self.experiment.evaluation.splits:
                 metrics = self._evaluate(done.t, done.number, phase, split, server)[0]
         self._lap("evaluate")
-        milestone = self.experiment.method.milestone(server)
+        milestone = self.experiment.complete.milestone(server)
         known = {k: v for k, v in (self.books.milestones or [{}])[-1].items() if k != "round"}
         if milestone != known:
             self.books.milestones.append({"round": done.number, **milestone})
@@ -71,7 +71,7 @@ class Keeper:
         self._lap("evaluate")
         folder, method = self.experiment.folder, self.experiment.method
         (folder / "model").mkdir(exist_ok=True)
-        replace(folder / "model" / "model.safetensors", to_bytes(method.broadcast(server)))
+        replace(folder / "model" / "model.safetensors", to_bytes(self.experiment.complete.broadcast(server)))
         silos = self.experiment.silos
         write_json(folder / "model" / "model.json", {
             "schema": 1, "method": dataclasses.asdict(method) | {"name": type(method).__name__},  # type: ignore[call-overload]
@@ -80,7 +80,7 @@ class Keeper:
         })  # fmt: skip
         write_json(folder / "gallery.json", gallery(silos, self.experiment.predictor))
         self._lap("engine")
-        write_json(folder / "summary.json", summarise(self.experiment, self.books, final["test"]))
+        write_json(folder / "summary.json", summarise(self.experiment, self.books, final["test"], server))
 
     def _evaluate(
         self, t: int, number: int, phase: str, split: str, server: State, write: bool = True
@@ -90,10 +90,11 @@ class Keeper:
         payloads = {silo: update.payload for silo, update in replies.updates.items()}
         if write:
             about = {"round": number, "phase": phase, "split": split}
-            rows = [about | row(self.experiment.method, silo, payloads[silo.name]) for silo in self.experiment.silos]
-            append(self.rows, "".join(json.dumps(each) + "\n" for each in rows))
-        each = [figures(payload["sums"]) for payload in payloads.values()]
-        return {name: sum(f[name] for f in each) / len(each) for name in ("accuracy", "entropy")}, payloads
+            lines = [about | row for silo in self.experiment.silos
+                     for row in rows(self.experiment.method, silo, payloads[silo.name])]  # fmt: skip
+            append(self.rows, "".join(json.dumps(line) + "\n" for line in lines))
+        mean = across({silo: figures(payload["sums"]) for silo, payload in payloads.items()})["mean"]
+        return {name: mean[name] for name in ("accuracy", "entropy")}, payloads
 
     def _lap(self, name: str) -> float:
         now = time.perf_counter()

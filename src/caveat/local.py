@@ -108,6 +108,13 @@ def load(module: nn.Module, tensors: Tensors) -> nn.Module:
     return module
 
 
+def reset(module: nn.Module) -> None:
+    """Draw all parameters of a module's parts anew, from torch's global generator."""
+    for part in module.modules():
+        if callable(draw := getattr(part, "reset_parameters", None)):
+            draw()
+
+
 def snapshot(module: nn.Module) -> Tensors:
     """Copies of all of a module's tensors, in the layout in which they are sent and stored."""
     return {

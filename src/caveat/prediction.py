@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import torch
 from torch import Tensor
+
+from .uncertainty import dirichlet
+from .uncertainty.measures import entropy, expected_entropy, mutual_information
+
+__all__ = ["Decision", "Prediction", "entropy"]
 
 
 class Decision(IntEnum):
@@ -20,19 +25,13 @@ class Decision(IntEnum):
     """Trust neither."""
 
 
-def entropy(probs: Tensor) -> Tensor:
-    """Shannon entropy in nats over the last axis: (..., C) to (...)."""
-    terms: Tensor = torch.special.entr(probs)
-    return terms.sum(-1)
-
-
 @dataclass(frozen=True)
 class Prediction:
     """Class probabilities for N inputs, how unsure they are and why, and what to do with them.
 
-    Uncertainties are in nats and higher always means less certain: `total` is the entropy of the mean
-    prediction, `aleatoric` the mean entropy of the sampled predictions (the data are ambiguous), and
-    `epistemic` their difference, the mutual information (the input is unfamiliar).
+    Higher uncertainty always means less certain. In nats: `total` is the entropy of `probs`, `aleatoric` the part
+    that the data are to blame for (they are ambiguous), and `epistemic` the part that the model is (the input is
+    unfamiliar). A method may add scores of its own.
     """
 
     probs: Tensor  # (N, C) float64, rows sum to one
@@ -43,15 +42,37 @@ class Prediction:
 
     @classmethod
     def from_samples(cls, samples: Tensor, decision: Decision | Tensor = Decision.GLOBAL) -> Prediction:
-        """From (S, N, C) sampled class probabilities; one sample has no epistemic uncertainty."""
+        """From (S, N, C) sampled class probabilities; one sample has no epistemic uncertainty.
+
+        Total is the entropy of the mean sample and aleatoric the samples' mean entropy. Epistemic is their mutual
+        information freed from the bias that S samples cause, so that aleatoric and epistemic add up to
+        more than the total, the fewer the samples the more: it is the total that is too small.
+        """
         samples = samples.double()
         probs = samples.mean(0)
-        total, aleatoric = entropy(probs), entropy(samples).mean(0)
-        if not isinstance(decision, Tensor):
-            decision = torch.full(probs.shape[:1], int(decision))
+        total = entropy(probs)
         # Rounding may put the mean entropy an ulp above the entropy of the mean.
-        epistemic = (total - aleatoric).clamp_min(0)
-        return cls(probs, {"total": total, "aleatoric": total - epistemic, "epistemic": epistemic}, decision)
+        aleatoric = torch.minimum(expected_entropy(samples), total)
+        uncertainty = {"total": total, "aleatoric": aleatoric, "epistemic": mutual_information(samples)}
+        return cls(probs, uncertainty, _spread(decision, len(probs)))
+
+    @classmethod
+    def from_dirichlet(
+        cls, log_alpha: Tensor, decision: Decision | Tensor = Decision.GLOBAL, log_evidence: Tensor | None = None
+    ) -> Prediction:
+        """From (N, K) logarithms of the parameters of Dirichlet distributions over class probabilities.
+
+        Adds the scores `dirichlet_entropy`, the differential entropy of the distribution in nats, which may be
+        negative, and `vacuity`, K over the sum of the parameters. Aleatoric and epistemic add up to the total.
+        """
+        uncertainty = {
+            "total": dirichlet.entropy(log_alpha),
+            "aleatoric": dirichlet.expected_entropy(log_alpha),
+            "epistemic": dirichlet.mutual_information(log_alpha),
+            "dirichlet_entropy": dirichlet.dirichlet_entropy(log_alpha),
+            "vacuity": dirichlet.vacuity(log_alpha),
+        }
+        return cls(dirichlet.mean(log_alpha), uncertainty, _spread(decision, len(log_alpha)), log_evidence)
 
     def __len__(self) -> int:
         return len(self.probs)
@@ -72,3 +93,67 @@ class Prediction:
     @property
     def epistemic(self) -> Tensor:
         return self.uncertainty["epistemic"]
+
+    @property
+    def scores(self) -> dict[str, Tensor]:
+        """Everything to rank inputs by, (N,) each, higher being less certain: the uncertainties, and as
+        `log_evidence` minus the log-evidence where there is one.
+        """
+        evidence = {} if self.log_evidence is None else {"log_evidence": -self.log_evidence}
+        return self.uncertainty | evidence
+
+    def score(self, name: str) -> Tensor:
+        """(N,) one of `scores`. ValueError if there is none of that name."""
+        scores = self.scores
+        if name not in scores:
+            raise ValueError(f"no score {name!r}; this prediction has {', '.join(scores)}")
+        return scores[name]
+
+    def tempered(self, inverse_temperature: float) -> Prediction:
+        """With probabilities in proportion to `probs ** inverse_temperature`: above 1 surer, below 1 less sure.
+
+        The total is that of the new probabilities; aleatoric and epistemic keep their shares of the total, since
+        a temperature says nothing about where uncertainty comes from. All else stays: a temperature of 1
+        changes no bit, and class probabilities of zero stay zero. ValueError unless positive and finite.
+        """
+        if not 0 < inverse_temperature < torch.inf:
+            raise ValueError(f"an inverse temperature is positive and finite, not {inverse_temperature}")
+        if inverse_temperature == 1:
+            return self
+        probs = (inverse_temperature * self.probs.double().log()).softmax(-1)
+        total = entropy(probs)
+        parts = {
+            name: torch.where(self.total > 0, self.uncertainty[name] / self.total, 0.0) * total
+            for name in ("aleatoric", "epistemic")
+        }
+        return replace(self, probs=probs, uncertainty=self.uncertainty | {"total": total} | parts)
+
+    def where(self, mask: Tensor, other: Prediction) -> Prediction:
+        """The rows of this prediction where `mask` (N,) bool holds, and those of `other` elsewhere, decisions included.
+
+        What only one of the two has (an uncertainty, log-evidence, sets) is left out. ValueError if they are not
+        about as many inputs and classes.
+        """
+        if self.probs.shape != other.probs.shape or mask.shape != self.decision.shape:
+            shapes = [tuple(part.shape) for part in (self.probs, other.probs, mask)]
+            raise ValueError("predictions of {} and {} cannot be chosen from by a mask of {}".format(*shapes))
+        return Prediction(
+            torch.where(mask[:, None], self.probs, other.probs),
+            {
+                name: torch.where(mask, values, other.uncertainty[name])
+                for name, values in self.uncertainty.items()
+                if name in other.uncertainty
+            },
+            torch.where(mask, self.decision, other.decision),
+            _choose(mask, self.log_evidence, other.log_evidence),
+            _choose(mask[:, None], self.sets, other.sets),
+        )
+
+
+def _spread(decision: Decision | Tensor, count: int) -> Tensor:
+    """(N,) the decision of every input."""
+    return decision if isinstance(decision, Tensor) else torch.full((count,), int(decision))
+
+
+def _choose(mask: Tensor, ours: Tensor | None, theirs: Tensor | None) -> Tensor | None:
+    return None if ours is None or theirs is None else torch.where(mask, ours, theirs)

@@ -13,16 +13,18 @@ from PIL import Image
 
 from . import metrics
 from ._version import __version__
-from .core import Method, Payload, Silo, SiloId
+from .core import Method, Payload, Silo, SiloId, State
 from .data import Silos
 from .loop import Done
 from .prediction import Decision, Prediction
 from .store import size
+from .tally import INSIDE, by_model, of_streams
 
 if TYPE_CHECKING:
     from .experiment import Experiment
 
 MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
+"""The figures of a domain."""
 SHOWN = 6
 """Most and least certain inputs per silo in the gallery."""
 GALLERIES = 20
@@ -57,38 +59,45 @@ class Books:
         return cls(**{name: record[name] for name in cls.__dataclass_fields__})
 
 
-def row(method: Method, silo: Silo, payload: Payload) -> dict[str, Any]:
-    """A silo's row of rounds.jsonl."""
-    sums = payload["sums"]
-    about = {"silo": silo.name, "domain": silo.domain, "model": method.answers.name.lower()}
+def rows(method: Method, silo: Silo, payload: Payload) -> list[dict[str, Any]]:
+    """A silo's rows of rounds.jsonl: of what it predicts, and of each model where there are two."""
+    about = {"silo": silo.name, "domain": silo.domain}
     extra = _of_method(method, payload)
     extra.pop("codeword_use", None)  # long, and the summary has it
-    return {**about, "examples": int(sums["examples"]), **metrics.figures(sums), **extra}
+    first, *others = (
+        about | {"model": name, "examples": int(sums["examples"]), **metrics.figures(sums)}
+        for name, sums in by_model(method, payload).items()
+    )
+    return [first | extra, *others]
 
 
-def summarise(experiment: Experiment, books: Books, test: Mapping[SiloId, Payload]) -> dict[str, Any]:
+def summarise(experiment: Experiment, books: Books, test: Mapping[SiloId, Payload], server: State) -> dict[str, Any]:
     """What `summary.json` holds: figures on the test split after the last round."""
-    silos = [
-        _silo(experiment.method, silo, test[silo.name], len(experiment.silos.classes)) for silo in experiment.silos
-    ]
-    mean = _mean(silos)
+    method = experiment.method
+    silos = [_silo(method, silo, test[silo.name], len(experiment.silos.classes)) for silo in experiment.silos]
+    streams = of_streams(method, test)
+    inside = streams[INSIDE]
+    headline = next(iter(inside["models"].values()))
     worst = min(silos, key=lambda silo: (silo["test"]["accuracy"], silo["name"]))
     pooled = metrics.merge(payload["sums"] for payload in test.values())
     return {
         "schema": 1,
         "version": __version__,
-        "method": type(experiment.method).__name__.lower(),
+        "method": method.name,
         "seed": experiment.seed,
         "rounds_run": books.number,
         "complete": True,
         "classes": list(experiment.silos.classes),
         "silos": silos,
         "domains": _domains(silos),
-        "mean": mean,
+        "mean": headline["mean"],
         "worst": {"silo": worst["name"], "accuracy": worst["test"]["accuracy"]},
-        "pooled": metrics.figures(pooled) | {"ece_null": metrics.ece_null(pooled)},
-        "models": {experiment.method.answers.name.lower(): {"mean": mean}},
-        "decisions": metrics.decisions(pooled),
+        "pooled": metrics.figures(pooled) | metrics.errors(pooled) | {"ece_null": metrics.ece_null(pooled)},
+        "risk_coverage": metrics.risk_coverage(pooled, "total"),
+        "models": inside["models"] | ({"oracle": {"mean": inside["oracle"]}} if "oracle" in inside else {}),
+        "decisions": inside["decisions"],
+        **({"streams": streams} if len(streams) > 1 else {}),
+        **experiment.complete.outcome(server),
         "milestones": books.milestones,
         "traffic": {
             "bytes_up": sum(entry["up"] for entry in books.traffic),
@@ -101,33 +110,36 @@ def summarise(experiment: Experiment, books: Books, test: Mapping[SiloId, Payloa
 
 def _silo(method: Method, silo: Silo, payload: Payload, classes: int) -> dict[str, Any]:
     sums = payload["sums"]
-    ranks = {name: float(value) for name, value in payload["rank"].items()}
     counts = torch.bincount(silo.train.y, minlength=classes)
+    streams = of_streams(method, {silo.name: payload})
+    null = metrics.ece_null(sums)
     return {
         "name": silo.name,
         "domain": silo.domain,
         **{f"n_{split}": len(getattr(silo, split)) for split in ("train", "validation", "calibration", "test")},
         "class_counts": counts.tolist(),
-        "test": {**metrics.figures(sums), "ece_null": metrics.ece_null(sums), **ranks},
+        "test": {**metrics.figures(sums), **({"ece_null": null} if null else {}), **metrics.errors(sums)},
         "reliability": metrics.reliability(sums),
         "decisions": metrics.decisions(sums),
+        **({"streams": {name: _means(found) for name, found in streams.items()}} if len(streams) > 1 else {}),
         **_of_method(method, payload),
     }
+
+
+def _means(stream: Mapping[str, Any]) -> dict[str, Any]:
+    """A stream's figures where there is but one silo to average over."""
+    return {**stream, "models": {name: found["mean"] for name, found in stream["models"].items()}}
 
 
 def _of_method(method: Method, payload: Payload) -> dict[str, Any]:
     return method.summarise(payload["method"]) if payload["method"] else {}
 
 
-def _mean(silos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The macro mean: every silo counts once."""
-    return {name: sum(silo["test"][name] for silo in silos) / len(silos) for name in MEANS}
-
-
 def _domains(silos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    names = list(dict.fromkeys(silo["domain"] for silo in silos))
-    groups = {name: [silo for silo in silos if silo["domain"] == name] for name in names}
-    return [{"domain": name, "silos": len(group), **_mean(group)} for name, group in groups.items()]
+    groups: dict[str, dict[str, Any]] = {}
+    for silo in silos:
+        groups.setdefault(silo["domain"], {})[silo["name"]] = {k: v for k, v in silo["test"].items() if k in MEANS}
+    return [{"domain": d, "silos": len(group), **metrics.across(group)["mean"]} for d, group in groups.items()]
 
 
 def gallery(silos: Silos, predictor: Callable[[SiloId], Callable[[torch.Tensor], Prediction]]) -> dict[str, Any]:

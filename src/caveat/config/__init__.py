@@ -4,8 +4,9 @@ The dataclasses of data, model, training and methods are the only declaration: t
 defaults the defaults, their docstrings the help texts.
 """
 
+from ..wrappers.uncertainty import Uncertainty
 from .check import find, load, recipes
-from .schema import Config, Engine, Evaluation, Federation, MethodSettings, Uncertainty
+from .schema import Config, Engine, Evaluation, Federation, MethodSettings
 from .text import one_of
 from .write import dump, first_line
 

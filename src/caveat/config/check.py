@@ -26,9 +26,9 @@ ALTERNATIVES: tuple[KeyPath, KeyPath] = (("training", "local_epochs"), ("trainin
 def load(source: str | None = None, sets: Sequence[str] = ()) -> Config:
     """The configuration of a TOML file or a recipe (None: "digits"), with overrides "SECTION.KEY=VALUE".
 
-    A VALUE is TOML; what is no TOML is a string. Naming another method, model or data source starts that section
-    afresh, as the keys of one mean nothing to the other; what a method's default training has of its own replaces
-    the file's.
+    A VALUE is TOML; what is no TOML is a string. Naming another method, model, data source or partition starts that
+    section afresh, as the keys of one mean nothing to the other; what a method's default training has of its own
+    replaces the file's.
     Raises ConfigurationError with one line per problem: the file and line, the key, and the nearest valid key.
     """
     file = find(source)
@@ -65,6 +65,10 @@ def _merged(origin: Source) -> dict[str, Any]:
     named = table["data"].get("source") if isinstance(table.get("data"), dict) else None
     if named is not None and origin.overrides.get(("data", "source"), named) != named:
         table["data"] = {}  # silos, shifts and constants of other data
+    labels = table["data"].get("labels") if isinstance(table.get("data"), dict) else None
+    named = labels.get("partition") if isinstance(labels, dict) else None
+    if named is not None and origin.overrides.get(("data", "labels", "partition"), named) != named:
+        table["data"]["labels"] = {}
     for one, other in (ALTERNATIVES, ALTERNATIVES[::-1]):
         if one in origin.overrides and other not in origin.overrides and isinstance(table.get("training"), dict):
             table["training"].pop(other[-1], None)

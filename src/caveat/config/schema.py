@@ -15,6 +15,7 @@ from ..local import Training
 from ..methods import METHODS
 from ..nn.models import ModelSettings
 from ..settings import STRICT
+from ..wrappers.uncertainty import Uncertainty
 from .text import KeyPath, dotted, explain, one_of
 
 ELSEWHERE: dict[str, KeyPath] = {
@@ -38,14 +39,6 @@ class MethodSettings:
         method = _construct(self.name, self.parameters)
         # Frozen for everyone else; equality and `dump` need the defaults spelled out.
         object.__setattr__(self, "parameters", {key: getattr(method, key) for key in method_keys(self.name)})
-
-
-@dataclass(frozen=True, config=STRICT)
-class Uncertainty:
-    """How predictions get their uncertainty."""
-
-    mc_samples: Annotated[int, Field(ge=1)] = 20
-    """MC-dropout passes per prediction."""
 
 
 @dataclass(frozen=True, config=STRICT)

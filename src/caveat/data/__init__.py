@@ -4,10 +4,11 @@ from .arrays import digits
 from .build import from_arrays, load, rotated
 from .inputs import read_inputs
 from .pools import Pool
-from .settings import DataSettings, Labels, Normalise, Shift, Split
+from .settings import DataSettings, Labels, Normalise, Shift, Split, Streams
 from .silos import Silos
 from .sources import npz, read
 from .splits import hashes, splits_record
+from .streams import with_streams
 from .survey import survey
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Shift",
     "Silos",
     "Split",
+    "Streams",
     "digits",
     "from_arrays",
     "hashes",
@@ -28,4 +30,5 @@ __all__ = [
     "rotated",
     "splits_record",
     "survey",
+    "with_streams",
 ]

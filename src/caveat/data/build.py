@@ -13,7 +13,7 @@ from .federation import federate
 from .pools import Array, Pool
 from .settings import DataSettings, Labels, Normalise, Shift, Split
 from .silos import Silos
-from .sources import read
+from .sources import read, read_outside
 
 
 def load(settings: DataSettings, seed: int) -> Silos:
@@ -22,7 +22,7 @@ def load(settings: DataSettings, seed: int) -> Silos:
     Raises DataError for data that cannot be used, ConfigurationError for settings that do not fit it.
     """
     source = read(settings)
-    return federate(source.pools, source.given, settings, seed)
+    return federate(source.pools, source.given, settings, seed, read_outside(settings))
 
 
 def rotated(

@@ -14,6 +14,7 @@ from .pools import Array, Index, Pool
 from .settings import DataSettings, Normalise
 from .silos import Silos, normalised
 from .splits import NAMES, development_splits, reserve_test
+from .streams import hold_out, unknown_inputs, with_streams
 from .tables import Encoder, fit_encoders
 
 
@@ -27,17 +28,39 @@ class Plot:
     """Per split, positions in the pool."""
 
 
-def federate(pools: Sequence[Pool], given: bool, settings: DataSettings, seed: int) -> Silos:
-    """Silos from pools that are silos already (`given`) or are to be made into some.
+def federate(
+    pools: Sequence[Pool], given: bool, settings: DataSettings, seed: int, outside: Sequence[Pool] = ()
+) -> Silos:
+    """Silos from pools that are silos already (`given`) or are to be made into some, and pools `outside` of them all.
 
-    Of the settings, `source` and the columns of a table are not read.
+    Of the settings, neither sources nor the columns of a table are read.
     """
+    streams = settings.streams
+    pools = hold_out(pools, streams.hold_out)
     images = pools[0].images
     if settings.shift.angles and not images:
         raise ConfigurationError("data.shift.angles: only images can be rotated, these inputs are features")
     if not images and settings.normalise != Normalise():
         raise ConfigurationError("data.normalise is for images, these inputs are features")
-    plots = _given(pools, settings, seed) if given else _made(pools, settings, seed)
+    named = _given(pools, settings) if given else _made(pools, settings)
+    tested = [_held_back(pool, names[0], settings, seed) for pool, names in named]
+    plots = [
+        plot
+        for (pool, names), (development, test) in zip(named, tested, strict=True)
+        for plot in _plots(pool, _known(pool, development), _known(pool, test), names, settings, seed)
+    ]
+    silos = _shifted_and_encoded(plots, pools, given, settings, seed)
+    held_out = [pool.x[test[pool.y[test] < 0]] for (pool, _), (_, test) in zip(named, tested, strict=True)]
+    unknown = unknown_inputs(held_out if streams.hold_out else [], outside, pools[0], streams.ood_global)
+    if streams.ood_local == "none" and unknown is None:
+        return silos
+    return with_streams(silos, ood_local=streams.ood_local, ood_global=unknown, per_silo=streams.per_silo, seed=seed)
+
+
+def _shifted_and_encoded(
+    plots: Sequence[Plot], pools: Sequence[Pool], given: bool, settings: DataSettings, seed: int
+) -> Silos:
+    images = pools[0].images
     shifted = shifts.per_silo(settings.shift, len(plots))
     raw = {
         plot.name: {split: _raw(plot, split, angle, std, seed) for split in NAMES}
@@ -55,7 +78,8 @@ def federate(pools: Sequence[Pool], given: bool, settings: DataSettings, seed: i
             )
         domain = shifts.domain_name(settings.shift, angle, std, _base_name(pools, given, settings, plot.pool))
         indices = {split: torch.from_numpy(index) for split, index in plot.indices.items()}
-        silos.append(Silo(plot.name, domain, **splits, indices=indices))
+        train, validation, calibration, test = (splits[name] for name in NAMES)
+        silos.append(Silo(plot.name, domain, train, validation, calibration, test, indices))
     return Silos(tuple(silos), pools[0].classes, settings.normalise if images else None, encoders)
 
 
@@ -83,7 +107,8 @@ def _generator(seed: int, *purpose: object) -> np.random.Generator:
     return np.random.default_rng(key(seed, "data", *purpose))
 
 
-def _given(pools: Sequence[Pool], settings: DataSettings, seed: int) -> list[Plot]:
+def _given(pools: Sequence[Pool], settings: DataSettings) -> list[tuple[Pool, list[SiloId]]]:
+    """Each pool with the name of the silo that it is."""
     names = [pool.domain for pool in pools]
     for name in names:
         if not name or "/" in name or "\0" in name or name in {".", ".."} or len(name.encode()) > 200:
@@ -96,10 +121,11 @@ def _given(pools: Sequence[Pool], settings: DataSettings, seed: int) -> list[Plo
         raise ConfigurationError(
             f"data.labels.partition = {settings.labels.partition!r} is ignored: the data comes in silos already"
         )
-    return [plot for pool in pools for plot in _plots(pool, [pool.domain], settings, seed)]
+    return [(pool, [pool.domain]) for pool in pools]
 
 
-def _made(pools: Sequence[Pool], settings: DataSettings, seed: int) -> list[Plot]:
+def _made(pools: Sequence[Pool], settings: DataSettings) -> list[tuple[Pool, list[SiloId]]]:
+    """Each pool with the names of the silos to make of it."""
     silos = settings.silos or max(len(settings.shift.angles), len(settings.shift.noise_std)) or len(pools)
     if settings.silos is None and silos == 1:
         raise ConfigurationError("data.silos is missing: this source does not come in silos, expected how many to make")
@@ -108,20 +134,30 @@ def _made(pools: Sequence[Pool], settings: DataSettings, seed: int) -> list[Plot
     each = silos // len(pools)
     width = len(str(silos - 1))
     names = [f"silo-{number:0{width}d}" for number in range(silos)]
-    parts = [names[start : start + each] for start in range(0, silos, each)]
-    return [plot for pool, part in zip(pools, parts, strict=True) for plot in _plots(pool, part, settings, seed)]
+    return [(pool, names[number * each : (number + 1) * each]) for number, pool in enumerate(pools)]
 
 
-def _plots(pool: Pool, names: Sequence[SiloId], settings: DataSettings, seed: int) -> list[Plot]:
-    """The silos of one pool, no sample in two of them or in two splits."""
+def _held_back(pool: Pool, first: SiloId, settings: DataSettings, seed: int) -> tuple[Index, Index]:
+    """Positions to develop with and to test on, of the pool whose first silo is called so."""
     if pool.own_test:
-        development, held_out = np.split(np.arange(len(pool.y)), [pool.development])
-    else:
-        if len(pool.y) < 2:
-            raise DataError(f"{pool.domain}: {len(pool.y)} samples, expected at least 4 to make four splits of")
-        development, held_out = reserve_test(pool.y, settings.split.test, _generator(seed, "reserve", names[0]))
+        development, test = np.split(np.arange(len(pool.y)), [pool.development])
+        return development, test
+    if len(pool.y) < 2:
+        raise DataError(f"{pool.domain}: {len(pool.y)} samples, expected at least 4 to make four splits of")
+    return reserve_test(pool.y, settings.split.test, _generator(seed, "reserve", first))
+
+
+def _known(pool: Pool, index: Index) -> Index:
+    """The positions whose class is not held out."""
+    return index[pool.y[index] >= 0]
+
+
+def _plots(
+    pool: Pool, development: Index, test_part: Index, names: Sequence[SiloId], settings: DataSettings, seed: int
+) -> list[Plot]:
+    """The silos of one pool, no sample in two of them or in two splits."""
     try:
-        trains, tests = _share_out(pool, development, held_out, names, settings, seed)
+        trains, tests = _share_out(pool, development, test_part, names, settings, seed)
     except DataError as error:
         raise DataError(f"{pool.domain or 'data'}: {error}") from error
     plots = []

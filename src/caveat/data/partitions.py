@@ -31,7 +31,7 @@ def partition(
         raise DataError(f"{silos} silos of at least {wanted} samples need {silos * wanted}, but there are {len(y)}")
     if labels.partition == "iid":
         return deal(y, silos, per_silo, None, rng), None
-    draw = _classes(labels, classes, silos) if labels.partition == "classes" else _dirichlet(labels, classes, silos)
+    draw = {"classes": _classes, "draws": _draws, "dirichlet": _dirichlet}[labels.partition](labels, classes, silos)
     for _ in range(TRIES):
         shares = draw(rng)
         parts = deal(y, silos, per_silo, shares, rng)
@@ -83,5 +83,19 @@ def _classes(labels: Labels, classes: int, silos: int) -> Callable[[np.random.Ge
             rarest = np.lexsort((rng.random(classes), owners.sum(axis=1)))
             owners[rarest[:per_silo], silo] = 1
         return np.asarray(owners / np.maximum(owners.sum(axis=1, keepdims=True), 1), dtype=np.float64)
+
+    return draw
+
+
+def _draws(labels: Labels, classes: int, silos: int) -> Callable[[np.random.Generator], Shares]:
+    """FedPN's scheme: all classes and as many more at random as there are draws, shuffled and dealt to the silos."""
+    per_silo = 3 if labels.per_silo is None else labels.per_silo
+
+    def draw(rng: np.random.Generator) -> Shares:
+        more = max(0, silos * per_silo - classes)
+        cards = rng.permutation(np.concatenate([np.arange(classes), rng.integers(classes, size=more)]))
+        drawn = np.zeros((classes, silos))
+        np.add.at(drawn, (cards[: silos * per_silo], np.repeat(np.arange(silos), per_silo)), 1)
+        return np.asarray(drawn / np.maximum(drawn.sum(axis=1, keepdims=True), 1), dtype=np.float64)
 
     return draw

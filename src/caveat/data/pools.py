@@ -32,7 +32,7 @@ class Pool:
     x: Array
     """(N, H, W, C) uint8 images, or (N, D) float32 features. In a table NaN is a missing number, -1 a missing text."""
     y: Labels
-    """(N,) class indices."""
+    """(N,) class indices, -1 where a class is held out."""
     classes: tuple[str, ...]
     domain: str = ""
     """The name of the domain or silo."""

@@ -31,19 +31,22 @@ class Shift:
 class Labels:
     """What makes the labels of silos differ, for data that does not come in silos."""
 
-    partition: Literal["iid", "dirichlet", "classes"] = "iid"
-    """iid: at random; dirichlet: each class in Dirichlet(alpha) shares; classes: per_silo classes at each silo."""
+    partition: Literal["iid", "dirichlet", "classes", "draws"] = "iid"
+    """iid: at random; dirichlet: each class in Dirichlet(alpha) shares; classes: per_silo classes at each silo;
+    draws: per_silo draws of a class at each silo, of which two can be the same, each class split evenly over its draws
+    (FedPN, arXiv 2312.11230)."""
     alpha: Annotated[float, Field(gt=0)] | None = None
     """dirichlet: concentration, lower is more unequal (0.5 by default)."""
     per_silo: Annotated[int, Field(ge=2)] | None = None
-    """classes: how many classes each silo has (2 by default)."""
+    """classes: how many classes each silo has (2 by default); draws: how many each silo draws (3 by default)."""
 
     def __post_init__(self) -> None:
-        for name, owner in (("alpha", "dirichlet"), ("per_silo", "classes")):
+        for name, owners in (("alpha", ("dirichlet",)), ("per_silo", ("classes", "draws"))):
             value = getattr(self, name)
-            if value is not None and self.partition != owner:
+            if value is not None and self.partition not in owners:
                 raise ConfigurationError(
-                    f"data.labels.{name} = {value} is ignored by partition {self.partition!r}; it belongs to {owner!r}"
+                    f"data.labels.{name} = {value} is ignored by partition {self.partition!r}; "
+                    f"it belongs to {' and '.join(map(repr, owners))}"
                 )
 
 
@@ -77,6 +80,31 @@ class Normalise:
 
 
 @dataclass(frozen=True, config=STRICT)
+class Streams:
+    """Test inputs that a silo does not know, to evaluate on beside its test split; nothing is trained on them."""
+
+    ood_local: Literal["none", "classes", "domains"] = "none"
+    """What a silo does not know but others do: none; classes: test samples of other silos, of classes that its training
+    split lacks; domains: test samples of the silos of other domains."""
+    ood_global: str = ""
+    """What nobody knows: the test part of another source (all of it if it has none), written like data.source."""
+    hold_out: tuple[str, ...] = ()
+    """Names of classes that are taken from every silo; their test samples belong to what nobody knows."""
+    per_silo: Annotated[int, Field(ge=1)] | None = None
+    """Samples of a stream at a silo, fewer where there are not as many; by default as many as its test split has."""
+
+    def __post_init__(self) -> None:
+        if self.ood_global:
+            _check_source("streams.ood_global", self.ood_global)
+        if self.ood_global.startswith("csv:"):
+            raise ConfigurationError(
+                f"data.streams.ood_global = {self.ood_global!r}: a table's columns are its own, expected another source"
+            )
+        if self.per_silo is not None and self.ood_local == "none" and not self.ood_global and not self.hold_out:
+            raise ConfigurationError(f"data.streams.per_silo = {self.per_silo} is ignored: no stream is asked for")
+
+
+@dataclass(frozen=True, config=STRICT)
 class DataSettings:
     """Where samples come from and how they become silos."""
 
@@ -102,15 +130,23 @@ class DataSettings:
     """Shares of train, validation, calibration and test."""
     normalise: Normalise = field(default_factory=Normalise)
     """Constants that images are normalised with."""
+    streams: Streams = field(default_factory=Streams)
+    """Test inputs that silos do not know."""
 
     def __post_init__(self) -> None:
-        kind, _, rest = self.source.partition(":")
-        if kind not in KINDS or bool(rest) == (kind == "digits"):
-            raise ConfigurationError(
-                f"data.source = {self.source!r}: expected digits, npz:PATH, images:DIR, csv:PATH or hub:NAME"
-            )
+        kind = _check_source("source", self.source)
         for name in ("target", "silo", "categorical"):
             if getattr(self, name) and kind != "csv":
                 raise ConfigurationError(f"data.{name} = {getattr(self, name)!r} is ignored by source {self.source!r}")
         if kind == "csv" and not self.target:
             raise ConfigurationError(f"data.target is missing: source {self.source!r} needs the column to predict")
+
+
+def _check_source(key: str, source: str) -> str:
+    """The kind of a source; raises ConfigurationError unless it is written as one."""
+    kind, _, rest = source.partition(":")
+    if kind not in KINDS or bool(rest) == (kind == "digits"):
+        raise ConfigurationError(
+            f"data.{key} = {source!r}: expected digits, npz:PATH, images:DIR, csv:PATH or hub:NAME"
+        )
+    return kind

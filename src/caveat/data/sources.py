@@ -60,6 +60,30 @@ def npz(path: str | Path) -> Pool:
     return npz_pools([locate(str(path))])[0]
 
 
+def read_outside(settings: DataSettings) -> tuple[Pool, ...]:
+    """What nobody's data comes from: the source `streams.ood_global`, if there is one.
+
+    Raises ConfigurationError if a part of it is a part of the silos' own source.
+    """
+    name = settings.streams.ood_global
+    if not name:
+        return ()
+    if shared := _parts(name) & _parts(settings.source):
+        raise ConfigurationError(
+            f"data.streams.ood_global = {name!r} is of data.source = {settings.source!r} too ({sorted(shared)[0]}): "
+            "expected what no silo knows"
+        )
+    return read(DataSettings(source=name)).pools
+
+
+def _parts(source: str) -> set[str]:
+    """Files and folders as absolute paths, however they were written."""
+    kind, _, rest = source.partition(":")
+    if kind not in {"npz", "images"}:
+        return {source}
+    return {str(locate(name).resolve()) for name in (rest.split(",") if kind == "npz" else [rest])}
+
+
 def read(settings: DataSettings) -> Source:
     """All that the source holds. Raises DataError for what cannot be used, naming file, value and expectation."""
     kind, _, rest = settings.source.partition(":")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -49,17 +49,20 @@ def development_splits(y: Labels, split: Split, silo: str, rng: np.random.Genera
 
 
 def hashes(silo: Silo) -> dict[str, str]:
-    """SHA-256 of the index array of each split, as bytes of little-endian int64."""
+    """SHA-256 of each index array, of a split or a stream, as bytes of little-endian int64."""
     return {
         name: hashlib.sha256(index.numpy().astype("<i8").tobytes()).hexdigest() for name, index in silo.indices.items()
     }
 
 
 def splits_record(silos: Iterable[Silo]) -> dict[str, object]:
-    """What `splits.json` holds: per silo its domain, and per split its size, class counts and hash."""
+    """What `splits.json` holds: per silo its domain, and per split, and stream if any, its size, class counts, hash."""
     silos = list(silos)
     classes = 1 + max(int(getattr(silo, name).y.max()) for silo in silos for name in NAMES if len(getattr(silo, name)))
-    return {silo.name: {"domain": silo.domain, **_splits(silo, classes)} for silo in silos}
+    return {
+        silo.name: {"domain": silo.domain, **_splits(silo, classes), **_streams(silo.streams, classes)}
+        for silo in silos
+    }
 
 
 def _content(data: Data) -> str:
@@ -73,10 +76,20 @@ def _splits(silo: Silo, classes: int) -> dict[str, object]:
     digest = hashes(silo)
     return {
         name: {
-            "examples": len(getattr(silo, name)),
-            "class_counts": torch.bincount(getattr(silo, name).y, minlength=classes).tolist(),
+            **_sizes(getattr(silo, name), classes),
             **({"sha256": digest[name]} if name in digest else {}),
             "content_sha256": _content(getattr(silo, name)),
         }
         for name in NAMES
     }
+
+
+def _streams(streams: Mapping[str, Data], classes: int) -> dict[str, object]:
+    """Nothing where there are none, so that the record of a run without streams says no more than it used to."""
+    entries = {name: _sizes(data, classes) | {"content_sha256": _content(data)} for name, data in streams.items()}
+    return {"streams": entries} if entries else {}
+
+
+def _sizes(data: Data, classes: int) -> dict[str, object]:
+    """Samples, and samples per class: a label of -1 is none."""
+    return {"examples": len(data), "class_counts": torch.bincount(data.y[data.y >= 0], minlength=classes).tolist()}

@@ -14,10 +14,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from ..core import Method, Payload, Replies, Round, Site, State, Update
+from ..core import Answers, Method, Payload, Replies, Round, Site, State, Update
 from ..local import Loss, Training, in_batches, load, snapshot, split
 from ..nn.dropout import mc_dropout
-from ..prediction import Prediction
+from ..prediction import Decision, Prediction
 from ..settings import STRICT
 
 
@@ -55,10 +55,16 @@ class FedAvg(Method):
     def average(self, server: State, replies: Replies, site: Site) -> State:
         return server | {"model": replies.mean("model")}
 
-    def predict(self, down: Payload, state: State, site: Site, x: Tensor) -> Prediction:
-        module = load(site.module, down["model"] | state["model"])
+    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
+        at_hand = {self.models[0]: down["model"] | state.get("model", {})}
+        if "own" in state:
+            at_hand[Decision.LOCAL] = state["own"]
+        return {whose: self.ask(load(site.module, model), x, whose) for whose, model in at_hand.items()}
+
+    def ask(self, module: nn.Module, x: Tensor, whose: Decision) -> Prediction:
+        """The prediction of the model that was loaded into a module."""
         samples = in_batches(lambda part: mc_dropout(module, part, self.mc_samples), x, dim=1)
-        return Prediction.from_samples(samples.double().softmax(-1), self.answers)
+        return Prediction.from_samples(samples.double().softmax(-1), whose)
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:
         """The loss a silo minimises, as a function of a batch."""

@@ -20,7 +20,7 @@ from .fedavg import FedAvg
 class FedBN(FedAvg):
     """FedAvg in which batch normalisation, weights and statistics, stays at the silo (Li et al., 2021)."""
 
-    answers: ClassVar[Decision] = Decision.LOCAL
+    models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
 
     def private(self, module: nn.Module) -> frozenset[str]:
         """Every tensor of a BatchNorm layer, found by type: names differ between architectures."""

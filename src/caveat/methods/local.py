@@ -20,7 +20,7 @@ from .fedavg import FedAvg
 class Local(FedAvg):
     """No federation: every silo trains by itself, for as many steps."""
 
-    answers: ClassVar[Decision] = Decision.LOCAL
+    models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
 
     def private(self, module: nn.Module) -> frozenset[str]:
         return frozenset(module.state_dict())

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from ..core import Method, Payload, Round, Site, State, Tensors
+from ..core import Answers, Method, Payload, Round, Site, State, Tensors
 from ..prediction import Prediction
 
 
 @dataclass(frozen=True)
 class Wrapper(Method):
     base: Method
+
+    @property
+    def method(self) -> Method:
+        """The method within, whatever else is around it."""
+        return self.base.method if isinstance(self.base, Wrapper) else self.base
 
     def build(self, model: nn.Module) -> nn.Module:
         return self.base.build(model)
@@ -30,8 +35,11 @@ class Wrapper(Method):
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server)
 
-    def predict(self, down: Payload, state: State, site: Site, x: Tensor) -> Prediction:
-        return self.base.predict(down, state, site, x)
+    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
+        return self.base.answer(down, state, site, x)
+
+    def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
+        return self.base.decide(down, state, answers)
 
     def describe(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
         return self.base.describe(down, state, site, x)
@@ -41,3 +49,10 @@ class Wrapper(Method):
 
     def milestone(self, server: State) -> dict[str, float]:
         return self.base.milestone(server)
+
+    def outcome(self, server: State) -> dict[str, object]:
+        return self.base.outcome(server)
+
+    @property
+    def name(self) -> str:
+        return self.method.name

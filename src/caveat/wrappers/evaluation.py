@@ -6,35 +6,61 @@ nothing of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from ..core import Data, Payload, Site, State, TestSite, Update, evaluation
-from ..metrics import measure, rank
+from ..core import Answers, Data, Payload, Site, State, Tensors, TestSite, Update, evaluation
+from ..metrics import measure
+from ..prediction import Decision, Prediction
 from .base import Wrapper
 
 
 @dataclass(frozen=True)
 class Evaluated(Wrapper):
-    """The base, and works that measure its predictions on a silo's validation or test split."""
+    """The base, and works that measure its predictions on a silo's validation or test split.
+
+    A payload holds the groups of `measured`, for the test split also those of each stream of inputs that the silo
+    does not know, "ood_local.sums" for instance, and `describe`'s numbers as "method".
+    """
 
     @evaluation
     def validation(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        return self._measure(down, state, site, site.validation), state
+        payload = self._measure(down, state, site, {"": site.validation})
+        for group in payload.values():
+            for name in [name for name in group if name.startswith("score.")]:
+                del group[name]  # the bulk of the sums, and a row of a round does not show it
+        return Update(payload, len(site.validation)), state
 
     @evaluation
     def test(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         assert isinstance(site, TestSite)
-        return self._measure(down, state, site, site.test), state
+        streams = {"": site.test} | {f"{name}.": data for name, data in site.streams.items()}
+        return Update(self._measure(down, state, site, streams), len(site.test)), state
 
-    def _measure(self, down: Payload, state: State, site: Site, data: Data) -> Update:
+    def _measure(self, down: Payload, state: State, site: Site, streams: Mapping[str, Data]) -> Payload:
         # The base sees inputs, and no labels of the split that it is measured on.
         site = Site(site.id, site.train, site.validation, site.calibration, site.module, round=site.round)
-        prediction = self.base.predict(down, state, site, data.x)
-        payload = {
-            "sums": measure(prediction, data.y),
-            "rank": {name: torch.tensor(value) for name, value in rank(prediction, data.y).items()},
-            "method": self.base.describe(down, state, site, data.x),
-        }
-        return Update(payload, len(data))
+        payload: Payload = {"method": self.base.describe(down, state, site, streams[""].x)}
+        for prefix, data in streams.items():
+            answers = self.base.answer(down, state, site, data.x)
+            decided = self.base.decide(down, state, answers)
+            payload |= {prefix + name: sums for name, sums in measured(decided, answers, data.y).items()}
+        return payload
+
+
+def measured(decided: Prediction, answers: Answers, y: Tensor) -> Payload:
+    """The sums of a prediction, and where it is a choice between two answers, those of each and of the choice."""
+    if len(answers) == 1:
+        return {"sums": measure(decided, y)}
+    each = {whose.name.lower(): measure(answer, y) for whose, answer in answers.items()}
+    return {"sums": measure(decided, y), **each, "choice": choice(decided, answers, y)}
+
+
+def choice(decided: Prediction, answers: Answers, y: Tensor) -> Tensors:
+    """(2, 2, 3) counts: whether the global answer was right, whether the local one was, and what was decided."""
+    right = [(answers[whose].label == y).long() for whose in (Decision.GLOBAL, Decision.LOCAL)]
+    cell = (right[0] * 2 + right[1]) * len(Decision) + decided.decision
+    return {"right": torch.bincount(cell, minlength=4 * len(Decision)).view(2, 2, -1).double()}

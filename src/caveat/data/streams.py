@@ -1,0 +1,155 @@
+"""Test inputs that a silo does not know: what only other silos know, and what nobody knows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core import ConfigurationError, Data, DataError, Silo, key
+from .pools import Array, Pool
+from .silos import Silos
+
+Unknown = Literal["none", "classes", "domains"]
+
+
+def with_streams(
+    silos: Silos,
+    *,
+    ood_local: Unknown = "none",
+    ood_global: Array | None = None,
+    per_silo: int | None = None,
+    seed: int = 0,
+) -> Silos:
+    """The silos with these streams in place of those they had; their splits stay as they are.
+
+    Stream "ood_local" is drawn without repetition from the test splits of other silos, which other silos can answer:
+    with "classes" where the label is none of the silo's training labels, with "domains" where the other silo is of
+    another domain. Inputs are as the other silo sees them, labels are kept, and `indices["ood_local"]` has their
+    positions in the source of the silo that each is from. Stream "ood_global" is drawn from raw inputs, as
+    `Silos.prepare` takes them, that no silo knows; its labels are -1, and nothing shifts it.
+
+    A stream has `per_silo` samples, by default as many as the silo's test split, fewer where there are not as many;
+    a silo to which nothing is unknown has none. Raises DataError if that is so for all silos, or if the inputs do not
+    fit; and for "ood_local" of tables, as each silo encodes its rows in its own way.
+    """
+    if per_silo is not None and per_silo < 1:
+        raise ConfigurationError(f"per_silo = {per_silo}, expected at least 1")
+    if ood_global is not None and not len(ood_global):
+        raise DataError("ood_global: no inputs, expected at least one")
+    sizes = [len(silo.test) if per_silo is None else per_silo for silo in silos]
+    local = [None] * len(silos) if ood_local == "none" else _ood_local(silos, ood_local, sizes, seed)
+    streamed = []
+    for silo, size, elsewhere in zip(silos, sizes, local, strict=True):
+        streams = {}
+        indices = {name: index for name, index in silo.indices.items() if name != "ood_local"}
+        if elsewhere is not None:
+            streams["ood_local"] = elsewhere.data
+            indices |= {} if elsewhere.origin is None else {"ood_local": elsewhere.origin}
+        if ood_global is not None and size:
+            x = silos.prepare(ood_global[_draw(len(ood_global), size, seed, silo, "ood_global").numpy()], silo.name)
+            streams["ood_global"] = Data(x, torch.full((len(x),), -1))
+        streamed.append(dataclasses.replace(silo, indices=indices, streams=streams))
+    return dataclasses.replace(silos, silos=tuple(streamed))
+
+
+class Drawn(NamedTuple):
+    """Test samples of other silos."""
+
+    data: Data
+    origin: Tensor | None
+    """Positions in the source, where they are known."""
+
+
+def _ood_local(silos: Silos, what: Unknown, sizes: Sequence[int], seed: int) -> list[Drawn | None]:
+    """Per silo, what is drawn from the test samples that only others know; None where there are no such samples."""
+    candidates = _elsewhere(silos, what)
+    # Once over all test splits rather than once per silo.
+    x, y = torch.cat([silo.test.x for silo in silos]), torch.cat([silo.test.y for silo in silos])
+    traced = all("test" in silo.indices for silo in silos)
+    index = torch.cat([silo.indices["test"] for silo in silos]) if traced else None
+    local: list[Drawn | None] = []
+    for silo, size, unknown in zip(silos, sizes, candidates, strict=True):
+        drawn = unknown[_draw(len(unknown), size, seed, silo, "ood_local")]
+        found = Drawn(Data(x[drawn], y[drawn]), None if index is None else index[drawn])
+        local.append(found if len(drawn) else None)
+    return local
+
+
+def _draw(candidates: int, size: int, seed: int, silo: Silo, stream: str) -> Tensor:
+    # A key per stream: asking for one must not change the other.
+    generator = np.random.default_rng(key(seed, "data", "streams", silo.name, stream))
+    return torch.from_numpy(np.sort(generator.choice(candidates, min(size, candidates), replace=False)))
+
+
+def _elsewhere(silos: Silos, what: Unknown) -> list[Tensor]:
+    """Per silo, positions in all test splits, one after the other, of the samples that only others know."""
+    if silos.encoders:
+        raise DataError(
+            f"ood_local = {what!r}: each silo encodes the rows of its table by its own training split, so that another "
+            "silo's test inputs mean something else here; expected images or features that are ready to use"
+        )
+    labels = torch.cat([silo.test.y for silo in silos])
+    owners = torch.cat([torch.full((len(silo.test),), number) for number, silo in enumerate(silos)])
+    if what == "classes":
+        unknown = [(owners != n) & ~torch.isin(labels, silo.train.y) for n, silo in enumerate(silos)]
+        why = f"every silo trains on all of the {len(silos.classes)} classes that are tested"
+    elif what == "domains":
+        domains = [silo.domain for silo in silos]
+        unknown = [torch.tensor([other != own for other in domains])[owners] for own in domains]
+        why = f"all silos are of one domain, {domains[0]!r}"
+    else:
+        raise ConfigurationError(f"ood_local = {what!r}, expected none, classes or domains")
+    if not any(bool(each.any()) for each in unknown):
+        raise DataError(f"ood_local = {what!r}: {why}, so that nothing is unknown to any silo")
+    return [each.nonzero()[:, 0] for each in unknown]
+
+
+def hold_out(pools: Sequence[Pool], names: Sequence[str]) -> Sequence[Pool]:
+    """The pools with the other classes renumbered from 0, and label -1 for those held out.
+
+    Raises ConfigurationError for a name that is no class, or if fewer than two classes are left.
+    """
+    if not names:
+        return pools
+    classes = pools[0].classes
+    for name in names:
+        if name not in classes:
+            near = get_close_matches(name, classes, 3)
+            raise ConfigurationError(
+                f"data.streams.hold_out: no class {name!r}"
+                + (f"; did you mean {' or '.join(near)}?" if near else "")
+                + f" (there are: {', '.join(classes)})"
+            )
+    left = tuple(name for name in classes if name not in names)
+    if len(left) < 2:
+        raise ConfigurationError(
+            f"data.streams.hold_out: {len(left)} of {len(classes)} classes left, expected at least 2"
+        )
+    number = np.array([left.index(name) if name in left else -1 for name in classes], dtype=np.int64)
+    return [dataclasses.replace(pool, y=number[pool.y], classes=left) for pool in pools]
+
+
+def unknown_inputs(held_out: Sequence[Array], outside: Sequence[Pool], like: Pool, origin: str) -> Array | None:
+    """Raw inputs that nobody knows: test samples of held-out classes and of an outside source called `origin`.
+
+    None where neither is asked for. Raises DataError if the outside inputs are not of the shape of `like`.
+    """
+    for pool in outside:
+        if pool.x.shape[1:] != like.x.shape[1:] or like.table:
+            expected = f"{len(like.table)} columns of a table" if like.table else f"inputs of shape {like.x.shape[1:]}"
+            raise DataError(
+                f"data.streams.ood_global = {origin!r} has inputs of shape {pool.x.shape[1:]}, but data.source has "
+                f"{expected}; expected the same"
+            )
+    if held_out and not any(map(len, held_out)):
+        raise DataError("data.streams.hold_out: none of the test samples is of a held-out class")
+    # A source without a test part has trained nobody here: all of it is unknown.
+    tests = [pool.x[pool.development :] if pool.own_test else pool.x for pool in outside]
+    parts = [*held_out, *tests]
+    return np.concatenate(parts) if parts else None

@@ -1,0 +1,86 @@
+"""FedBABU: silos share a body that was trained under one fixed random head, and fine-tune it in the end.
+
+Oh et al., FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from ..core import Payload, Replies, Round, Site, State, Update
+from ..local import Loss, Training, load, snapshot, split
+from ..prediction import Decision
+from ..settings import STRICT
+from .fedavg import FedAvg
+from .fedper import head_of
+
+
+@dataclass(frozen=True, config=STRICT)
+class FedBABU(FedAvg):
+    """FedAvg of a body under a fixed random head; silos fine-tune copies in the end (Oh et al., 2022)."""
+
+    models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
+
+    fine_tune: Literal["all", "head"] = "all"
+    """What a silo fine-tunes of its copy after the last round: all of it, or the head alone."""
+    fine_tune_epochs: Annotated[int, Field(gt=0)] = 5
+    """Passes over a silo's data to fine-tune its copy, at the learning rate that training has come to."""
+
+    def private(self, module: nn.Module) -> frozenset[str]:
+        """The head, which no silo trains before it fine-tunes: none has to send one."""
+        return head_of(module)
+
+    def init_server(self, site: Site) -> State:
+        # With the head: the server's is every silo's, whenever it joins.
+        return {"model": snapshot(site.module)}
+
+    def init_silo(self, site: Site) -> State:
+        return {}
+
+    def schedule(self) -> Iterable[Round]:
+        yield from super().schedule()
+        yield Round(self.broadcast, self.personalise, everyone=True, trains=False)
+
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        module = load(site.module, down["model"])
+        head = self.private(module)
+        self.training.fit(site, self.objective(module, down), frozen=head)
+        body, _ = split(snapshot(module), head)
+        return Update({"model": body}, site.examples), state
+
+    def average(self, server: State, replies: Replies, site: Site) -> State:
+        return server | {"model": server["model"] | replies.mean("model")}
+
+    def personalise(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        """Fine-tune a copy of the federation's model, and keep it."""
+        module = load(site.module, down["model"])
+        training = replace(self.training, local_epochs=self.fine_tune_epochs, local_steps=None)
+        loss = self.objective(module, down)
+        if self.fine_tune == "head":
+            fit_head(training, site, loss)
+        else:
+            training.fit(site, loss)
+        return Update({}, site.examples), state | {"own": snapshot(module)}
+
+
+def fit_head(training: Training, site: Site, loss: Loss) -> None:
+    """Train the head of the site's module alone.
+
+    The body keeps every bit, its BatchNorm statistics included: it is used as in evaluation, so that the head
+    learns from the features that it will be given when it predicts.
+    """
+    module = site.module
+    body = frozenset(name for name, _ in module.named_parameters()) - head_of(module)
+
+    def behind_the_body(x: Tensor, y: Tensor) -> Tensor:
+        for name, part in module.named_children():
+            part.train(name == "head")
+        return loss(x, y)
+
+    training.fit(site, behind_the_body, frozen=body)

@@ -1,0 +1,32 @@
+"""FedPer: FedAvg in which the head stays at its silo.
+
+Arivazhagan et al., Federated Learning with Personalization Layers, arXiv 1912.00818, 2019, Algorithms 1 and 2.
+
+Ours: every silo's head starts as the same random one.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+from torch import nn
+
+from ..prediction import Decision
+from ..settings import STRICT
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True, config=STRICT)
+class FedPer(FedAvg):
+    """FedAvg of everything but the head, which stays at the silo (Arivazhagan et al., 2019)."""
+
+    models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
+
+    def private(self, module: nn.Module) -> frozenset[str]:
+        return head_of(module)
+
+
+def head_of(module: nn.Module) -> frozenset[str]:
+    """Names of the tensors of a model's head. AttributeError if it has no part of that name."""
+    return frozenset(f"head.{name}" for name in module.get_submodule("head").state_dict())

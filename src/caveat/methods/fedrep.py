@@ -1,0 +1,37 @@
+"""FedRep: silos share a representation, and fit heads of their own to it.
+
+Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021, Algorithm 1.
+
+Ours: the mean is weighted by n_k (the paper: uniform). BatchNorm's statistics are no parameters and follow the silo's
+data in both stages: a head fitted to features of the federation's statistics does not fit the body's own training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from ..core import Payload, Site, State, Update
+from ..local import load, snapshot, split
+from ..settings import STRICT
+from .fedper import FedPer
+
+
+@dataclass(frozen=True, config=STRICT)
+class FedRep(FedPer):
+    """FedPer that trains the silo's head first and the shared body after it (Collins et al., 2021)."""
+
+    head_epochs: Annotated[int, Field(gt=0)] = 10
+    """Passes over a silo's data per round for its head alone; those of the body are the training's."""
+
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        module = load(site.module, down["model"] | state["model"])
+        loss, head = self.objective(module, down), self.private(module)
+        body = frozenset(name for name, _ in module.named_parameters()) - head
+        replace(self.training, local_epochs=self.head_epochs, local_steps=None).fit(site, loss, frozen=body)
+        self.training.fit(site, loss, frozen=head)
+        shared, own = split(snapshot(module), head)
+        return Update({"model": shared}, site.examples), state | {"model": own}

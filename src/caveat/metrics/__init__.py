@@ -1,0 +1,27 @@
+"""Metrics of predictions as sums that can be merged; a mean is taken once, at the end.
+
+A silo sends sums, so that figures over several silos are exact and nobody sends a prediction.
+"""
+
+from .calibration import BINS, ece, ece_classwise, ece_null, reliability
+from .overview import HIGHER_IS_BETTER, LOWER_IS_BETTER, across, decisions, figures
+from .ranking import errors, outside, risk_coverage
+from .sums import measure, merge
+
+__all__ = [
+    "BINS",
+    "HIGHER_IS_BETTER",
+    "LOWER_IS_BETTER",
+    "across",
+    "decisions",
+    "ece",
+    "ece_classwise",
+    "ece_null",
+    "errors",
+    "figures",
+    "measure",
+    "merge",
+    "outside",
+    "reliability",
+    "risk_coverage",
+]

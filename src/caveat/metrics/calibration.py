@@ -1,0 +1,67 @@
+"""Calibration: whether a class given a probability of p is right in a share p of cases."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core import Tensors
+
+BINS = 15
+"""Equal-width bins of a probability, for the expected calibration errors."""
+
+
+def calibration_sums(probs: Tensor, y: Tensor) -> Tensors:
+    """The additive sums of (N, C) float64 class probabilities for labels (N,) that are classes of the model.
+
+    Per bin of the top probability (`bin_...`, (15,)) and, for every class, per bin of its own probability
+    (`class_bin_...`, (C, 15)): the count, the sum of the probabilities, and how often the class was right.
+    """
+    top, label = probs.max(-1, keepdim=True)
+    each = y[:, None] == torch.arange(probs.shape[1])
+    names = ("count", "confidence", "correct")
+    pooled = zip(names, _binned(top, label == y[:, None]), strict=True)
+    by_class = zip(names, _binned(probs, each), strict=True)
+    return {f"bin_{name}": t[0] for name, t in pooled} | {f"class_bin_{name}": t for name, t in by_class}
+
+
+def _binned(probs: Tensor, correct: Tensor) -> list[Tensor]:
+    """(N, K) probabilities and whether each is of the right class: three (K, 15) sums."""
+    columns = probs.shape[1]
+    bins = (probs * BINS).long().clamp_max(BINS - 1) + BINS * torch.arange(columns)
+    weights = (torch.ones_like(probs), probs, correct.double())
+    return [torch.bincount(bins.flatten(), w.flatten(), BINS * columns).view(columns, BINS) for w in weights]
+
+
+def ece(sums: Tensors) -> float:
+    """Expected calibration error over equal-width bins (Guo et al., 2017). Defined where `known` > 0."""
+    return float((sums["bin_confidence"] - sums["bin_correct"]).abs().sum() / sums["known"])
+
+
+def ece_classwise(sums: Tensors) -> float:
+    """Classwise calibration error: the same for each class's own probability, and the mean over all classes
+    (Kull et al., NeurIPS 2019, Eq. 3). Defined where `known` > 0.
+    """
+    gaps = (sums["class_bin_confidence"] - sums["class_bin_correct"]).abs().sum(-1)
+    return float(gaps.mean() / sums["known"])
+
+
+def ece_null(sums: Tensors, draws: int = 2000) -> dict[str, float]:
+    """The ECE that a perfectly calibrated model with the same confidences would show, for so few examples.
+
+    Its mean and 95 % quantile over `draws` redrawn sets of labels, the confidences of a bin taken as equal.
+    An ECE below `upper` is no evidence of miscalibration. Empty where no label is a class of the model.
+    """
+    count, confidence = sums["bin_count"].numpy(), sums["bin_confidence"].numpy()
+    if not count.any():
+        return {}
+    share = np.divide(confidence, count, out=np.zeros_like(count), where=count > 0)
+    correct = np.random.default_rng(0).binomial(count.astype(int), share.clip(0, 1), (draws, len(count)))
+    null = np.abs(confidence - correct).sum(1) / count.sum()
+    return {"mean": float(null.mean()), "upper": float(np.quantile(null, 0.95))}
+
+
+def reliability(sums: Tensors) -> dict[str, list[float]]:
+    """Per bin: how many, the sum of their top probabilities, and how many were right."""
+    return {name: sums[f"bin_{name}"].tolist() for name in ("count", "confidence", "correct")}

@@ -1,0 +1,156 @@
+"""How well an uncertainty score ranks: errors above correct answers, unknown inputs above known ones.
+
+Everything is computed from the additive histograms `score.NAME`, so figures over several silos need no score of
+any input. Within a bin scores are tied, and ties favour nobody: none of the figures depends on an order of
+inputs. Scores that differ by less than a bin, entropies all near log C for instance, are not ranked at all, so
+that an AUROC comes with a tolerance: half the share of pairs in a bin, the most by which that of the exact scores
+can differ.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import digamma
+
+from ..core import Tensors
+
+Counts = npt.NDArray[np.float64]
+POINTS = 100
+"""At most so many points of a curve."""
+
+
+def errors(sums: Tensors, score: str = "total") -> dict[str, float]:
+    """How well a score tells wrong answers from correct ones, and what answering only the most certain gains.
+
+    `auroc_error`: the probability that a wrong answer has a higher score than a correct one, ties half.
+    `fpr95_error`: as `fpr95` of `outside`, with wrong answers to be flagged. Both, and `auroc_error_tolerance`,
+    are absent unless there are answers of either kind.
+    `aurc`: the mean selective risk (share of wrong answers among those given) over the n coverages 1/n ... 1,
+    its expectation where a tie is broken at random. `eaurc`: less that of a score that ranks all wrong answers
+    last (Geifman et al., ICLR 2019, without their approximation).
+    `augrc`: the area under the generalised risk, the share of inputs that are answered and wrong, over coverage
+    (Traub et al., NeurIPS 2024, arXiv 2407.01032); for an error rate of e, e^2 / 2 is best and e / 2 is chance.
+    `coverage_at_1`, `coverage_at_5`: the largest share of inputs that a threshold can answer at a selective risk
+    of at most 1 % or 5 %; 0 where none can. `risk_at_80`: the selective risk of the strictest threshold that
+    answers 80 % or more. A threshold answers a bin or not: no interpolation.
+
+    Empty without examples. Raises ValueError for a score that was not measured.
+    """
+    correct, wrong = _occupied(sums, score)
+    n = correct.sum() + wrong.sum()
+    if not n:
+        return {}
+    found: dict[str, float] = {}
+    if correct.any() and wrong.any():
+        found = {
+            "auroc_error": _auroc(correct, wrong),
+            "auroc_error_tolerance": _tolerance(correct, wrong),
+            "fpr95_error": _fpr95(correct, wrong),
+        }
+    aurc = _aurc(correct, wrong)
+    best = _aurc(*(np.array(each) for each in ([correct.sum(), 0], [0, wrong.sum()])))
+    coverage, risk = _curve(correct, wrong)
+    return found | {
+        "aurc": aurc,
+        "eaurc": max(aurc - best, 0.0),  # rounding may put the best an ulp above
+        "augrc": float((correct + wrong) @ (wrong.cumsum() - wrong / 2)) / n**2,
+        "coverage_at_1": float(coverage[risk <= 0.01].max(initial=0)),
+        "coverage_at_5": float(coverage[risk <= 0.05].max(initial=0)),
+        "risk_at_80": float(risk[np.argmax(coverage >= 0.8)]),
+    }
+
+
+def outside(inside_sums: Tensors, outside_sums: Tensors, score: str) -> dict[str, float]:
+    """How well a score tells inputs from outside (positive: they should be flagged) from those inside.
+
+    `auroc`: the probability that an outside input has a higher score than an inside one, ties half; and
+    `auroc_tolerance`.
+    `fpr95`: the smallest share of inside inputs that is flagged along with 95 % or more of the outside ones, by
+    any threshold "flag this score and higher"; no interpolation.
+    `aupr_out`: average precision for outside inputs (no interpolation, as in scikit-learn); `aupr_in`: for inside
+    ones, the most certain first. Both depend on `share_out`, the share of outside inputs, which chance attains.
+
+    Empty where there are no inputs of either kind. Raises ValueError for a score that was not measured.
+    """
+    known, unknown = _histograms(inside_sums, score).sum(0), _histograms(outside_sums, score).sum(0)
+    if not known.any() or not unknown.any():
+        return {}
+    return {
+        "auroc": _auroc(known, unknown),
+        "auroc_tolerance": _tolerance(known, unknown),
+        "fpr95": _fpr95(known, unknown),
+        "aupr_out": _average_precision(unknown[::-1], known[::-1]),
+        "aupr_in": _average_precision(known, unknown),
+        "share_out": float(unknown.sum() / (known.sum() + unknown.sum())),
+    }
+
+
+def risk_coverage(sums: Tensors, score: str) -> dict[str, list[float]]:
+    """The selective risk over coverage, for plots: of all thresholds, the first at or above each percent of
+    coverage, so at most 100 points; the last has a coverage of 1. Empty lists without examples.
+    """
+    correct, wrong = _occupied(sums, score)
+    if not len(correct):
+        return {"coverage": [], "risk": []}
+    coverage, risk = _curve(correct, wrong)
+    chosen = np.unique(np.searchsorted(coverage, np.arange(1, POINTS + 1) / POINTS))
+    return {"coverage": coverage[chosen].tolist(), "risk": risk[chosen].tolist()}
+
+
+def _histograms(sums: Tensors, score: str) -> Counts:
+    """(2, 1024): of the correct and the wrong answers."""
+    if f"score.{score}" not in sums:
+        known = sorted(name.removeprefix("score.") for name in sums if name.startswith("score."))
+        raise ValueError(f"score {score!r} was not measured; there are: {', '.join(known)}")
+    return sums[f"score.{score}"].numpy()
+
+
+def _occupied(sums: Tensors, score: str) -> Counts:
+    """(2, B): the same of bins that hold anything, the most certain first."""
+    counts = _histograms(sums, score)
+    return counts[:, counts.any(0)]
+
+
+def _curve(correct: Counts, wrong: Counts) -> tuple[Counts, Counts]:
+    """Coverage and selective risk of the thresholds that lie above one of (B,) occupied bins."""
+    answered = (correct + wrong).cumsum()
+    return answered / answered[-1], wrong.cumsum() / answered
+
+
+def _auroc(negative: Counts, positive: Counts) -> float:
+    below = negative.cumsum() - negative / 2
+    return float(positive @ below / (positive.sum() * negative.sum()))
+
+
+def _tolerance(negative: Counts, positive: Counts) -> float:
+    return float(positive @ negative / (positive.sum() * negative.sum())) / 2
+
+
+def _fpr95(negative: Counts, positive: Counts) -> float:
+    found = positive[::-1].cumsum() / positive.sum()
+    flagged = negative[::-1].cumsum() / negative.sum()
+    return float(flagged[np.argmax(found >= 0.95)])
+
+
+def _average_precision(positive: Counts, negative: Counts) -> float:
+    """Of bins in the order in which they are called positive."""
+    filled = (positive + negative) > 0
+    positive, negative = positive[filled], negative[filled]
+    precision = positive.cumsum() / (positive + negative).cumsum()
+    return float(positive @ precision / positive.sum())
+
+
+def _aurc(correct: Counts, wrong: Counts) -> float:
+    """Of (B,) bins, the most certain first.
+
+    In a bin of m inputs, q of them wrong, after a inputs with w wrong, the j-th input brings the expected risk to
+    (w + j q / m) / (a + j) if the order in the bin is random. With j / (a + j) = 1 - a / (a + j), these add up to
+    q + (w - a q / m) (H(a + m) - H(a)) over j = 1 ... m, with the harmonic numbers H(a) = digamma(a + 1) + const.
+    """
+    m = correct + wrong
+    wrong, m = wrong[m > 0], m[m > 0]
+    end = m.cumsum()
+    harmonic = digamma(end + 1) - digamma(end - m + 1)
+    before = wrong.cumsum() - wrong
+    return float((wrong + (before - (end - m) * wrong / m) * harmonic).sum() / end[-1])

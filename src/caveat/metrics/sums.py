@@ -1,0 +1,78 @@
+"""The sums that a silo sends, and how those of several silos are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from ..core import Tensors
+from ..prediction import Decision, Prediction
+from ..uncertainty import grid
+from .calibration import calibration_sums
+
+
+def measure(prediction: Prediction, y: Tensor) -> Tensors:
+    """The additive sums of N predictions for labels `y` (N,), float64.
+
+    A label of -1 is no class of the model: whatever is predicted for such an input is wrong, and there is no
+    likelihood of its label. `known` counts the others, over which go nll (nats), brier (over all classes, range
+    0 to 2) and the bins of `calibration_sums`. Over all N go: examples, correct, entropies (nats), the count of
+    each decision, how many were answered rather than abstained from and how many of those were correct, and
+    for every score that the prediction offers `score.NAME`, (2, 1024): the histograms over `uncertainty.grid`
+    of the correct and of the wrong.
+    """
+    probs = prediction.probs.double()
+    correct = prediction.label == y
+    answered = prediction.decision != Decision.ABSTAIN
+    known = y >= 0
+    return {
+        "examples": torch.tensor(len(y), dtype=torch.float64),
+        "known": known.sum().double(),
+        "correct": correct.sum().double(),
+        "answered": answered.sum().double(),
+        "answered_correct": (answered & correct).sum().double(),
+        **_proper_scores(probs[known], y[known]),
+        "entropy": prediction.total.double().sum(),
+        "aleatoric": prediction.aleatoric.double().sum(),
+        "epistemic": prediction.epistemic.double().sum(),
+        "decisions": torch.bincount(prediction.decision, minlength=len(Decision)).double(),
+        **calibration_sums(probs[known], y[known]),
+        **{f"score.{name}": _by_outcome(name, values, correct) for name, values in prediction.scores.items()},
+    }
+
+
+def _proper_scores(probs: Tensor, y: Tensor) -> Tensors:
+    likelihood = probs[torch.arange(len(y)), y]
+    target = torch.nn.functional.one_hot(y, probs.shape[1])
+    return {
+        "nll": -likelihood.clamp_min(torch.finfo(torch.float64).tiny).log().sum(),
+        "brier": (probs - target).square().sum(),
+    }
+
+
+def _by_outcome(name: str, values: Tensor, correct: Tensor) -> Tensor:
+    return torch.stack([grid.histogram(name, values[correct]), grid.histogram(name, values[~correct])])
+
+
+def merge(parts: Iterable[Tensors]) -> Tensors:
+    """The sums of several silos together. The parts stay as they are.
+
+    Raises ValueError where there are none, and where they are not sums of the same things: other names, or
+    another number of classes.
+    """
+    total: Tensors = {}
+    for part in parts:
+        if not total:
+            total = {name: tensor.clone() for name, tensor in part.items()}
+            continue
+        if part.keys() != total.keys():
+            raise ValueError(f"sums of different things: {sorted(part.keys() ^ total.keys())} are not in all parts")
+        for name, tensor in part.items():
+            if tensor.shape != total[name].shape:
+                raise ValueError(f"{name}: shapes {tuple(total[name].shape)} and {tuple(tensor.shape)} do not add up")
+            total[name] += tensor
+    if not total:
+        raise ValueError("no sums to merge")
+    return total

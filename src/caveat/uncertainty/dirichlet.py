@@ -1,0 +1,152 @@
+"""Uncertainty of Dirichlet distributions over class probabilities, in closed form.
+
+Higher means less certain, but for `kl_to_uniform` and `log_total`, which grow with the evidence.
+
+Everything takes `log_alpha` (..., K), the natural logarithms of the K parameters, and returns float64, (...)
+unless said otherwise, in nats where it is an entropy or a divergence. The textbook formulas subtract numbers
+that agree in all digits once alpha0 passes about 1e15 (1e6 in float32); the terms are arranged here such that
+what cancels is never computed, and no parameter is too large. Gradients flow through all of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .measures import Decomposition
+
+LARGE = math.log(20)
+"""log alpha from which on the asymptotic series are used; their first omitted term is below 1e-13 of the sum."""
+SMALLEST = -690.0
+"""log alpha below which 1 / alpha would overflow, so that it grows no further."""
+
+
+def mean(log_alpha: Tensor) -> Tensor:
+    """Expected class probabilities: (..., K) to (..., K)."""
+    return log_alpha.double().softmax(-1)
+
+
+def log_total(log_alpha: Tensor) -> Tensor:
+    """log of alpha0, the sum of the parameters."""
+    return _normalise(log_alpha)[1]
+
+
+def entropy(log_alpha: Tensor) -> Tensor:
+    """Shannon entropy of the mean, the total uncertainty; exact also for a mean that is all but certain."""
+    log_mean, _ = _normalise(log_alpha)
+    return -(log_mean.exp() * log_mean).sum(-1)
+
+
+def mutual_information(log_alpha: Tensor) -> Tensor:
+    """Mutual information of label and class probabilities, the epistemic uncertainty: about (K - 1) / (2 alpha0)
+    for a large alpha0.
+
+    With g(x) = psi(x + 1) - ln x it is sum_k p_k g(alpha_k) - g(alpha0), in which the two entropies that it is
+    the difference of no longer occur.
+    """
+    log_mean, log_alpha0 = _normalise(log_alpha)
+    return ((log_mean.exp() * _excess(log_alpha.double())).sum(-1) - _excess(log_alpha0)).clamp_min(0)
+
+
+def expected_entropy(log_alpha: Tensor) -> Tensor:
+    """Expected Shannon entropy of the class probabilities, the aleatoric uncertainty; never above `entropy`."""
+    log_mean, log_alpha0 = _normalise(log_alpha)
+    total = -(log_mean.exp() * log_mean).sum(-1)
+    # Each form is exact where the other one cancels: below alpha0 = 1 nearly all of the total is epistemic.
+    remainder = total - mutual_information(log_alpha)
+    alpha, alpha0 = (part.clamp_max(LARGE).exp() for part in (log_alpha.double(), log_alpha0))
+    direct = (log_mean.exp() * (torch.digamma(alpha0 + 1)[..., None] - torch.digamma(alpha + 1))).sum(-1)
+    return torch.minimum(torch.where(log_alpha0 < 0, direct, remainder), total).clamp_min(0)
+
+
+def dirichlet_entropy(log_alpha: Tensor) -> Tensor:
+    """Differential entropy of the Dirichlet distribution itself: highest, -lgamma(K), for alpha = 1 throughout.
+
+    May be negative. With t(x) = lgamma(x) - (x - 1) psi(x) + x, of which the leading terms at infinity cancel by
+    themselves, it is sum_k t(alpha_k) - t(alpha0) - (K - 1) psi(alpha0).
+    """
+    _, log_alpha0 = _normalise(log_alpha)
+    others = log_alpha.shape[-1] - 1
+    return _term(log_alpha.double()).sum(-1) - _term(log_alpha0) - others * _digamma(log_alpha0)
+
+
+def kl_to_uniform(log_alpha: Tensor) -> Tensor:
+    """KL divergence from the uniform Dirichlet distribution, KL(Dir(alpha) || Dir(1)), at least 0.
+
+    Exact to K ln K times the precision of float64, so that it is lost in rounding only at alpha = 1 itself.
+    """
+    return (-dirichlet_entropy(log_alpha) - math.lgamma(log_alpha.shape[-1])).clamp_min(0)
+
+
+def vacuity(log_alpha: Tensor) -> Tensor:
+    """K / alpha0, subjective logic's share of belief that no evidence supports; 1 for alpha = 1 throughout.
+
+    It ranks inputs as `log_total` does, but rounds to 0 where that still tells them apart.
+    """
+    return (math.log(log_alpha.shape[-1]) - log_total(log_alpha)).exp()
+
+
+def epkl(log_alpha: Tensor) -> Tensor:
+    """Expected pairwise KL divergence of two draws, (K - 1) / alpha0 (Malinin & Gales, 2021)."""
+    return (log_alpha.shape[-1] - 1) * (-log_total(log_alpha)).exp()
+
+
+def brier_decomposition(log_alpha: Tensor) -> Decomposition:
+    """Total, aleatoric and epistemic uncertainty under the Brier score, without a unit.
+
+    The mean's Gini impurity sum_k p_k (1 - p_k), of which alpha0 / (alpha0 + 1) is aleatoric.
+    """
+    log_mean, log_alpha0 = _normalise(log_alpha)
+    total = -(log_mean.exp() * torch.expm1(log_mean)).sum(-1)
+    return Decomposition(total, total * torch.sigmoid(log_alpha0), total * torch.sigmoid(-log_alpha0))
+
+
+def _normalise(log_alpha: Tensor) -> tuple[Tensor, Tensor]:
+    """The logarithms of the mean (..., K) and of alpha0 (...).
+
+    The largest parameter is left out of the sum, which makes the logarithm of a probability close to one exact.
+    """
+    log_alpha = log_alpha.double()
+    top, index = log_alpha.max(-1, keepdim=True)
+    others = (log_alpha - top).exp().scatter(-1, index, 0.0)
+    log_sum = others.sum(-1, keepdim=True).log1p()
+    return log_alpha - top - log_sum, (top + log_sum).squeeze(-1)
+
+
+def _branches(log_x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log x for x <= 20, 1 / x for x >= 20, and which is meant; harmless values, also to gradients, elsewhere."""
+    return log_x.clamp_max(LARGE), _reciprocal(log_x.clamp_min(LARGE)), log_x > LARGE
+
+
+def _reciprocal(log_x: Tensor) -> Tensor:
+    """1 / x, always finite."""
+    return (-log_x.clamp_min(SMALLEST)).exp()
+
+
+def _digamma(log_x: Tensor) -> Tensor:
+    """psi(x)."""
+    return log_x + _excess(log_x) - _reciprocal(log_x)
+
+
+def _excess(log_x: Tensor) -> Tensor:
+    """g(x) = psi(x + 1) - ln x, which falls from infinity at 0 like -ln x and to 0 at infinity like 1 / (2 x)."""
+    small, r, is_large = _branches(log_x)
+    series = r * (1 / 2 - r * (1 / 12 - r**2 * (1 / 120 - r**2 * (1 / 252 - r**2 / 240))))
+    return torch.where(is_large, series, torch.digamma(small.exp() + 1) - small)
+
+
+def _term(log_x: Tensor) -> Tensor:
+    """t(x) = lgamma(x) - (x - 1) psi(x) + x.
+
+    For small x by lgamma and psi of x + 1, which have no pole at 0. For large x by the Bernoulli numbers B_n:
+    ln(2 pi x) / 2 + 1 / 2 - 1 / (2 x) + the sum over even n of B_n (x / (n - 1) - 1 / n) / x^n.
+    """
+    small, r, is_large = _branches(log_x)
+    x = small.exp()
+    exact = torch.lgamma(x + 1) - small - (x - 1) * torch.digamma(x + 1) + 1 - _reciprocal(small) + x
+    odd = r * (-1 / 3 - r**2 * (1 / 90 - r**2 * (1 / 210 - r**2 / 210)))
+    even = -(r**2) * (1 / 12 - r**2 * (1 / 120 - r**2 * (1 / 252 - r**2 / 240)))
+    series = (math.log(2 * math.pi) + 1 + log_x.clamp_min(LARGE)) / 2 + odd + even
+    return torch.where(is_large, series, exact)

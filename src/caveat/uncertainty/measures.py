@@ -1,0 +1,92 @@
+"""Uncertainty of sampled class probabilities, in nats unless said otherwise; higher means less certain.
+
+Samples are (S, ..., C): S sampled predictions of C class probabilities each. Everything is computed and
+returned in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Decomposition(NamedTuple):
+    """A total uncertainty, the part that the data are to blame for, and the part that the model is."""
+
+    total: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+
+
+def entropy(probs: Tensor) -> Tensor:
+    """Shannon entropy over the last axis: (..., C) to (...), between 0 and ln C."""
+    terms: Tensor = torch.special.entr(probs.double())
+    return terms.sum(-1)
+
+
+def expected_entropy(samples: Tensor) -> Tensor:
+    """Mean entropy of the samples, the aleatoric uncertainty: (S, ..., C) to (...). Unbiased for any S."""
+    return entropy(samples).mean(0)
+
+
+def plug_in_mutual_information(samples: Tensor) -> Tensor:
+    """Entropy of the mean sample less the mean entropy: (S, ..., C) to (...), at least 0.
+
+    Too small by O(1 / S) on average, so that values for different S do not compare; see `mutual_information`.
+    """
+    return (entropy(samples.double().mean(0)) - expected_entropy(samples)).clamp_min(0)
+
+
+def mutual_information(samples: Tensor) -> Tensor:
+    """Mutual information of label and sampled model, the epistemic uncertainty: (S, ..., C) to (...).
+
+    The plug-in estimate with its O(1 / S) bias removed by the jackknife: S MI_S - (S - 1) times the mean of
+    the S estimates that leave one sample out (Quenouille, 1956). The expected entropy is no part of the bias and drops
+    out, and by concavity the correction is never negative. The result is cut to [0, ln C], where the true
+    value lies; one sample gives 0.
+    """
+    samples = samples.double()
+    count, classes = len(samples), samples.shape[-1]
+    if count == 1:
+        return samples.new_zeros(samples.shape[1:-1])
+    total = entropy(samples.mean(0))
+    correction = (count - 1) * (total - _leave_one_out(samples).mean(0))
+    return (total - expected_entropy(samples) + correction).clamp(0, math.log(classes))
+
+
+def entropy_standard_error(samples: Tensor) -> Tensor:
+    """Monte Carlo standard error of the mean sample's entropy, by the jackknife (Tukey, 1958): (S, ..., C) to (...).
+
+    How much another S samples would change `entropy(samples.mean(0))`. NaN for one sample, which cannot tell.
+    """
+    entropies = _leave_one_out(samples.double())
+    count = len(entropies)
+    return (count - 1) / count**0.5 * entropies.std(0, correction=0) if count > 1 else entropies[0] * torch.nan
+
+
+def brier_decomposition(samples: Tensor) -> Decomposition:
+    """The same question asked of the Brier score, without a unit, each (S, ..., C) to (...).
+
+    Total is the mean's Gini impurity 1 - sum p^2, aleatoric the mean impurity of the samples, and epistemic
+    the variance of the samples summed over classes, with the divisor S - 1 that makes it unbiased (0 for one
+    sample); so the parts may exceed the total, by epistemic / S.
+    """
+    samples = samples.double()
+    mean, count = samples.mean(0), len(samples)
+    epistemic = samples.var(0, correction=1 if count > 1 else 0).sum(-1)
+    return Decomposition(_impurity(mean), _impurity(samples).mean(0), epistemic)
+
+
+def _impurity(probs: Tensor) -> Tensor:
+    return (probs * (1 - probs)).sum(-1)
+
+
+def _leave_one_out(samples: Tensor) -> Tensor:
+    """(S, ...) entropies of the means that leave one of (S, ..., C) samples out."""
+    others = max(len(samples) - 1, 1)
+    pooled = samples.sum(0)
+    # Rounding may leave a probability an ulp below zero, where the entropy is -inf.
+    return torch.stack([entropy(((pooled - sample) / others).clamp_min(0)) for sample in samples])

@@ -1,0 +1,363 @@
+"""Ranks, quantiles and guaranteed limits: closed forms, brute force, and whether promises are kept in simulation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy.signal import fftconvolve
+from scipy.stats import binom, binomtest
+from torch import Tensor
+
+from caveat.uncertainty.guarantee import (
+    Guarantee,
+    answers_needed,
+    clopper_pearson_upper,
+    counts,
+    fixed_sequence,
+    limits,
+    policy_counts,
+    starting_columns,
+)
+from caveat.uncertainty.quantiles import finite_sample_quantile, ranks
+
+RISK, CONFIDENCE, DELTA = 0.05, 0.9, 0.1
+SILOS, FEDERATIONS, REFERENCE = 10, 1000, 200
+
+
+# Quantiles and ranks.
+
+
+@pytest.mark.parametrize(("n", "level", "index"), [(9, 0.9, 9), (99, 0.07, 7), (19, 1 - 0.95, 1), (20, 0.9, 19)])
+def test_quantile_is_an_order_statistic(n: int, level: float, index: int) -> None:
+    scores = torch.randperm(n, generator=torch.Generator().manual_seed(0)) + 1.0
+    assert finite_sample_quantile(scores, level) == index
+
+
+def test_quantile_of_too_few_scores_accepts_everything() -> None:
+    assert finite_sample_quantile(torch.arange(8.0), 0.9) == math.inf
+    assert finite_sample_quantile(torch.arange(9.0), 0.9) == 8
+    assert finite_sample_quantile(torch.empty(0), 0.5) == math.inf
+    assert finite_sample_quantile(torch.arange(50.0), 1.0) == math.inf
+
+
+def test_quantile_covers_a_new_score_as_often_as_promised() -> None:
+    scores = torch.randn(20_000, 24, generator=torch.Generator().manual_seed(0))
+    covered = [float(row[0]) <= finite_sample_quantile(row[1:], 0.8) for row in scores]
+    exact = math.ceil(24 * 0.8) / 24  # 20 of 24 positions that a new score may take
+    assert np.mean(covered) == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 20_000))
+
+
+def test_nan_scores_are_dropped_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match="dropped 2 of 5"):
+        assert finite_sample_quantile(torch.tensor([3.0, math.nan, 1.0, 2.0, math.nan]), 0.75) == 3
+    with pytest.warns(UserWarning, match="dropped 2 of 2"):
+        assert finite_sample_quantile(torch.tensor([math.nan, math.nan]), 0.5) == math.inf
+    with pytest.warns(UserWarning, match="dropped 1 of 2"):
+        assert ranks(torch.tensor([1.0, math.nan]), torch.tensor([0.0, 2.0])).tolist() == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("level", [0.0, -0.1, 1.1, math.nan])
+def test_impossible_level(level: float) -> None:
+    with pytest.raises(ValueError, match="level"):
+        finite_sample_quantile(torch.arange(3.0), level)
+
+
+def test_ranks_by_counting() -> None:
+    generator = torch.Generator().manual_seed(0)
+    reference, scores = (torch.randn(n, generator=generator).round(decimals=1) for n in (60, 200))
+    expected = [(sum(float(r) < float(s) for r in reference) + 1) / 61 for s in scores]
+    assert ranks(reference, scores).tolist() == expected
+
+
+def test_ranks_at_the_ends() -> None:
+    reference, scores = torch.arange(3.0), torch.tensor([-math.inf, 0.0, math.inf, math.nan])
+    assert ranks(reference, scores).tolist() == [0.25, 0.25, 1.0, 1.0]
+    assert ranks(torch.empty(0), scores).tolist() == [1.0] * 4
+    assert ranks(reference, scores).dtype == torch.float64
+
+
+# Counts.
+
+
+def sample(n: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Ranks of two models, among them some that equal a limit or each other, and what each got wrong."""
+    generator = torch.Generator().manual_seed(seed)
+    r = torch.randint(1, 61, (2, n), generator=generator) / 60.0
+    wrong = torch.rand(2, n, generator=generator) < 0.3
+    return r[0].double(), r[1].double(), wrong[0], wrong[1]
+
+
+def test_counts_of_the_policy_by_a_loop() -> None:
+    r_local, r_global, wrong_local, wrong_global = sample(150)
+    found = policy_counts(r_local, r_global, wrong_local, wrong_global, 20)
+    for j, limit in enumerate(limits(20).tolist()):
+        answered = errors = 0
+        for rl, rg, wl, wg in zip(r_local, r_global, wrong_local, wrong_global, strict=True):
+            if rl <= limit:
+                answered, errors = answered + 1, errors + int(wl)
+            elif rg <= limit:
+                answered, errors = answered + 1, errors + int(wg)
+        assert found[:, j].tolist() == [answered, errors]
+
+
+def test_one_model_is_either_alone() -> None:
+    r, _, wrong, _ = sample(80)
+    expected = torch.stack([(r[:, None] <= limits()).sum(0), ((r[:, None] <= limits()) & wrong[:, None]).sum(0)])
+    assert torch.equal(counts(r, wrong), expected.double())
+    assert torch.equal(policy_counts(None, r, None, wrong), expected.double())
+    assert torch.equal(policy_counts(r, torch.ones_like(r), wrong, ~wrong)[:, :-1], expected[:, :-1].double())
+
+
+def test_silos_merged_are_silos_pooled() -> None:
+    columns = sample(301)
+    cuts = [slice(0, 0), slice(0, 7), slice(7, 100), slice(100, 301)]
+    merged = sum(policy_counts(*(column[cut] for column in columns)) for cut in cuts)
+    assert torch.equal(merged, policy_counts(*columns))
+    assert merged[0, -1] == 301
+
+
+def test_counts_refuse_what_is_no_rank_and_what_does_not_fit() -> None:
+    r, _, wrong, _ = sample(5)
+    for bad in (r - 1, r + 1, r * math.nan):
+        with pytest.raises(ValueError, match=r"\(0, 1\]"):
+            counts(bad, wrong)
+    with pytest.raises(ValueError, match="shapes"):
+        counts(r, wrong[:4])
+    with pytest.raises(ValueError, match="one model at least"):
+        policy_counts(None, None, None, None)
+    with pytest.raises(ValueError, match="both its ranks"):
+        policy_counts(r, r, wrong, None)
+
+
+# The bound and the sequence.
+
+
+def test_clopper_pearson_against_an_exact_test() -> None:
+    for errors, answered in [(0, 45), (3, 20), (19, 20), (7, 1000), (20, 20), (1, 1)]:
+        expected = binomtest(errors, answered, alternative="less").proportion_ci(CONFIDENCE, "exact").high
+        found = float(clopper_pearson_upper(torch.tensor(errors), torch.tensor(answered), DELTA))
+        assert found == pytest.approx(expected, rel=1e-9)
+    assert float(clopper_pearson_upper(torch.tensor(0.0), torch.tensor(50.0), DELTA)) == pytest.approx(1 - 0.1**0.02)
+    assert clopper_pearson_upper(torch.zeros(2), torch.zeros(2), DELTA).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1.0])
+def test_impossible_delta(delta: float) -> None:
+    with pytest.raises(ValueError, match="delta"):
+        clopper_pearson_upper(torch.zeros(1), torch.ones(1), delta)
+
+
+@pytest.mark.parametrize("risk", [0.01, 0.05, 0.3])
+@pytest.mark.parametrize("errors", [0, 1, 2, 17])
+def test_answers_needed_is_the_first_that_passes(errors: int, risk: float) -> None:
+    needed = answers_needed(errors, risk, DELTA)
+    bound = clopper_pearson_upper(torch.tensor([errors, errors]), torch.tensor([needed - 1, needed]), DELTA)
+    assert bound[1] <= risk < bound[0]
+
+
+def test_one_test_keeps_its_level_with_silos_of_fixed_sizes() -> None:
+    """Exactly, over all outcomes of two silos with different errors, the mixture's risk being what is promised."""
+    generator = np.random.default_rng(0)
+    levels = []
+    for _ in range(60):
+        n, share = generator.integers(5, 50, 2), generator.choice([0.05, 0.3, 0.8, 1.0], 2)
+        mass = n * share
+        first = generator.random() * min(1, 0.1 * mass.sum() / mass[0])
+        second = (0.1 * mass.sum() - first * mass[0]) / mass[1]
+        if second <= 1:
+            a, b = (
+                binom.pmf(np.arange(size + 1)[:, None], size, part)
+                * binom.pmf(np.arange(size + 1), np.arange(size + 1)[:, None], risk)
+                for size, part, risk in zip(n, share, (first, max(second, 0)), strict=True)
+            )
+            total = int(n.sum())
+            answered, errors = torch.meshgrid(torch.arange(total + 1), torch.arange(total + 1), indexing="ij")
+            passes = (clopper_pearson_upper(errors.minimum(answered), answered, DELTA) <= 0.1).numpy()
+            levels.append(fftconvolve(a, b)[passes & (errors <= answered).numpy()].sum())
+    assert len(levels) > 40
+    assert 0.05 < max(levels) <= DELTA + 1e-9
+
+
+def table(answered: list[int], errors: list[int]) -> Tensor:
+    return torch.tensor([answered, errors], dtype=torch.float64)
+
+
+def test_the_sequence_stops_at_its_first_failure() -> None:
+    found = fixed_sequence(table([50, 100, 150, 1000], [0, 1, 30, 0]), RISK, CONFIDENCE, starts=[0])
+    assert found.limit == 0.5
+    assert (found.answered, found.errors, found.total, found.needed) == (100, 1, 1000, 0)
+    assert found.upper == pytest.approx(binomtest(1, 100).proportion_ci(0.8, "exact").high)  # two-sided: 0.1 a side
+    assert found.coverage == 0.1
+
+
+def test_a_later_start_is_tested_at_its_own_level_and_inherits_that_of_a_sequence_without_failure() -> None:
+    needed = {m: answers_needed(0, RISK, DELTA / m) for m in (1, 2)}
+    assert needed[1] < needed[2]
+    failed_first = table([10, 20, needed[2], needed[2]], [5, 5, 5, 5])
+    assert fixed_sequence(failed_first, RISK, CONFIDENCE, starts=[0, 2]).limit is None
+    alone = table([0, 0, needed[2], needed[2]], [0, 0, 0, 0])
+    assert fixed_sequence(alone, RISK, CONFIDENCE, starts=[0, 2]).limit == 1
+    inherits = table([needed[2], needed[2], 300, 300], [0, 0, 0, 9])
+    # 9 of 300 pass at level 0.1 but not at 0.05.
+    assert clopper_pearson_upper(inherits[1, 3], inherits[0, 3], DELTA) <= RISK
+    assert clopper_pearson_upper(inherits[1, 3], inherits[0, 3], DELTA / 2) > RISK
+    assert fixed_sequence(inherits, RISK, CONFIDENCE, starts=[0, 2]).limit == 1
+    inherits[0, :2] -= 1
+    assert fixed_sequence(inherits, RISK, CONFIDENCE, starts=[0, 2]).limit == 0.75
+
+
+def test_starts_are_a_function_of_the_number_of_inputs() -> None:
+    first = {m: answers_needed(2, RISK, DELTA / m) for m in (1, 2, 3)}  # 105, 133, 148
+    columns = {n: starting_columns(n, RISK, CONFIDENCE) for n in (20, 200, 400, 10_000)}
+    assert columns[20] == [99]  # nothing but all inputs together may be enough
+    assert columns[200] == [math.ceil(first[1] / 2) - 1]
+    assert columns[400] == [math.ceil(first[2] / 4) - 1, 49]
+    assert columns[10_000] == [math.ceil(first[3] / 100) - 1, 24, 49]
+    assert starting_columns(0, RISK, CONFIDENCE) == [99]
+    assert starting_columns(10**9, RISK, CONFIDENCE, 1) == [0]
+
+
+def test_statements() -> None:
+    granted = fixed_sequence(counts(torch.arange(1, 6001) / 6000.0, torch.arange(6000) >= 4900), RISK, CONFIDENCE)
+    share = 1000 * granted.answered // 6000 / 10
+    assert granted.statement == (
+        f"answers {share} % of inputs with at most 5 % errors among them, at 90 % confidence "
+        f"({granted.answered:,} of 6,000 calibration inputs, {granted.errors:,} wrong)"
+    )
+    assert 4900 < granted.answered < 5200
+    refused = fixed_sequence(counts(torch.arange(1, 21) / 20.0, torch.zeros(20, dtype=torch.bool)), RISK, CONFIDENCE)
+    assert refused.limit is None
+    assert refused.coverage == 0
+    assert refused.statement == (
+        "no share of inputs can be answered with at most 5 % errors at 90 % confidence from 20 calibration inputs: "
+        "0 of the 20 most certain are wrong, and at least 25 more error-free ones are needed there"
+    )
+    nearly = Guarantee(0.99, 0.005, 0.95, 9999, 3, 10_000, 0.004)
+    assert nearly.statement.startswith("answers 99.9 % of inputs with at most 0.5 % errors among them, at 95 % ")
+
+
+@pytest.mark.parametrize("total", [0, 7, 44, 45, 180, 3000])
+def test_what_is_said_to_be_needed_is_enough_and_no_more(total: int) -> None:
+    wrong = torch.arange(total) % 4 == 1
+    found = fixed_sequence(counts((torch.arange(total) + 1) / max(total, 1), wrong), RISK, CONFIDENCE)
+    assert found.limit is None
+    columns = starting_columns(total, RISK, CONFIDENCE)
+    for extra, passes in ((found.needed - 1, False), (found.needed, True)):
+        bound = clopper_pearson_upper(
+            torch.tensor(found.errors), torch.tensor(found.answered + extra), DELTA / len(columns)
+        )
+        assert bool(bound <= RISK) is passes
+
+
+def test_counts_that_are_no_counts() -> None:
+    for bad in (table([5, 4], [0, 0]), table([4, 5], [0, 6]), table([4, 5], [-1, 0]), torch.full((2, 3), math.nan)):
+        with pytest.raises(ValueError, match="inconsistent"):
+            fixed_sequence(bad, RISK, CONFIDENCE)
+    with pytest.raises(ValueError, match=r"\(2, J\)"):
+        fixed_sequence(torch.zeros(3, 4), RISK, CONFIDENCE)
+    for starts in ([], [-1], [2]):
+        with pytest.raises(ValueError, match="starts"):
+            fixed_sequence(table([4, 5], [0, 0]), RISK, CONFIDENCE, starts)
+    for risk, confidence in ((0, 0.9), (1, 0.9), (0.1, 0), (0.1, 1)):
+        with pytest.raises(ValueError, match="strictly between"):
+            fixed_sequence(table([4, 5], [0, 0]), risk, confidence)
+
+
+# Whether promises are kept, in simulated federations.
+
+Inputs = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+Law = Callable[[int, int], Inputs]
+"""Of `n` inputs of each of ten silos, from a seed: ranks and the probability of an error, silo by silo, per model."""
+
+
+def ranked(generator: np.random.Generator, scores: np.ndarray, silo: int, model: str) -> Tensor:
+    """Ranks among the silo's validation scores, which are the same in every federation."""
+    reference = np.random.default_rng([silo, len(model)]).random(REFERENCE)
+    return ranks(torch.from_numpy(reference), torch.from_numpy(scores))
+
+
+def one_model(n: int, seed: int) -> Inputs:
+    """Risk grows with the score; silos differ, and the last is bad even where it is most certain."""
+    generator = np.random.default_rng(seed)
+    rank, wrong = [], []
+    for silo in range(SILOS):
+        score = generator.random(n)
+        bad = silo == SILOS - 1
+        rank.append(ranked(generator, score, silo, "local"))
+        wrong.append(torch.from_numpy(0.004 + 0.03 * bad + (0.25 + 0.02 * silo + 0.2 * bad) * score**3))
+    return torch.cat(rank), None, torch.cat(wrong), None
+
+
+def two_models(n: int, seed: int) -> Inputs:
+    """A third of each silo's inputs is unknown to its own model, and the last silo's model does not notice."""
+    generator = np.random.default_rng(seed)
+    columns: list[tuple[Tensor, ...]] = []
+    for silo in range(SILOS):
+        difficulty, unknown = generator.random(n), generator.random(n) < 0.33
+        noise = 0.6 * generator.random((2, n)) + 0.4 * difficulty
+        local = np.where(unknown & (silo < SILOS - 1), 0.5 + 0.5 * noise[0], 0.6 * noise[0])
+        columns.append(
+            (
+                ranked(generator, local, silo, "local"),
+                ranked(generator, noise[1], silo, "global"),
+                torch.from_numpy(np.where(unknown, 0.6, 0.005 + 0.1 * local**2)),
+                torch.from_numpy(0.01 + 0.2 * noise[1] ** 3),
+            )
+        )
+    return tuple(torch.cat(column) for column in zip(*columns, strict=True))  # type: ignore[return-value]
+
+
+def promises(law: Law, n: int) -> dict[str, float]:
+    """How often the guaranteed and the naive limit break the promise, and what they answer on average."""
+    truth = policy_counts(*law(50_000, 0))
+    risk, coverage = truth[1] / truth[0].clamp_min(1), truth[0] / truth[0, -1]
+    r_local, r_global, *chances = law(n * FEDERATIONS, 1)
+    generator = torch.Generator().manual_seed(2)
+    wrong = [None if p is None else torch.rand(len(p), generator=generator, dtype=p.dtype) < p for p in chances]
+    # Silo by silo, and each silo's inputs federation by federation, so that a federation is a slice per silo.
+    per_federation = [
+        None if t is None else t.view(SILOS, FEDERATIONS, n).transpose(0, 1).flatten(1)
+        for t in (r_local, r_global, *wrong)
+    ]
+    broken, covered = {"guaranteed": 0.0, "naive": 0.0}, {"guaranteed": 0.0, "naive": 0.0}
+    for federation in range(FEDERATIONS):
+        summed = policy_counts(*(None if t is None else t[federation] for t in per_federation))
+        guarantee = fixed_sequence(summed, RISK, CONFIDENCE)
+        passing = (summed[1] <= RISK * summed[0]).nonzero().flatten()
+        naive = int(passing[-1]) if len(passing) else None
+        guaranteed = None if guarantee.limit is None else round(guarantee.limit * summed.shape[1]) - 1
+        for rule, column in (("guaranteed", guaranteed), ("naive", naive)):
+            if column is not None:
+                broken[rule] += float(risk[column] > RISK) / FEDERATIONS
+                covered[rule] += float(coverage[column]) / FEDERATIONS
+    oracle = float(coverage[risk <= RISK].max())
+    return {f"{rule} broken": broken[rule] for rule in broken} | {
+        "guaranteed coverage": covered["guaranteed"],
+        "naive coverage": covered["naive"],
+        "oracle coverage": oracle,
+    }
+
+
+@pytest.mark.parametrize(("law", "sizes"), [(one_model, (50, 200, 1000)), (two_models, (50, 200, 500))])
+def test_promises_are_kept_and_the_naive_limit_breaks_them(law: Law, sizes: tuple[int, ...]) -> None:
+    allowed = DELTA + 2 * math.sqrt(DELTA * (1 - DELTA) / FEDERATIONS)
+    found = [promises(law, n) for n in sizes]
+    for result in found:
+        assert result["guaranteed broken"] <= allowed
+        assert result["naive broken"] > max(1.5 * allowed, 4 * result["guaranteed broken"])
+        assert result["guaranteed coverage"] > 0.25 * result["oracle coverage"]
+    coverage = [result["guaranteed coverage"] for result in found]
+    assert coverage[0] < coverage[1] < coverage[2] <= found[2]["oracle coverage"]
+    assert coverage[2] > 0.9 * found[2]["oracle coverage"]
+
+
+def test_risk_of_the_two_model_law_falls_before_it_grows() -> None:
+    """So that the simulation above is one where risk is not monotone in the limit."""
+    answered, errors = policy_counts(*two_models(50_000, 0))
+    risk = errors / answered.clamp_min(1)
+    assert risk[1] > 1.5 * risk[9]
+    assert risk[-1] > 4 * risk[9]
