@@ -37,7 +37,7 @@ def test_log_density_has_the_determinant_of_the_jacobian(classes: int, examples:
     def through(z: Tensor, c: int) -> Tensor:
         for layer in range(5):
             alpha = nn.functional.softplus(stack.radius[c, layer]) + NEAREST
-            beta = nn.functional.softplus(stack.stretch[c, layer]) - alpha
+            beta = nn.functional.softplus(stack.stretch[c, layer]) + NEAREST - alpha
             away = z - stack.centre[c, layer]
             z = z + beta / (alpha + away.norm()) * away
         return z
@@ -58,7 +58,8 @@ def test_log_density_is_that_of_normflows() -> None:
     for layer in range(4):
         radial = normflows.flows.Radial((4,), stack.centre[0, layer].detach()[None].clone()).double()
         radial.alpha.data = nn.functional.softplus(stack.radius[0, layer].detach())[None] + NEAREST
-        radial.beta.data = stack.stretch[0, layer].detach()[None]
+        s = nn.functional.softplus(stack.stretch[0, layer].detach()) + NEAREST
+        radial.beta.data = s.expm1().log()[None]  # of which normflows takes the softplus
         layers.append(normflows.flows.Reverse(radial))
     base = normflows.distributions.DiagGaussian(4, trainable=False).double()
     oracle = normflows.NormalizingFlow(base, layers[::-1])  # from the base outwards
@@ -249,3 +250,17 @@ def test_random_labels_lower_the_density_under_the_original_loss_and_not_under_e
     assert corrected[1] > corrected[0] - 0.5
     assert original[1] < original[0] - 1.5
     assert corrected[1] == pytest.approx(1.67, abs=1)
+
+
+@pytest.mark.parametrize("scale", [0.3, 3.0])
+def test_gradients_of_the_flows_are_those_of_finite_differences(scale: float) -> None:
+    torch.manual_seed(0)
+    stack = flows(2, features=3, layers=3, scale=scale)
+    z, which = torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.tensor([0, 1, 1, 0])
+
+    def density(z: Tensor, *parameters: Tensor) -> Tensor:
+        tensors = dict(zip(("centre", "radius", "stretch"), parameters, strict=True))
+        return torch.func.functional_call(stack, tensors, (z,))
+
+    stack.forward = lambda z: torch.cat([stack.log_prob(z), stack.log_prob_of(z, which)[:, None]], 1)  # type: ignore[method-assign]
+    assert torch.autograd.gradcheck(density, (z, *stack.parameters()))

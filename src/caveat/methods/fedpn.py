@@ -16,7 +16,6 @@ learning rate of 0.003 it is (31 % accuracy after 15 rounds of MNIST). The densi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -73,7 +72,7 @@ class FedPN(Method):
     personal_epochs: Annotated[int, Field(gt=0)] = 10
     """Epochs with Adam in which a silo trains its own head and densities, the encoder frozen."""
     personal_lr: Annotated[float, Field(gt=0)] = 0.001
-    """Learning rate of those."""
+    """Learning rate of those, and of `density_rounds`, which are of one epoch."""
 
     def build(self, model: nn.Module) -> nn.Module:
         assert isinstance(model, Model)
@@ -103,7 +102,7 @@ class FedPN(Method):
         network = self.network(down, site)
         tokens = in_batches(network.eval().encoder, site.train.x)
         flows = network.posterior.flows
-        replace(self.training, lr=self.personal_lr, lr_decay=1.0).fit(
+        self.personal(1).fit(
             self.embedded(site, tokens, flows), lambda z, y: -flows.log_prob_of(embedding(z), y).mean()
         )
         trained = {name: tensor for name, tensor in snapshot(network).items() if name.startswith(DENSITIES)}
@@ -162,10 +161,13 @@ class FedPN(Method):
         network = self.network(down, site)
         own, tokens = network.posterior, in_batches(network.eval().encoder, site.train.x)
         reset(own)
-        training = Training(local_epochs=self.personal_epochs, lr=self.personal_lr, batch_size=self.training.batch_size)
-        training.fit(self.embedded(site, tokens, own), self.objective(own, nn.Identity()))
+        self.personal(self.personal_epochs).fit(self.embedded(site, tokens, own), self.objective(own, nn.Identity()))
         shares = torch.bincount(site.train.y, minlength=own.classes).double() / site.examples
         return Update({}, site.examples), state | {"own": snapshot(own), "classes": {"shares": shares}}
+
+    def personal(self, epochs: int) -> Training:
+        """How parts behind the frozen encoder are trained: with Adam, whatever trains all of it."""
+        return Training(local_epochs=epochs, lr=self.personal_lr, batch_size=self.training.batch_size)
 
     # Prediction: both models over one pass of the encoder.
 

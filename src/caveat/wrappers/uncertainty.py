@@ -27,7 +27,7 @@ class Uncertainty:
     """How predictions get their uncertainty, and what is done about it."""
 
     mc_samples: Annotated[int, Field(ge=1)] = 20
-    """MC-dropout passes per prediction."""
+    """MC-dropout passes per prediction, for methods that sample."""
     temperature: bool = False
     """Scale probabilities by a temperature per model, fitted on all silos' calibration splits after training."""
     policy: Literal["own", "switch", "guaranteed"] | None = None
