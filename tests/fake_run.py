@@ -58,6 +58,63 @@ def minimal_run(folder: Path) -> Path:
     return folder
 
 
+def decided_run(folder: Path, guaranteed: bool = True) -> Path:
+    """A finished run of two silos with 100 test inputs each, which choose between two models under a guarantee."""
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(CONFIG.format(method="fedpn"))
+    ind = stream(200, {"local": 0.9, "global": 0.5, "switch": 0.92}, 0.95, (0.7, 0.2, 0.1), answered=0.95)
+    ood_local = stream(200, {"local": 0.0, "global": 0.5, "switch": 0.45}, 0.5, (0.1, 0.6, 0.3), answered=0.6)
+    mix = stream(400, {"local": 0.45, "global": 0.5, "switch": 0.685}, 0.725, (0.4, 0.4, 0.2), answered=0.82)
+    nobody = stream(200, dict.fromkeys(("local", "global", "switch"), 0.0), 0.0, (0.02, 0.18, 0.8), answered=0.0)
+    for outside in (ood_local, nobody):
+        told = {"auroc": 0.875, "auroc_tolerance": 0.001, "fpr95": 0.4321}
+        tied = {"auroc": 0.5, "auroc_tolerance": 0.25, "fpr95": 1.0}
+        outside["outside"] = {"switch": {"total": told}, "local": {"total": told, "vacuity": tied}}
+    ind["right"] = {
+        "neither": {"global": 2, "local": 4, "abstain": 4},
+        "only_local": {"global": 3, "local": 85, "abstain": 2},
+        "only_global": {"global": 0, "local": 0, "abstain": 0},
+        "both": {"global": 35, "local": 51, "abstain": 14},
+    }
+    streams = {"ind": ind, "ood_local": ood_local, "mix": mix, "ood_global": nobody}
+    silos = [decided_silo(name, streams) for name in "ab"]
+    content = {"schema": 1, "method": "fedpn", "rounds_run": 1, "complete": True, "silos": silos, "streams": streams}
+    content |= {"models": ind["models"] | {"oracle": {"mean": ind["oracle"]}}, "decisions": ind["decisions"]}
+    content |= {"mean": ind["models"]["switch"]["mean"], "pooled": ind["models"]["switch"]["pooled"]}
+    content["guarantee"] = promised(guaranteed)
+    content["temperature"] = {"local": 1.25, "global": 0.8}
+    content["risk_coverage"] = {"coverage": [0.1, 0.5, 1.0], "risk": [0.0, 0.02, 0.08]}
+    write_json(folder / "summary.json", content)
+    return folder
+
+
+def stream(
+    examples: int, accuracies: dict[str, float], oracle: float, shares: tuple[float, float, float], answered: float
+) -> dict[str, Any]:
+    """`shares` of local, global and abstain; `answered`, the accuracy among the answered inputs of both silos."""
+    models = {
+        name: {"mean": {"accuracy": accuracy}, "worst": {"accuracy": accuracy}, "pooled": {"accuracy": accuracy}}
+        for name, accuracy in sorted(accuracies.items(), reverse=True)
+    }
+    models["switch"]["pooled"] |= {"coverage": 1 - shares[2], "answered_accuracy": answered}
+    decisions = dict(zip(("local", "global", "abstain"), shares, strict=True))
+    record = {"silos": 2, "examples": examples, "models": models, "decisions": decisions}
+    return record | {"oracle": {"accuracy": oracle}}
+
+
+def decided_silo(name: str, streams: dict[str, Any]) -> dict[str, Any]:
+    each = {stream: {"decisions": found["decisions"]} for stream, found in streams.items()}
+    test = streams["ind"]["models"]["switch"]["pooled"]
+    return {"name": name, "n_test": 100, "test": test, "decisions": each["ind"]["decisions"], "streams": each}
+
+
+def promised(guaranteed: bool) -> dict[str, Any]:
+    found = {"limit": 0.5, "risk": 0.1, "confidence": 0.9, "answered": 90, "errors": 3, "total": 100, "upper": 0.08}
+    if guaranteed:
+        return found | {"guaranteed": True, "statement": "answers 90 % of inputs with at most 10 % errors among them"}
+    return found | {"guaranteed": False, "limit": None, "statement": "no share of inputs can be answered"}
+
+
 def interrupted_run(folder: Path) -> Path:
     """A run that was killed while it wrote the line after its 14th round."""
     fake_run(folder, beside=False)

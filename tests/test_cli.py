@@ -117,10 +117,56 @@ def test_predictions_are_rows_that_add_up(finished: tuple[Path, Result], nowhere
         probabilities = {name[2:]: float(value) for name, value in row.items() if name.startswith("p_")}
         assert sum(probabilities.values()) == pytest.approx(1)
         assert row["label"] == max(probabilities, key=probabilities.__getitem__)
-        assert float(row["total"]) == pytest.approx(float(row["aleatoric"]) + float(row["epistemic"]))
+        total, aleatoric, epistemic = (float(row[name]) for name in ("total", "aleatoric", "epistemic"))
+        assert aleatoric <= total <= aleatoric + epistemic + 1e-8
         assert row["decision"] == "global"
     assert caveat("predict", folder, "new.npz", "--silo", "silo-1", "--out", "new.csv").stdout == ""
     assert (nowhere / "new.csv").read_text() == result.stdout
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """A tiny run that chooses between two models under a guarantee, on four streams."""
+    folder = tmp_path_factory.mktemp("runs") / "decided"
+    own = ["method.name=fedpn", "method.personal_epochs=1", "model.features=4", "model.dropout=0"]
+    own += ["data.labels.partition=draws", "data.streams.ood_local=classes", 'data.streams.hold_out=["9"]']
+    own += ["uncertainty.policy=guaranteed", "uncertainty.risk=0.5", "uncertainty.temperature=true"]
+    return folder, caveat("run", *sets(*TINY, *own), "--quiet", "--out", folder)
+
+
+def test_a_run_that_decides_prints_a_line_per_model_and_its_guarantee(decided: tuple[Path, Result]) -> None:
+    folder, result = decided
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    summary = json.loads((folder / "summary.json").read_text())
+    heads = [line.split()[-4:] for line in lines if line.startswith("accuracy on test inputs")]
+    assert heads == [["ind", "ood_local", "mix", "ood_global"]]
+    for model in ("local", "global", "switch", "oracle"):
+        accuracy = f"{100 * summary['models'][model]['mean']['accuracy']:.1f}"
+        assert [line.split()[1] for line in lines if line.startswith(f"{model} ")] == [accuracy]
+    assert f"guarantee: {summary['guarantee']['statement']}" in lines
+
+
+def test_the_report_holds_what_a_run_decided(decided: tuple[Path, Result]) -> None:
+    """The summary of a real run is read, key by key: what is missing would be left out without a word."""
+    page = (decided[0] / "report.html").read_text()
+    for there in ('id="decisions"', 'class="promise', "Who answers", "Errors against answers", "dirichlet_entropy"):
+        assert there in page
+    for there in ("after temperature scaling", "What was decided where", "tells ood_local from", "tells ood_global"):
+        assert there in page
+
+
+def test_predictions_are_those_of_the_model_that_was_chosen(decided: tuple[Path, Result], nowhere: Path) -> None:
+    np.savez(nowhere / "new.npz", x=np.random.default_rng(0).integers(0, 16, (40, 8, 8)).astype(np.uint8))
+    result = caveat("predict", decided[0], "new.npz", "--silo", "silo-1")
+    assert result.exit_code == 0, result.stderr
+    rows = list(csv.DictReader(result.stdout.splitlines()))
+    names = [name for name in rows[0] if not name.startswith("p_")]
+    scores = ["total", "aleatoric", "epistemic", "dirichlet_entropy", "vacuity", "log_evidence"]
+    assert names == ["row", "label", *scores, "decision"]
+    assert {row["decision"] for row in rows} <= {"local", "global", "abstain"}
+    for row in rows:  # where nobody is trusted, too
+        assert row["label"] == max((n[2:] for n in row if n.startswith("p_")), key=lambda n: float(row[f"p_{n}"]))
 
 
 def test_predict_and_report_tell_what_is_wrong(finished: tuple[Path, Result], nowhere: Path) -> None:

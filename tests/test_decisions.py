@@ -252,3 +252,10 @@ def test_uncertainty_settings_refuse_what_a_policy_ignores() -> None:
 def test_by_default_a_method_decides_as_it_says_itself() -> None:
     method = FedAvg()
     assert Uncertainty().around(method) is method
+
+
+def test_a_method_beside_gets_the_keys_that_mean_something_to_it() -> None:
+    asked = Uncertainty(policy="switch", score="dirichlet_entropy", outliers=0.2)
+    assert asked.fitting(FedAvg()) == Uncertainty(policy="switch", outliers=0.2)
+    assert Uncertainty(score="dirichlet_entropy", outliers=0.2).fitting(FedAvg()) == Uncertainty()
+    asked.fitting(FedAvg()).around(FedAvg())

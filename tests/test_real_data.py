@@ -37,6 +37,27 @@ def test_recipe_runs_on_its_data(tmp_path: Path, recipe: str, silos: int, test: 
     assert len(set(hashes)) == len(hashes)
 
 
+@pytest.mark.parametrize("recipe", ["fedpn-mnist", "fedpn-fmnist"])
+def test_fedpn_recipe_decides_on_all_streams(tmp_path: Path, recipe: str) -> None:
+    short = ["rounds=2", "training.local_steps=4", "method.personal_epochs=1", "evaluation.every=9", "engine.workers=2"]
+    config = load(recipe, [*short, "data.samples_per_silo=300", "data.test_per_silo=40"])
+    summary = json.loads((start(config, tmp_path / "run") / "summary.json").read_text())
+    assert {len([n for n in silo["class_counts"] if n]) for silo in summary["silos"]} <= {2, 3}
+    assert set(summary["streams"]) == {"ind", "ood_local", "mix", "ood_global"}
+    for name, stream in summary["streams"].items():
+        assert set(stream["models"]) == {"switch", "local", "global"}
+        assert sum(stream["decisions"].values()) == pytest.approx(1)
+        if name != "ood_global":
+            mean = {model: found["mean"]["accuracy"] for model, found in stream["models"].items()}
+            assert stream["oracle"]["accuracy"] >= max(mean.values())
+    # The silo's own model knows its own classes only, and what it does know it knows better than chance.
+    assert summary["streams"]["ood_local"]["models"]["local"]["mean"]["accuracy"] == 0
+    assert summary["models"]["local"]["mean"]["accuracy"] > 0.5
+    assert summary["streams"]["ood_global"]["models"]["switch"]["mean"]["accuracy"] == 0
+    outside = summary["streams"]["ood_local"]["outside"]["local"]
+    assert outside["log_evidence"]["auroc"] > 0.5
+
+
 def test_four_hospitals_train_and_predict(tmp_path: Path) -> None:
     sources = ",".join(f"uci_heart_{hospital}.csv" for hospital in HOSPITALS)
     sets = [

@@ -21,7 +21,7 @@ from caveat.report.folder import natural
 from caveat.report.records import Codewords, Reliability, Row
 from caveat.report.svg import ticks
 
-SECTIONS = ["silos", "rounds", "codebook", "reliability", "milestones", "samples", "decisions", "cost", "again"]
+SECTIONS = ["silos", "decisions", "rounds", "codebook", "reliability", "milestones", "samples", "cost", "again"]
 VOID = {"meta", "img", "br"}
 
 

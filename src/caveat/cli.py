@@ -99,7 +99,8 @@ def predict(
 ) -> None:
     """Predict with a finished run.
 
-    Writes a row per input: label, probabilities, uncertainties in nats, decision.
+    Writes a row per input: label, probabilities, uncertainties, and the decision: whose model gave the label, or
+    abstain, where the label is not to be relied on.
     """
     with reported():
         from .config import one_of
@@ -212,10 +213,16 @@ def _fail(text: str, status: int) -> None:
 
 
 def _show_result(folder: Path) -> None:
-    from .report import read_run, result_table, write_report
+    from .report import guarantee_lines, model_table, read_run, result_table, write_report
 
     page = write_report(folder)
-    _print(result_table(read_run(folder)))
+    finished = read_run(folder)
+    _print(result_table(finished))
+    if models := model_table(finished):
+        typer.echo()
+        _print(models)
+    for line in guarantee_lines(finished):
+        typer.echo(line)
     typer.echo(f"run:    {folder}\nreport: {page}")
 
 

@@ -171,7 +171,9 @@ def start(config: Config, out: Path, progress: Progress | None = None) -> Path:
             f"{len(silos)} silos"
         )
     for name in methods:
-        _experiment(config, silos, out, config.build_method(name)).build()
+        planned = _experiment(config, silos, out, name)
+        planned.uncertainty.around(planned.method)
+        planned.build()
     _check_empty(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -196,7 +198,7 @@ def open_run(folder: Path) -> Run:
         raise ConfigurationError(f"{folder} is not finished; `caveat resume {folder}` continues it")
     silos = data.load(config.data, config.seed)
     check_same(folder, silos)
-    return Run(_experiment(config, silos, folder, config.build_method()))
+    return Run(_experiment(config, silos, folder))
 
 
 def check_same(folder: Path, silos: data.Silos) -> None:
@@ -213,12 +215,16 @@ def load_config(folder: Path) -> Config:
 
 
 def _experiment(
-    config: Config, silos: data.Silos, folder: Path, method: Method, workers: int | None = None
+    config: Config, silos: data.Silos, folder: Path, name: str | None = None, workers: int | None = None
 ) -> Experiment:
+    """The configured method's, or that of another one beside it."""
+    method, uncertainty = config.build_method(name), config.uncertainty
+    if name not in (None, config.method.name):
+        uncertainty = uncertainty.fitting(method)
     participation = Participation(config.seed, config.federation.participation, config.federation.min_silos)
     workers = workers or config.engine.workers
     return Experiment(
-        folder, silos, method, config.model, config.seed, participation, config.evaluation, config.uncertainty, workers
+        folder, silos, method, config.model, config.seed, participation, config.evaluation, uncertainty, workers
     )
 
 
@@ -226,14 +232,14 @@ def _with_those_beside(
     config: Config, silos: data.Silos, out: Path, progress: Progress, workers: int | None = None
 ) -> Path:
     """The method itself, then those beside it, with as many rounds of training as it took."""
-    main = _experiment(config, silos, out, config.build_method(), workers)
+    main = _experiment(config, silos, out, None, workers)
     carry_out(main, progress, config.method.name)
     rounds = json.loads((out / "summary.json").read_text())["rounds_run"]
     for name in config.beside:
         same = dataclasses.replace(config, rounds=rounds)
         folder = out / "beside" / name
         folder.mkdir(parents=True, exist_ok=True)
-        carry_out(_experiment(same, silos, folder, same.build_method(name), workers), progress, name)
+        carry_out(_experiment(same, silos, folder, name, workers), progress, name)
     return out
 
 

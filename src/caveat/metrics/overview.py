@@ -21,8 +21,8 @@ def figures(sums: Tensors) -> dict[str, float]:
     """Means per example, and calibration errors.
 
     An input whose label is no class of the model counts as wrong in `accuracy`, and not at all in the nll, the
-    Brier score and the calibration errors. Where anything was abstained from: `coverage`, the share of inputs
-    that were answered, and `answered_accuracy`, the accuracy among those.
+    Brier score and the calibration errors. `coverage` is the share of inputs that were answered rather than
+    abstained from, and `answered_accuracy` the accuracy among those.
     """
     value = {name: float(t) for name, t in sums.items() if t.ndim == 0}
     n, known, answered = value["examples"], value["known"], value["answered"]
@@ -32,10 +32,9 @@ def figures(sums: Tensors) -> dict[str, float]:
         found |= {"ece": ece(sums), "ece_classwise": ece_classwise(sums)}
     if n:
         found |= {name: value[name] / n for name in ("entropy", "aleatoric", "epistemic")}
-    if answered < n:
         found["coverage"] = answered / n
-        if answered:
-            found["answered_accuracy"] = value["answered_correct"] / answered
+    if answered:
+        found["answered_accuracy"] = value["answered_correct"] / answered
     return found
 
 

@@ -176,13 +176,31 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def stacked_bar(shares: Sequence[float], label: str) -> Markup:
-    """Shares of one, left to right; their numbers stand beside the bar in the page."""
-    drawn, x = [], 0.0
-    for i, share in enumerate(shares):
-        drawn.append(element("rect", x=x, y=0.0, width=200 * share, height=12, class_=f"share{i % 4}"))
-        x += 200 * share
-    return drawing(200, 12, label, *drawn, class_="stack")
+def risk_curve(
+    coverage: Sequence[float], risk: Sequence[float], limit: float | None, policy: Point | None, label: str
+) -> Markup:
+    """Risk over coverage; `limit`, a risk, is a rule across, and `policy`, coverage and risk, a mark."""
+    top = max([*risk, limit or 0.0, policy[1] if policy else 0.0, 0.01])
+    y_ticks = ticks(0.0, top)
+    frame = Frame(46, 10, 418, 220, (0, 1), (0, y_ticks[-1]))
+    shares = [(t, f"{100 * t:g} %") for t in (0, 0.2, 0.4, 0.6, 0.8, 1)]
+    drawn = [polyline([(frame.x(c), frame.y(r)) for c, r in zip(coverage, risk, strict=True)], class_="stroke")]
+    if limit is not None:
+        y = frame.y(limit)
+        drawn += [line((frame.left, y), (frame.right, y), "event"), text(frame.left + 4, y - 5, "promised", "", "note")]
+    if policy:
+        note = element("title", f"{policy[0]:.1%} answered, {policy[1]:.1%} of these wrong")
+        mark = marker(3, frame.x(policy[0]), frame.y(policy[1]), "dot", size=5)
+        drawn.append(element("g", note, mark))
+    return drawing(
+        480,
+        frame.bottom + 38,
+        label,
+        frame.axes(shares, [(t, f"{100 * t:g} %") for t in y_ticks]),
+        text(frame.right, frame.bottom + 31, "answered", "end", "tick"),
+        element("g", *drawn, class_="line mean"),
+        class_="chart",
+    )
 
 
 def sparkline(counts: Sequence[int], names: Sequence[str]) -> Markup:

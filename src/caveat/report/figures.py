@@ -10,8 +10,9 @@ from statistics import fmean
 
 from markupsafe import Markup
 
-from .charts import Event, Line, heat_map, key, line_chart, reliability_diagram, shorten
+from .charts import Event, Line, heat_map, key, line_chart, reliability_diagram, risk_curve, shorten
 from .folder import Run, natural
+from .guarantee import kept
 from .records import Codewords, Reliability, Row, SiloRecord
 from .tables import decimal, percent
 
@@ -105,7 +106,8 @@ def _curve(
             lines.append(Line(name, mean, None, f"beside b{i % 3}", f"mean of {name}: {write(mean[-1][1])} at the end"))
     events = [_event(at, list(silos)) for at, silos in grown.items()]
     better = "higher is better" if metric == "accuracy" else "lower is more certain, right or wrong"
-    caption = f"Each line is one silo's {metric} on its validation samples, drawn by domain; {better}"
+    whose = " with its own model" if {row.model for row in run.curve_rows} == {"local"} else ""
+    caption = f"Each line is one silo's {metric}{whose} on its validation samples, drawn by domain; {better}"
     caption += ", and a vertical rule marks where silos received codewords of their own." if events else "."
     label = f"{title} per round for {len(points)} silos; final values are in the table above"
     return [Figure(title, line_chart(lines, events, label, tick, ceiling), caption)]
@@ -166,6 +168,24 @@ def reliability(run: Run) -> tuple[Figure, list[Figure]] | None:
     if len(silos) == 1:
         return figure, []
     return figure, [_small(silo, bins) for silo, bins in silos]
+
+
+def risk_coverage(run: Run) -> Figure | None:
+    """Errors among the answered inputs over the share that is answered; None where no figures are there."""
+    summary = run.summary
+    if summary is None or summary.risk_coverage is None or len(summary.risk_coverage.risk) < 2:
+        return None
+    curve, test = summary.risk_coverage, kept(summary)
+    policy = (test.answered / test.inputs, test.risk) if test and test.risk is not None else None
+    decided = policy if policy and policy[0] < 1 else None
+    limit = summary.guarantee.risk if summary.guarantee else None
+    label = f"Share of errors over share of answered test inputs, {percent(curve.risk[-1])} when all are answered"
+    caption = "Share of wrong predictions among the test inputs of lowest total uncertainty, all silos pooled, by how "
+    caption += "many of them are answered; the lower it is at the left, the better uncertainty tells errors."
+    if decided:
+        caption += f" The diamond is what decisions made of it: {percent(decided[0])} answered, {percent(decided[1])} "
+        caption += "of these wrong; it need not lie on the curve, since decisions may go by another score or model."
+    return Figure("Errors against answers", risk_curve(curve.coverage, curve.risk, limit, decided, label), caption)
 
 
 def _small(silo: SiloRecord, bins: Reliability) -> Figure:

@@ -8,7 +8,9 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from . import figures, sections
+from .decisions import decisions
 from .folder import Run, read_run
+from .guarantee import promise
 from .tables import decimal, percent
 
 _TEMPLATE = "template.html.j2"
@@ -46,9 +48,11 @@ def render(run: Run) -> str:
         curves=figures.curves(run),
         codebook=figures.codebook(run),
         reliability=figures.reliability(run),
+        temperatures=sections.temperatures(run),
         milestone_table=sections.milestone_table(run),
         gallery=sections.within_budget(run.gallery),
-        model_table=sections.model_table(run),
-        decision_table=sections.decision_table(run),
+        decisions=decisions(run),
+        promise=promise(run),
+        risk_coverage=figures.risk_coverage(run),
         cost_table=sections.cost_table(run),
     )

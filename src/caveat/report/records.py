@@ -11,6 +11,12 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 SCHEMA = 1
+INSIDE = "ind"
+"""The stream of what a silo knows: its test split."""
+NOBODY = "ood_global"
+"""The stream of what nobody in the federation knows, so that no answer is right."""
+ORACLE = "oracle"
+"""The name, among models, of the best choice between two that there could be."""
 
 
 def _finite(value: object) -> object:
@@ -43,6 +49,18 @@ class Metrics(Record):
     epistemic: Figure = None
     auroc_error: Figure = None
     augrc: Figure = None
+    coverage: Figure = None  # share of inputs that were answered; absent in older runs, as is the next
+    answered_accuracy: Figure = None
+
+    @property
+    def answered(self) -> float | None:
+        """The share of inputs that were answered."""
+        return self.coverage if self.coverage is not None or self.accuracy is None else 1.0
+
+    @property
+    def accuracy_answered(self) -> float | None:
+        """The accuracy among these; None where there are none."""
+        return self.answered_accuracy if self.coverage is not None else self.accuracy
 
     @property
     def ece_above_chance(self) -> bool:
@@ -78,6 +96,68 @@ class Reliability(Record):
         )
 
 
+class ModelRecord(Record):
+    """Figures over silos."""
+
+    mean: Metrics = Metrics()
+    worst: Metrics = Metrics()
+    pooled: Metrics = Metrics()
+
+
+class Separation(Record):
+    """How well a score tells inputs that a silo does not know from those that it does."""
+
+    auroc: Figure = None
+    auroc_tolerance: Figure = None
+    fpr95: Figure = None
+
+
+class Stream(Record):
+    """What came of one kind of test inputs, over the silos that have any."""
+
+    silos: int | None = None
+    examples: int | None = None
+    models: dict[str, ModelRecord] = {}
+    decisions: dict[str, float] = {}
+    oracle: Metrics | None = None
+    right: dict[str, dict[str, int]] = {}  # who was right: what was decided, in counts
+    outside: dict[str, dict[str, Separation]] = {}  # by model and score
+
+    @property
+    def chosen(self) -> ModelRecord:
+        """The first model: what silos predict, be it a choice between two or all there is."""
+        return next(iter(self.models.values()), ModelRecord())
+
+
+class SiloStream(Record):
+    decisions: dict[str, float] = {}
+
+
+class Guarantee(Record):
+    """What is promised of the inputs that are answered, from counts of the calibration splits."""
+
+    statement: str
+    guaranteed: bool
+    risk: float
+    confidence: float
+    answered: int
+    errors: int
+    total: int
+
+
+class Selective(Record):
+    """A risk-coverage curve: the share of errors among the answered inputs, over the share that is answered."""
+
+    coverage: list[float]
+    risk: list[float]
+
+    @model_validator(mode="after")
+    def _same_points(self) -> Selective:
+        if len(self.coverage) != len(self.risk):
+            raise ValueError("coverage and risk must have the same number of points")
+        return self
+
+
 class SiloRecord(Record):
     name: str
     domain: str = ""
@@ -92,15 +172,12 @@ class SiloRecord(Record):
     reliability: Reliability | None = None
     codeword_use: list[int] | None = None
     decisions: dict[str, float] | None = None
+    streams: dict[str, SiloStream] = {}
 
 
 class Worst(Record):
     silo: str
     accuracy: Figure = None
-
-
-class ModelRecord(Record):
-    mean: Metrics = Metrics()
 
 
 class Traffic(Record):
@@ -123,8 +200,21 @@ class Summary(Record):
     pooled: Metrics = Metrics()
     models: dict[str, ModelRecord] = {}
     decisions: dict[str, float] | None = None
+    streams: dict[str, Stream] = {}
+    guarantee: Guarantee | None = None
+    temperature: dict[str, float] = {}
+    risk_coverage: Selective | None = None
     traffic: Traffic | None = None
     seconds: dict[str, float] = {}
+
+    @property
+    def tested(self) -> dict[str, Stream]:
+        """By stream of test inputs, what came of it: of the test split alone where the run has no others."""
+        models = {name: model for name, model in self.models.items() if name != ORACLE}
+        if self.streams or not models:
+            return self.streams
+        oracle = self.models[ORACLE].mean if ORACLE in self.models else None
+        return {INSIDE: Stream(models=models, decisions=self.decisions or {}, oracle=oracle)}
 
     @model_validator(mode="after")
     def _known_schema(self) -> Summary:

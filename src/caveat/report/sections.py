@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from .charts import sparkline, stacked_bar
+from .charts import sparkline
 from .folder import Run
 from .records import Gallery, Metrics, SiloRecord
 from .tables import decimal, metric_column, percent
@@ -48,11 +48,16 @@ def table(columns: Sequence[Column]) -> Table:
     return Table([column for column in columns if any(cell.text for cell in column.cells)])
 
 
-_METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
-    ("accuracy", "accuracy", percent, "share of right predictions"),
+METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
+    ("accuracy", "accuracy", percent, "share of right predictions, those that were abstained from included"),
     ("entropy", "entropy", decimal, "mean total uncertainty of a prediction, in nats"),
-    ("aleatoric", "aleatoric", decimal, "the part of the entropy that lies in the data, in nats"),
-    ("epistemic", "epistemic", decimal, "the part of the entropy that lies in the model, in nats"),
+    ("aleatoric", "aleatoric", decimal, "what lies in the data, however well a model knows them, in nats"),
+    (
+        "epistemic",
+        "epistemic",
+        decimal,
+        "what the model does not know (mutual information, corrected for few samples), in nats",
+    ),
     ("nll", "NLL", decimal, "negative log-likelihood, in nats; lower is better"),
     ("brier", "Brier", decimal, "squared distance of probabilities and outcome; lower is better"),
     ("auroc_error", "AUROC error", decimal, "how well uncertainty tells errors from hits; 0.5 is chance, 1 is best"),
@@ -69,12 +74,12 @@ def silo_table(run: Run) -> Table | None:
     worst = run.worst.silo if run.worst else ""
     metrics = [
         Column(header, [Cell(write(value)) for value in metric_column(run, names, metric)], help)
-        for metric, header, write, help in _METRICS
+        for metric, header, write, help in METRICS
     ]
     others = [
         Column(f"{name} {header}", [Cell(write(value)) for value in metric_column(other, names, metric)], help)
         for name, other in run.comparable.items()
-        for metric, header, write, help in _METRICS[:2]
+        for metric, header, write, help in METRICS[:2]
     ]
     columns = [
         Column("silo", [*map(Cell, names), Cell("mean"), Cell(f"worst {worst}".rstrip())], words=True),
@@ -152,6 +157,12 @@ def method_table(run: Run) -> Table | None:
     )
 
 
+def temperatures(run: Run) -> str:
+    """In words; empty for a run without temperature scaling."""
+    found = run.summary.temperature if run.summary else {}
+    return ", ".join(f"{value:.3g} for the {name} model" for name, value in found.items())
+
+
 def milestone_table(run: Run) -> Table | None:
     """One row per milestone, one column per number that any of them has."""
     milestones = run.summary.milestones if run.summary else []
@@ -170,40 +181,6 @@ def _number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.0f}" if value == int(value) and abs(value) >= 1 else f"{value:.4g}"
-
-
-def model_table(run: Run) -> Table | None:
-    """Local, global and switched model beside each other; None if there is nothing to choose from."""
-    models = run.summary.models if run.summary else {}
-    if len(models) < 2:  # one model's figures are the mean row of the silos
-        return None
-    columns = [Column("model", [Cell(name) for name in models], words=True)]
-    ece = ("ece", "ECE", decimal, "expected calibration error")
-    for metric, header, write, help in (*_METRICS, ece):
-        columns.append(Column(header, [Cell(write(getattr(m.mean, metric))) for m in models.values()], help))
-    return table(columns)
-
-
-def decision_table(run: Run) -> Table | None:
-    """Shares of test inputs per decision, all silos first; None if every input was decided alike."""
-    overall = run.summary.decisions if run.summary else None
-    shares = [("all silos", overall), *((silo.name, silo.decisions) for silo in run.silos)]
-    known = [(name, share) for name, share in shares if share]
-    kinds = list(dict.fromkeys(kind for _, shares in known for kind, share in shares.items() if share))
-    if len(kinds) < 2:
-        return None
-    bars = [stacked_bar([share.get(kind, 0.0) for kind in kinds], _told(name, share)) for name, share in known]
-    return table(
-        [
-            Column("silo", [Cell(name) for name, _ in known], words=True),
-            Column(" / ".join(kinds), [Cell(bar) for bar in bars], words=True),
-            *(Column(kind, [Cell(percent(share.get(kind))) for _, share in known]) for kind in kinds),
-        ]
-    )
-
-
-def _told(name: str, shares: dict[str, float]) -> str:
-    return f"{name}: " + ", ".join(f"{kind} {percent(share)}" for kind, share in shares.items())
 
 
 def cost_table(run: Run) -> Table | None:

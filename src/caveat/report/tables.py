@@ -11,6 +11,7 @@ from rich.text import Text
 
 from .folder import Run
 from .records import Metrics, SiloRecord
+from .streams import abstains, accuracy, accuracy_answered, models, streams
 
 Cells = tuple[str, ...]
 
@@ -45,6 +46,28 @@ def result_table(run: Run) -> Table:
 def _title(run: Run) -> Text:
     state = "" if run.complete else f", unfinished after round {run.rounds_run}: figures of {run.split}"
     return Text(f"{run.title}, {len(run.silos)} silos{state}")
+
+
+def model_table(run: Run) -> Table | None:
+    """The accuracy of every model per stream of test inputs, then how many were abstained from and what that spared.
+
+    None where there was nothing to decide. Accuracies are means over silos, the last two rows are of all inputs.
+    """
+    tested = streams(run)
+    if not tested:
+        return None
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0)
+    table.add_column(Text("accuracy on test inputs"))
+    for name in tested:
+        table.add_column(Text(name), justify="right")
+    rows = {model: [accuracy(*each, model) for each in tested.items()] for model in models(tested)}
+    last = len(rows) - 1
+    if abstains(tested):
+        rows["of those answered"] = [accuracy_answered(*each) for each in tested.items()]
+        rows["abstained from"] = [stream.decisions.get("abstain") for stream in tested.values()]
+    for i, (header, values) in enumerate(rows.items()):
+        table.add_row(Text(header), *(Text(percent(value) or "-") for value in values), end_section=i == last)
+    return table
 
 
 def _columns(run: Run) -> list[tuple[str, Cells]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -54,6 +55,14 @@ class Uncertainty:
                     f"uncertainty.{key} = {value!r} is ignored by policy {self.policy!r}; it belongs to "
                     + " and ".join(map(repr, owners))
                 )
+
+    def fitting(self, method: Method) -> Uncertainty:
+        """The same for a method beside the configured one: without the keys that mean nothing to it."""
+        policy = self.policy or method.policy
+        strange = {key: None for key, owners in OWNERS.items() if policy not in owners}
+        if self.score not in method.scores:
+            strange["score"] = None
+        return replace(self, **strange)  # type: ignore[arg-type]
 
     def around(self, method: Method) -> Method:
         """The method with calibration and decisions around it. Raises ConfigurationError for what does not fit."""
