@@ -127,7 +127,8 @@ def test_an_input_of_no_class_is_wrong_and_has_no_likelihood() -> None:
 def test_where_no_label_is_a_class_there_is_no_calibration() -> None:
     p, y = predictions(20)
     sums = measure(p, torch.full_like(y, -1))
-    assert figures(sums).keys() == {"accuracy", "entropy", "aleatoric", "epistemic"}
+    uncertain = {"entropy", "aleatoric", "epistemic"}
+    assert figures(sums).keys() == {"accuracy", "coverage", "answered_accuracy", *uncertain}
     assert figures(sums)["accuracy"] == 0
     assert ece_null(sums) == {}
 

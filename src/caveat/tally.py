@@ -29,7 +29,8 @@ def by_model(method: Method, payload: Payload, stream: str = INSIDE) -> dict[str
     if f"{prefix}sums" not in payload:
         return {}
     others = {name: payload[prefix + name] for name in BOTH if prefix + name in payload}
-    return {SWITCH if others else method.models[-1].name.lower(): payload[f"{prefix}sums"], **others}
+    # Of two models the federation's is there first; the silo's own may come after the last round.
+    return {SWITCH if others else method.models[0].name.lower(): payload[f"{prefix}sums"], **others}
 
 
 def of_streams(method: Method, payloads: Mapping[SiloId, Payload]) -> dict[str, dict[str, Any]]:
