@@ -55,7 +55,7 @@ METHODS: list[Method] = [
     FedPN(rounds=4, training=ADAM, layers=4, personal_epochs=2),
     FedPN(
         rounds=4, training=ADAM, layers=4, personal_epochs=2, stop_gradient="embedding", density_trains_encoder=True,
-        normalise=False, entropy=1e-3, density_rounds=1,
+        normalise=False, entropy=1e-3, density_rounds=1, moments=False,
     ),
 ]  # fmt: skip
 WRAPPED: list[Method] = [

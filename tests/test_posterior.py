@@ -12,7 +12,7 @@ from federations import ADAM, Federation
 from torch import Tensor, nn
 
 from caveat.core import Data, Replies, Site, Update
-from caveat.local import Training
+from caveat.local import Moments, Training
 from caveat.methods import FedPN
 from caveat.nn.encoders import Model, Tokens
 from caveat.nn.posterior import LIMIT, Posterior, clamped, log_alpha, log_evidence, uncertain_cross_entropy
@@ -163,7 +163,7 @@ def owner(k: float, counts: list[int]) -> Update:
 
 def test_densities_are_averaged_over_their_owners_and_all_else_over_everyone() -> None:
     replies = Replies({"a": owner(1.0, [10, 0, 0]), "b": owner(4.0, [20, 10, 0])}, population=2)
-    server = {"model": {name: t * 0 - 7 for name, t in replies.updates["a"].payload["model"].items()}}
+    server = {"moments": {}, "model": {name: t * 0 - 7 for name, t in replies.updates["a"].payload["model"].items()}}
     none = Data(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
     model = FedPN().average(server, replies, Site("server", none, none, none, nn.Identity()))["model"]
     torch.testing.assert_close(model["posterior.head.1.bias"], torch.full((3,), (10 * 1 + 30 * 4) / 40))
@@ -171,6 +171,27 @@ def test_densities_are_averaged_over_their_owners_and_all_else_over_everyone() -
         if "flows" in name:
             # By n_kc for the first class, one owner for the second; nobody has the third, which stays.
             assert [row.unique().tolist() for row in tensor] == [[3.0], [4.0], [-7.0]], name
+
+
+def test_adam_goes_on_from_the_moments_it_is_given() -> None:
+    """Two times ten steps with the moments carried over are twenty steps; without them they are not."""
+    torch.manual_seed(0)
+    x, y = torch.randn(10, 4), torch.randint(3, (10,))
+    data = Data(x, y)
+
+    def trained(parts: list[int], carry: bool) -> Tensor:
+        torch.manual_seed(1)
+        module, moments = nn.Linear(4, 3), Moments({})
+        for steps in parts:
+            training = Training(local_steps=steps, batch_size=10, lr=0.01)
+            fit = Site("silo", data, data, data, module)
+            training.fit(
+                fit, lambda x, y: nn.functional.cross_entropy(module(x), y), moments=moments if carry else None
+            )
+        return module.weight.detach()
+
+    torch.testing.assert_close(trained([10, 10], carry=True), trained([20], carry=False))
+    assert not torch.allclose(trained([10, 10], carry=False), trained([20], carry=False))
 
 
 def test_both_answers_take_one_pass_of_the_encoder(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Annotated, Literal
 
@@ -16,6 +16,31 @@ from .settings import STRICT
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A batch of inputs and labels to a scalar."""
+
+
+class Moments:
+    """Adam's running means of gradients and of their squares, carried from one training to the next."""
+
+    NAMES = ("exp_avg", "exp_avg_sq", "step")
+
+    def __init__(self, tensors: Tensors) -> None:
+        self.tensors = tensors
+        """By "exp_avg.PARAMETER" and so on; empty before the first step."""
+
+    def give(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> None:
+        for name, parameter in parameters.items():
+            if f"step.{name}" in self.tensors:
+                optimizer.state[parameter] = {
+                    part: torch.empty_like(parameter).copy_(tensor) if tensor.ndim else tensor.clone()
+                    for part, tensor in ((part, self.tensors[f"{part}.{name}"]) for part in self.NAMES)
+                }
+
+    def take(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> None:
+        self.tensors = {
+            f"{part}.{name}": state[part].detach().clone(memory_format=torch.contiguous_format)
+            for name, state in ((name, optimizer.state[p]) for name, p in parameters.items() if p in optimizer.state)
+            for part in self.NAMES
+        }
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -57,14 +82,17 @@ class Training:
         loss: Loss,
         correct: Callable[[str, Tensor], Tensor] | None = None,
         frozen: frozenset[str] = frozenset(),
+        moments: Moments | None = None,
     ) -> int:
         """Minimise `loss` over the site's training data in its workspace; return the number of steps.
 
         `correct` maps a parameter's name and gradient to the gradient that the optimiser sees; parameters
-        named in `frozen` stay as they are.
+        named in `frozen` stay as they are. `moments` are what Adam starts from, and what it ends with.
         """
         parameters = {name: p for name, p in site.module.named_parameters() if name not in frozen}
         optimizer = self._optimizer(list(parameters.values()), self.rate(site))
+        if moments is not None:
+            moments.give(optimizer, parameters)
         site.module.train()
         steps = 0
         for batch in self.batches(site.examples):
@@ -76,6 +104,8 @@ class Training:
                         p.grad = correct(name, p.grad)
             optimizer.step()
             steps += 1
+        if moments is not None:
+            moments.take(optimizer, parameters)
         return steps
 
     def rate(self, site: Site) -> float:

@@ -8,7 +8,8 @@ answers is a matter of `caveat.wrappers.switched`.
 Where paper and released code differ: the encoder is averaged too (code; Algorithm 1 forgets it), all by n_k, a
 class's density over the silos that have the class, by n_kc; in training the density is that of the true class
 (code), in prediction the mixture of classes, by the silo's shares or uniform (both). The gradient that eq. 8 stops is
-the one to the densities' parameters (code); to stop it before the embedding too is an option.
+the one to the densities' parameters (code); to stop it before the embedding too is an option. Adam's moments are
+averaged and sent along like the model (code; the paper has SGD): silos of two or three classes stay together by it.
 Ours: embeddings are normalised. Without that, -log p(z) is lowered by shrinking all embeddings to a point, and with a
 learning rate of 0.003 it is (31 % accuracy after 15 rounds of MNIST). The densities alone move by it, unless wanted.
 """
@@ -24,7 +25,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..core import Answers, Data, Method, Payload, Replies, Round, Site, State, Tensors, Update
-from ..local import Loss, Training, in_batches, load, reset, snapshot
+from ..local import Loss, Moments, Training, in_batches, load, reset, snapshot
 from ..nn.encoders import Model
 from ..nn.posterior import (
     Posterior,
@@ -67,6 +68,9 @@ class FedPN(Method):
     """Whether -log p(z) moves the encoder too (released code), or the densities alone."""
     density_rounds: Annotated[int, Field(ge=0)] = 0
     """Rounds after those, in which the densities alone are trained, as in NatPN; paper: none."""
+    moments: bool = True
+    """With adam: start a round from the mean of the silos' moments (released code), so that silos with other classes
+    do not drift apart, or afresh."""
     normalise: bool = True
     """Normalise each embedding, or take it as it is (paper)."""
     personal_epochs: Annotated[int, Field(gt=0)] = 10
@@ -79,11 +83,11 @@ class FedPN(Method):
         return PosteriorNetwork(model, self.layers, self.normalise)
 
     def init_server(self, site: Site) -> State:
-        return {"model": snapshot(site.module)}
+        return {"model": snapshot(site.module), "moments": {}}
 
     def schedule(self) -> Iterable[Round]:
         for _ in range(self.rounds):
-            yield Round(self.broadcast, self.train, self.average)
+            yield Round(self.resume, self.train, self.average)
         for _ in range(self.density_rounds):
             yield Round(self.broadcast, self.train_densities, self.average, trains=False)
         yield Round(self.broadcast, self.personalise, everyone=True, trains=False)
@@ -93,10 +97,18 @@ class FedPN(Method):
 
     # Stage one: everything is federated.
 
+    def resume(self, server: State) -> Payload:
+        return self.broadcast(server) | {"moments": server["moments"]}
+
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         network = self.network(down, site)
-        self.training.fit(site, self.objective(network.posterior, network.encoder))
-        return self.update(snapshot(network), network, site), state
+        shared = self.moments and self.training.optimizer == "adam"
+        moments = Moments(down["moments"]) if shared else None
+        self.training.fit(site, self.objective(network.posterior, network.encoder), moments=moments)
+        update = self.update(snapshot(network), network, site)
+        if moments is not None:
+            update.payload["moments"] = moments.tensors
+        return update, state
 
     def train_densities(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         network = self.network(down, site)
@@ -144,16 +156,25 @@ class FedPN(Method):
         return flows.log_prob_of(learning, y), flows.log_prob_of(z, y)
 
     def average(self, server: State, replies: Replies, site: Site) -> State:
-        model = server["model"] | replies.mean("model")
+        averaged = {"model": self.owned(server, replies, "model", DENSITIES)}
+        if all("moments" in update.payload for update in replies.updates.values()):
+            averaged["moments"] = self.owned(server, replies, "moments", DENSITIES)
+        return server | averaged
+
+    def owned(self, server: State, replies: Replies, group: str, densities: str) -> Tensors:
+        """The mean of a group over silos, of the densities' tensors over the silos that own the class."""
+        found = server[group] | replies.mean(group)
         examples = replies.stack("classes", "examples").double()
-        for name in [name for name in model if name.startswith(DENSITIES)]:
+        for name, mean in found.items():
+            if densities not in name or not mean.ndim:
+                continue
             # A silo without a class has nothing to say about its density: its copy has not moved.
-            of_silos = replies.stack("model", name).double()
+            of_silos = replies.stack(group, name).double()
             weight = examples.view(*examples.shape, *[1] * (of_silos.ndim - 2))
             owners = (weight * of_silos).sum(0) / weight.sum(0).clamp_min(1)
-            kept = server["model"][name]
-            model[name] = torch.where(weight.sum(0) > 0, owners.to(kept.dtype), kept)
-        return server | {"model": model}
+            kept = server[group].get(name, mean)
+            found[name] = torch.where(weight.sum(0) > 0, owners.to(mean.dtype), kept)
+        return found
 
     # Stage two: a head and densities of the silo's own.
 
