@@ -88,6 +88,33 @@ def decided_run(folder: Path, guaranteed: bool = True) -> Path:
     return folder
 
 
+def quadrant_run(folder: Path) -> Path:
+    """The same with quadrants, log-evidence in steps of 10 nats, and a gallery with examples of three quadrants."""
+    decided_run(folder)
+    content = json.loads((folder / "summary.json").read_text())
+    counts = {"ind": (140, 2, 40, 18), "ood_local": (20, 0, 120, 60), "ood_global": (4, 1, 36, 159)}
+    for name, found in counts.items():
+        quadrants = ("local_sure", "local_unsure", "global_sure", "global_unsure")
+        content["streams"][name]["quadrants"] = dict(zip(quadrants, found, strict=True))
+    models = {name: content["streams"][name]["models"] for name in counts}
+    models["ind"]["local"]["log_evidence"] = {"from": [0.0, 10.0, 20.0], "count": [50.0, 100.0, 50.0]}
+    models["ood_local"]["local"]["log_evidence"] = {"from": [-30.0, 0.0], "count": [150.0, 50.0]}
+    models["ood_global"]["local"]["log_evidence"] = {"from": [-50000.0, -10.0], "count": [180.0, 20.0]}
+    models["ind"]["global"]["log_evidence"] = {"from": [0.0], "count": [200.0]}
+    models["ood_global"]["global"]["log_evidence"] = {"from": [0.0], "count": [200.0]}
+    write_json(folder / "summary.json", content)
+    image = picture(np.random.default_rng(0))
+    item = {"image": image, "label": 1, "predicted": 1, "probability": 0.9, "decision": "local"}
+    cells = [("ind", "local", False, 1), ("ood_global", "global", True, -1), ("ood_local", "global", False, 0)]
+    quadrant = [
+        {"stream": stream, "model": model, "abstained": abstained, "items": [item | {"label": label}] * 3}
+        for stream, model, abstained, label in cells
+    ]
+    silos = [{"name": name, "certain": [item], "uncertain": [item], "quadrants": quadrant} for name in "ab"]
+    write_json(folder / "gallery.json", {"classes": ["ill", "well"], "silos": silos})
+    return folder
+
+
 def stream(
     examples: int, accuracies: dict[str, float], oracle: float, shares: tuple[float, float, float], answered: float
 ) -> dict[str, Any]:

@@ -61,7 +61,7 @@ METHODS: list[Method] = [
 WRAPPED: list[Method] = [
     Switched(FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2), score="dirichlet_entropy", outliers=0.3),
     Switched(Tempered(FedAvg(rounds=2, training=ADAM)), abstain=0.3),
-    Guaranteed(Tempered(FedBABU(rounds=2, training=FAST, fine_tune_epochs=2)), risk=0.5, confidence=0.6),
+    Guaranteed(FedBABU(rounds=2, training=FAST, fine_tune_epochs=2), risk=0.5, confidence=0.6),
 ]
 """Methods with calibration and decisions around them."""
 

@@ -14,7 +14,8 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from caveat.core import Answers, ConfigurationError, Data, Method, Payload, Replies, Round, Site, State, Update
-from caveat.methods import FedAvg, FedBABU
+from caveat.methods import FedAvg, FedBABU, FedPN
+from caveat.metrics import measure
 from caveat.prediction import Decision, Prediction
 from caveat.wrappers.guaranteed import Guaranteed
 from caveat.wrappers.switched import Switched, choose
@@ -97,13 +98,54 @@ def test_before_thresholds_are_set_the_silos_own_model_answers() -> None:
 
 
 def test_too_few_calibration_inputs_bound_nothing() -> None:
-    """ceil((n + 1) 0.9) > n for n < 9: the threshold accepts everything, and says so by being infinite."""
+    """ceil((n + 1) 0.9) > n for n < 9: the threshold accepts everything, as large as a number can be."""
     method = Switched(Told(), outliers=0.1)
     place = site("a", rows(range(8), range(8)))
     _, states = agreed(method, [place])
-    assert states["a"]["decision"]["limit"] == torch.inf
+    assert states["a"]["decision"]["limit"] == torch.finfo(torch.float64).max
     _, states = agreed(method, [site("a", rows(range(9), range(9)))])
     assert states["a"]["decision"]["limit"] == 8
+
+
+@pytest.mark.parametrize("policy", ["switch", "guaranteed"])
+def test_thresholds_that_bound_nothing_pass_through_the_engine(tmp_path: Path, policy: str) -> None:
+    """What a silo keeps must be finite, and so must these."""
+    given = {"outliers": 0.0, "abstain": 0.0} if policy == "switch" else {"risk": 0.9, "confidence": 0.1}
+    method = Uncertainty(policy=policy, **given).around(FedBABU(rounds=1, training=ADAM))  # type: ignore[arg-type]
+    federation = Federation(method, tmp_path)
+    federation.run()
+    for name, state in federation.states().items():
+        place = federation.place.silos[name].site(federation.place.module)
+        prediction = method.predict(method.broadcast(federation.server), state, place, place.validation.x)
+        assert set(prediction.decision.tolist()) == {Decision.LOCAL}, name
+
+
+def test_whose_answer_it_was_is_known_after_abstaining() -> None:
+    method = Switched(Told(), outliers=0.2, abstain=0.5, ambiguous=1.0)
+    place = site("a", rows(range(1, 10), range(1, 10)))
+    server, states = agreed(method, [place])
+    answers = Told().answer({}, {}, place, rows([1.0, 1.0, 9.0, 9.0], [1.0, 1.0, 1.0, 9.0]))
+    answers[Decision.LOCAL].uncertainty["aleatoric"] = torch.tensor([0.0, 2.0, 0.0, 0.0], dtype=torch.float64)
+    prediction = method.decide(method.broadcast(server), states["a"], answers)
+    local, federation, nobody = Decision.LOCAL, Decision.GLOBAL, Decision.ABSTAIN
+    assert prediction.decision.tolist() == [local, nobody, federation, nobody]
+    assert prediction.answerer.tolist() == [local, local, federation, federation]
+    assert measure(prediction, torch.tensor([1, 1, 2, 2]))["quadrants"].tolist() == [[1, 1], [1, 1]]
+
+
+def test_nothing_is_promised_about_a_silo_that_was_not_counted() -> None:
+    method = Guaranteed(Told(), risk=0.5)
+    sites = guarantee_sites(400, seed=0)
+    server, _ = agreed(method, sites)
+    prediction = method.predict(method.broadcast(server), {}, sites[0], sites[0].calibration.x)
+    assert set(prediction.decision.tolist()) == {Decision.ABSTAIN}
+
+
+def test_a_guarantee_is_not_tested_on_labels_that_a_temperature_was_fitted_on() -> None:
+    asked = Uncertainty(policy="guaranteed", temperature=True)
+    with pytest.raises(ConfigurationError, match="fitted on the very labels"):
+        asked.around(FedAvg())
+    asked.around(FedPN())
 
 
 def test_a_silo_without_a_threshold_asks_the_federation() -> None:
@@ -144,7 +186,7 @@ def test_one_model_answers_or_abstains() -> None:
 @pytest.mark.parametrize("policy", ["switch", "guaranteed"])
 def test_decisions_around_any_method_leave_its_training_alone(tmp_path: Path, policy: str) -> None:
     for method in (FedAvg(rounds=2, training=ADAM), FedBABU(rounds=2, training=ADAM)):
-        around = Uncertainty(policy=policy, temperature=True).around(method)  # type: ignore[arg-type]
+        around = Uncertainty(policy=policy, temperature=policy == "switch").around(method)  # type: ignore[arg-type]
         bare = Federation(method, tmp_path / f"{method.name}-bare")
         full = Federation(around, tmp_path / f"{method.name}-{policy}")
         bare.run()

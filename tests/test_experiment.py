@@ -77,7 +77,9 @@ def test_method_beside_has_as_many_rounds_of_training(whole: Path) -> None:
 def test_rows_are_one_per_round_split_and_silo(whole: Path) -> None:
     rows = [json.loads(line) for line in (whole / "rounds.jsonl").read_text().splitlines()]
     keys = [(row["round"], row["phase"], row["split"], row["silo"], row["model"]) for row in rows]
-    assert len(keys) == len(set(keys)) == 6 * 6 + 6
+    # The final model once more on both splits: silos scored themselves after the last evaluation.
+    assert len(keys) == len(set(keys)) == 6 * 6 + 6 + 6
+    assert {row["split"] for row in rows if row["phase"] == "final"} == {"validation", "test"}
     assert {row["split"] for row in rows if row["round"] < 6} == {"validation"}
     assert sum(row["split"] == "test" for row in rows) == 6
 

@@ -15,8 +15,9 @@ from caveat.core import Data, Replies, Site, Update
 from caveat.local import Moments, Training
 from caveat.methods import FedPN
 from caveat.nn.encoders import Model, Tokens
-from caveat.nn.posterior import LIMIT, Posterior, clamped, log_alpha, log_evidence, uncertain_cross_entropy
+from caveat.nn.posterior import LEAST, MOST, Posterior, clamped, log_alpha, log_evidence, uncertain_cross_entropy
 from caveat.nn.radial import NEAREST, RadialFlows
+from caveat.prediction import Prediction
 
 
 def flows(classes: int = 3, features: int = 4, layers: int = 5, scale: float = 1.0) -> RadialFlows:
@@ -133,10 +134,17 @@ def test_much_evidence_leaves_the_cross_entropy_and_none_leaves_chance() -> None
 def test_a_clamped_log_evidence_keeps_its_gradient() -> None:
     evidence = torch.tensor([-1e3, 0.0, 1e3], requires_grad=True)
     limited = clamped(evidence)
-    assert limited.tolist() == [-LIMIT, 0, LIMIT]
+    assert limited.tolist() == [LEAST, 0, MOST]
     limited.sum().backward()
     assert evidence.grad is not None
     assert evidence.grad.tolist() == [1, 1, 1]
+
+
+def test_the_least_evidence_leaves_a_label() -> None:
+    probs = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64)
+    prediction = Prediction.from_dirichlet(log_alpha(probs.log(), torch.tensor([-1e6], dtype=torch.float64)))
+    assert prediction.label.tolist() == [1]
+    torch.testing.assert_close(prediction.probs, torch.full((1, 3), 1 / 3, dtype=torch.float64))
 
 
 def posterior(classes: int = 3) -> Posterior:
@@ -266,8 +274,8 @@ def middle(classes: int, method: FedPN) -> float:
 
 def test_random_labels_lower_the_density_under_the_original_loss_and_not_under_equation_8() -> None:
     """Figure 2 of the paper: the true log-density in the middle is ln(1 / 3) - ln(2 pi 0.01) = 1.67 for any K."""
-    corrected = [middle(k, FedPN(normalise=False, layers=8)) for k in (3, 200)]
-    original = [middle(k, FedPN(normalise=False, layers=8, stop_gradient="none", gamma=0)) for k in (3, 200)]
+    corrected = [middle(k, FedPN(normalise=False, layers=8, floor=-50)) for k in (3, 200)]
+    original = [middle(k, FedPN(normalise=False, layers=8, floor=-50, stop_gradient="none", gamma=0)) for k in (3, 200)]
     assert corrected[1] > corrected[0] - 0.5
     assert original[1] < original[0] - 1.5
     assert corrected[1] == pytest.approx(1.67, abs=1)

@@ -332,3 +332,15 @@ def test_quantile_rounds_no_level_up() -> None:
     values = torch.arange(99.0) * 10
     counts = grid.histogram("x", values)
     assert grid.quantile("x", counts, 0.07) == float(grid.edges("x")[1:][grid.bins("x", values[6:7])])
+
+
+@pytest.mark.parametrize("score", ["vacuity", "epistemic"])
+def test_scores_that_differ_by_orders_of_magnitude_far_below_one_are_told_apart(score: str) -> None:
+    """Evidence of e^42 and e^28 leaves a vacuity of 1e-17 and 1e-11."""
+    known, unknown = (10 * torch.exp(-torch.linspace(low, low + 4, 200, dtype=torch.float64)) for low in (40, 26))
+    sums = [
+        {f"score.{score}": torch.stack([grid.histogram(score, s), torch.zeros(grid.BINS)])} for s in (known, unknown)
+    ]
+    assert outside(*sums, score)["auroc"] == 1
+    limit = grid.quantile(score, grid.histogram(score, known), 0.95)
+    assert float(known.quantile(0.95)) <= limit < float(unknown.min())

@@ -50,6 +50,7 @@ class Keeper:
         if done.step.trains and done.number % self.experiment.evaluation.every == 0:
             for split in self.experiment.evaluation.splits:
                 metrics = self._evaluate(done.t, done.number, phase, split, server)[0]
+            self.books.measured = done.t
         self._lap("evaluate")
         milestone = self.experiment.complete.milestone(server)
         known = {k: v for k, v in (self.books.milestones or [{}])[-1].items() if k != "round"}
@@ -66,8 +67,8 @@ class Keeper:
         t, number = self.books.last, self.books.number
         final: dict[str, Any] = {}
         for split in SPLITS:
-            fresh = split not in self.experiment.evaluation.splits or number % self.experiment.evaluation.every
-            final[split] = self._evaluate(t, number, "final", split, server, write=bool(fresh))[1]
+            known = split in self.experiment.evaluation.splits and self.books.measured == t
+            final[split] = self._evaluate(t, number, "final", split, server, write=not known)[1]
         self._lap("evaluate")
         folder, method = self.experiment.folder, self.experiment.method
         (folder / "model").mkdir(exist_ok=True)

@@ -39,6 +39,7 @@ class Prediction:
     decision: Tensor  # (N,) int64 of Decision
     log_evidence: Tensor | None = None  # (N,) float64 where the method has one; rank by it
     sets: Tensor | None = None  # (N, C) bool, after conformal calibration
+    source: Tensor | None = None  # (N,) int64 of Decision, where it is not what `decision` says: see `answerer`
 
     @classmethod
     def from_samples(cls, samples: Tensor, decision: Decision | Tensor = Decision.GLOBAL) -> Prediction:
@@ -81,6 +82,13 @@ class Prediction:
     def label(self) -> Tensor:
         """(N,) the most probable class."""
         return self.probs.argmax(-1)
+
+    @property
+    def answerer(self) -> Tensor:
+        """(N,) int64 of Decision, LOCAL or GLOBAL: whose model the label is of, abstained from or not."""
+        if self.source is not None:
+            return self.source
+        return torch.where(self.decision == Decision.ABSTAIN, int(Decision.GLOBAL), self.decision)
 
     @property
     def total(self) -> Tensor:
@@ -147,6 +155,7 @@ class Prediction:
             torch.where(mask, self.decision, other.decision),
             _choose(mask, self.log_evidence, other.log_evidence),
             _choose(mask[:, None], self.sets, other.sets),
+            torch.where(mask, self.answerer, other.answerer),
         )
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from . import metrics
 from ._version import __version__
-from .core import Method, Payload, Silo, SiloId, State
+from .core import Data, Method, Payload, Silo, SiloId, State
 from .data import Silos
 from .loop import Done
 from .prediction import Decision, Prediction
@@ -27,6 +27,8 @@ MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
 """The figures of a domain."""
 SHOWN = 6
 """Most and least certain inputs per silo in the gallery."""
+EXAMPLES = 3
+"""Inputs per stream and quadrant in the gallery."""
 GALLERIES = 20
 """Silos with a gallery at most, so that a report of many silos stays readable."""
 
@@ -39,6 +41,8 @@ class Books:
     """Rounds of training so far."""
     last: int = -1
     """The schedule's position of the last round carried out."""
+    measured: int = -1
+    """The schedule's position of the last round after which silos were evaluated."""
     rows: int = 0
     """Bytes of rounds.jsonl that belong to completed rounds."""
     traffic: list[dict[str, Any]] = field(default_factory=list)
@@ -96,6 +100,7 @@ def summarise(experiment: Experiment, books: Books, test: Mapping[SiloId, Payloa
         "risk_coverage": metrics.risk_coverage(pooled, "total"),
         "models": inside["models"] | ({"oracle": {"mean": inside["oracle"]}} if "oracle" in inside else {}),
         "decisions": inside["decisions"],
+        "quadrants": inside["quadrants"],
         **({"streams": streams} if len(streams) > 1 else {}),
         **experiment.complete.outcome(server),
         "milestones": books.milestones,
@@ -143,26 +148,45 @@ def _domains(silos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def gallery(silos: Silos, predictor: Callable[[SiloId], Callable[[torch.Tensor], Prediction]]) -> dict[str, Any]:
-    """The most and the least certain test inputs of every silo. A silo's own business: it never leaves a silo."""
+    """The most and the least certain test inputs of every silo, and some of every stream and quadrant: whose answer it
+    is, and whether it was abstained from. A silo's own business: it never leaves a silo.
+    """
     shown = []
     for silo in silos[:GALLERIES]:
-        prediction = predictor(silo.name)(silo.test.x)
+        predict = predictor(silo.name)
+        prediction = predict(silo.test.x)
         order = prediction.total.argsort(stable=True).tolist()
         ends = {"certain": order[:SHOWN], "uncertain": order[::-1][:SHOWN]}
-        items = {end: [_item(silos, silo, prediction, i) for i in chosen] for end, chosen in ends.items()}
-        shown.append({"name": silo.name, "domain": silo.domain, **items})
+        items = {end: [_item(silos, silo.test, prediction, i) for i in chosen] for end, chosen in ends.items()}
+        streams = {INSIDE: (silo.test, prediction)} | {n: (d, predict(d.x)) for n, d in silo.streams.items()}
+        shown.append({"name": silo.name, "domain": silo.domain, **items, "quadrants": _quadrants(silos, streams)})
     return {"classes": list(silos.classes), "silos": shown}
 
 
-def _item(silos: Silos, silo: Silo, prediction: Prediction, i: int) -> dict[str, Any]:
+def _quadrants(silos: Silos, streams: Mapping[str, tuple[Data, Prediction]]) -> list[dict[str, Any]]:
+    """The first inputs of each quadrant of each stream; nothing where every input is answered by one model."""
+    cells: dict[tuple[str, str, int, bool], list[dict[str, Any]]] = {}
+    for stream, (data, prediction) in streams.items():
+        for i in range(len(prediction)):
+            whose, abstained = int(prediction.answerer[i]), bool(prediction.decision[i] == Decision.ABSTAIN)
+            found = cells.setdefault((stream, Decision(whose).name.lower(), whose, abstained), [])
+            if len(found) < EXAMPLES:
+                found.append(_item(silos, data, prediction, i))
+    if len({key[2:] for key in cells}) < 2:
+        return []
+    return [{"stream": stream, "model": model, "abstained": abstained, "items": items}
+            for (stream, model, _, abstained), items in sorted(cells.items())]  # fmt: skip
+
+
+def _item(silos: Silos, data: Data, prediction: Prediction, i: int) -> dict[str, Any]:
     item = {
-        "label": int(silo.test.y[i]),
+        "label": int(data.y[i]),
         "predicted": int(prediction.label[i]),
         "probability": float(prediction.probs[i].max()),
         **{name: float(values[i]) for name, values in prediction.uncertainty.items()},
         "decision": Decision(int(prediction.decision[i])).name.lower(),
     }
-    return {"image": _png(silos, silo.test.x[i]), **item} if silos.images else item
+    return {"image": _png(silos, data.x[i]), **item} if silos.images else item
 
 
 def _png(silos: Silos, x: torch.Tensor) -> str:

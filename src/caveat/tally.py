@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from . import metrics
 from .core import Method, Payload, SiloId, Tensors
 from .prediction import Decision
+from .uncertainty import grid
 
 SWITCH = "switch"
 """The name, among models, of the choice between the local and the global one."""
@@ -18,6 +21,8 @@ INSIDE = "ind"
 MIXED = {"mix": (INSIDE, "ood_local")}
 """Streams that are others together."""
 BOTH = ("local", "global")
+STEP = 10
+"""Nats between the steps in which log-evidence is shown."""
 
 
 def by_model(method: Method, payload: Payload, stream: str = INSIDE) -> dict[str, Tensors]:
@@ -39,12 +44,12 @@ def of_streams(method: Method, payloads: Mapping[SiloId, Payload]) -> dict[str, 
     """
     names = dict.fromkeys((INSIDE, "ood_local", *MIXED, "ood_global"))
     found = {name: {silo: by_model(method, p, name) for silo, p in payloads.items()} for name in names}
-    found = {name: {silo: sums for silo, sums in each.items() if sums} for name, each in found.items()}
+    found = {name: _alike({silo: sums for silo, sums in each.items() if sums}) for name, each in found.items()}
     return {
         name: {
             "silos": len(each),
             **_figures(each),
-            **_chosen(name, [payloads[silo] for silo in each]),
+            **_chosen(name, each, payloads),
             **(_outside(each, found[INSIDE]) if name.startswith("ood") else {}),
         }
         for name, each in found.items()
@@ -52,49 +57,82 @@ def of_streams(method: Method, payloads: Mapping[SiloId, Payload]) -> dict[str, 
     }
 
 
+def _alike(each: Mapping[SiloId, dict[str, Tensors]]) -> dict[SiloId, dict[str, Tensors]]:
+    """Where some silos choose between two models, the only answer of a silo that has one is its choice too."""
+    if not any(SWITCH in sums for sums in each.values()):
+        return dict(each)
+    return {
+        silo: sums if SWITCH in sums else {SWITCH: next(iter(sums.values())), **sums} for silo, sums in each.items()
+    }
+
+
+def _models(each: Mapping[SiloId, Mapping[str, Tensors]]) -> list[str]:
+    return list(dict.fromkeys(model for sums in each.values() for model in sums))
+
+
 def _figures(each: Mapping[SiloId, Mapping[str, Tensors]]) -> dict[str, Any]:
-    first = next(iter(each.values()))
-    models = {}
-    for model in first:
+    models: dict[str, Any] = {}
+    for model in _models(each):
         sums = {silo: found[model] for silo, found in each.items() if model in found}
         pooled = metrics.merge(sums.values())
         models[model] = {
             **metrics.across({silo: metrics.figures(s) | metrics.errors(s) for silo, s in sums.items()}),
             "pooled": metrics.figures(pooled) | metrics.errors(pooled),
+            **({"log_evidence": _coarse(pooled["score.log_evidence"])} if "score.log_evidence" in pooled else {}),
         }
-    headline = metrics.merge(next(iter(found.values())) for found in each.values())
-    return {"examples": int(headline["examples"]), "models": models, "decisions": metrics.decisions(headline)}
+    decided = metrics.merge(next(iter(found.values())) for found in each.values())
+    quadrants = {f"{whose}_{what}": int(decided["quadrants"][i, j]) for i, whose in enumerate(("global", "local"))
+                 for j, what in enumerate(("sure", "unsure"))}  # fmt: skip
+    about = {"decisions": metrics.decisions(decided), "quadrants": quadrants}
+    return {"examples": int(decided["examples"]), "models": models, **about}
+
+
+def _coarse(histogram: Tensor) -> dict[str, list[float]]:
+    """Log-evidence in steps of ten nats, where there is any: lower ends and counts."""
+    middle = -(grid.edges("log_evidence")[:-1] + grid.edges("log_evidence")[1:]) / 2
+    counts: dict[float, float] = {}
+    for value, count in zip(middle.tolist(), histogram.sum(0).tolist(), strict=True):
+        if count and abs(value) < math.inf:
+            step = float(STEP * math.floor(value / STEP))
+            counts[step] = counts.get(step, 0.0) + count
+    return {"from": sorted(counts), "count": [counts[step] for step in sorted(counts)]}
 
 
 def _outside(each: Mapping[SiloId, Mapping[str, Tensors]], inside: Mapping[SiloId, Mapping[str, Tensors]]) -> Any:
-    """Per model and score, how well a silo tells the stream's inputs from those it knows; means over silos."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for model in next(iter(each.values())):
-        scores = [name.removeprefix("score.") for name in next(iter(each.values()))[model] if "score." in name]
+    """Per model and score, how well a silo tells the stream's inputs from those it knows: mean, worst and pooled."""
+    found: dict[str, dict[str, Any]] = {}
+    for model in _models(each):
         silos = [silo for silo in each if model in each[silo] and model in inside[silo]]
-        found[model] = {
-            score: metrics.across(
+        pooled = [metrics.merge(part[silo][model] for silo in silos) for part in (inside, each)]
+        scores = [name.removeprefix("score.") for name in pooled[1] if name.startswith("score.")]
+        found[model] = {}
+        for score in scores:
+            over = metrics.across(
                 {silo: metrics.outside(inside[silo][model], each[silo][model], score) for silo in silos}
-            )["mean"]
-            for score in scores
-        }
+            )
+            more = {"worst": over["worst"], "pooled": metrics.outside(pooled[0], pooled[1], score)}
+            found[model][score] = over["mean"] | more
     return {"outside": found}
 
 
-def _chosen(stream: str, payloads: list[Payload]) -> dict[str, Any]:
+def _chosen(
+    stream: str, each: Mapping[SiloId, Mapping[str, Tensors]], payloads: Mapping[SiloId, Payload]
+) -> dict[str, Any]:
     """How often a choice between two models was possible, which was made, and the accuracy of the best one."""
-    parts = MIXED.get(stream, (stream,))
-    groups = ["choice" if part == INSIDE else f"{part}.choice" for part in parts]
-    counts = [
-        torch.stack([p[group]["right"] for group in groups]).sum(0)
-        for p in payloads
-        if all(group in p for group in groups)
-    ]
+    groups = ["choice" if part == INSIDE else f"{part}.choice" for part in MIXED.get(stream, (stream,))]
+    best, counts = [], []
+    for silo, sums in each.items():
+        if all(group in payloads[silo] for group in groups):
+            right = torch.stack([payloads[silo][group]["right"] for group in groups]).sum(0)
+            counts.append(right)
+            best.append(1 - float(right[0, 0].sum() / right.sum()))
+        else:
+            only = next(iter(sums.values()))
+            best.append(float(only["correct"] / only["examples"]))
     if not counts:
         return {}
     total = torch.stack(counts).sum(0)
     cells = {"neither": total[0, 0], "only_local": total[0, 1], "only_global": total[1, 0], "both": total[1, 1]}
-    best = [1 - float(count[0, 0].sum() / count.sum()) for count in counts]
     return {
         "oracle": {"accuracy": sum(best) / len(best)},
         "right": {

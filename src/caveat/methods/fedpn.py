@@ -10,8 +10,9 @@ class's density over the silos that have the class, by n_kc; in training the den
 (code), in prediction the mixture of classes, by the silo's shares or uniform (both). The gradient that eq. 8 stops is
 the one to the densities' parameters (code); to stop it before the embedding too is an option. Adam's moments are
 averaged and sent along like the model (code; the paper has SGD): silos of two or three classes stay together by it.
-Ours: embeddings are normalised. Without that, -log p(z) is lowered by shrinking all embeddings to a point, and with a
-learning rate of 0.003 it is (31 % accuracy after 15 rounds of MNIST). The densities alone move by it, unless wanted.
+Ours, each with the paper's behaviour as an option: embeddings are normalised, or -log p(z) is lowered by shrinking
+them all to a point; -log p(z) moves the densities alone unless wanted; and an input counts with some evidence in
+training even where the densities have none, or the head would not learn from it (`floor`).
 """
 
 from __future__ import annotations
@@ -64,6 +65,9 @@ class FedPN(Method):
     stop_gradient: Literal["densities", "embedding", "none"] = "densities"
     """What the expected cross-entropy must not move through the evidence: the densities (eq. 8), nor the embedding
     either, or none, which is the loss of NatPN (eq. 6) if gamma is 0."""
+    floor: float = 0.0
+    """Least log-evidence with which an input counts in training: the cross-entropy of one that the densities do not
+    cover yet would teach the head nothing. Paper: none, for instance -50."""
     density_trains_encoder: bool = False
     """Whether -log p(z) moves the encoder too (released code), or the densities alone."""
     density_rounds: Annotated[int, Field(ge=0)] = 0
@@ -137,7 +141,9 @@ class FedPN(Method):
             tokens = encoder(x)
             z = embedding(tokens)
             density, evidence = self.densities(posterior.flows, z, y)
-            alpha = log_alpha(posterior.head(tokens).log_softmax(-1), log_evidence(evidence, z.shape[1]))
+            counted = log_evidence(evidence, z.shape[1])
+            counted = counted + (counted.clamp_min(self.floor) - counted).detach()
+            alpha = log_alpha(posterior.head(tokens).log_softmax(-1), counted)
             value = uncertain_cross_entropy(alpha, y) - self.gamma * density
             if self.entropy:
                 value = value - self.entropy * dirichlet_entropy(alpha)
@@ -203,9 +209,13 @@ class FedPN(Method):
         return answers
 
     def ask(self, posterior: Posterior, tokens: Tensor, shares: Tensor, whose: Decision) -> Prediction:
-        with torch.no_grad():
-            log_probs, evidence = posterior(tokens, shares.log())
-        return Prediction.from_dirichlet(log_alpha(log_probs.double(), evidence.double()), whose, evidence.double())
+        def both(part: Tensor) -> Tensor:
+            log_probs, evidence = posterior(part, shares.log())
+            return torch.cat([log_probs, evidence[:, None]], 1)
+
+        found = in_batches(both, tokens).double()
+        log_probs, evidence = found[:, :-1], found[:, -1]
+        return Prediction.from_dirichlet(log_alpha(log_probs, evidence), whose, evidence)
 
     def network(self, down: Payload, site: Site) -> PosteriorNetwork:
         network = load(site.module, down["model"])

@@ -1,6 +1,7 @@
 """Metrics of predictions as sums that can be merged; a mean is taken once, at the end.
 
-A silo sends sums, so that figures over several silos are exact and nobody sends a prediction.
+A silo sends sums, so that figures over several silos are exact. Sums over few inputs say much about each of them:
+nothing here is differentially private.
 """
 
 from .calibration import BINS, ece, ece_classwise, ece_null, reliability

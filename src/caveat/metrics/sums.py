@@ -18,9 +18,9 @@ def measure(prediction: Prediction, y: Tensor) -> Tensors:
 
     A label of -1 is no class of the model: whatever is predicted for such an input is wrong, and there is no
     likelihood of its label. `known` counts the others, over which go nll (nats), brier (over all classes, range
-    0 to 2) and the bins of `calibration_sums`. Over all N go: examples, correct, entropies (nats), the count of
-    each decision, how many were answered rather than abstained from and how many of those were correct, and
-    for every score that the prediction offers `score.NAME`, (2, 1024): the histograms over `uncertainty.grid`
+    0 to 2) and the bins of `calibration_sums`. Over all N go: examples, correct, entropies (nats), the counts of
+    each decision and quadrant, how many were answered rather than abstained from and how many of those were correct,
+    and for every score that the prediction offers `score.NAME`, (2, 4096): the histograms over `uncertainty.grid`
     of the correct and of the wrong.
     """
     probs = prediction.probs.double()
@@ -37,10 +37,17 @@ def measure(prediction: Prediction, y: Tensor) -> Tensors:
         "entropy": prediction.total.double().sum(),
         "aleatoric": prediction.aleatoric.double().sum(),
         "epistemic": prediction.epistemic.double().sum(),
+        "quadrants": _quadrants(prediction),
         "decisions": torch.bincount(prediction.decision, minlength=len(Decision)).double(),
         **calibration_sums(probs[known], y[known]),
         **{f"score.{name}": _by_outcome(name, values, correct) for name, values in prediction.scores.items()},
     }
+
+
+def _quadrants(prediction: Prediction) -> Tensor:
+    """(2, 2) counts: whose answer, GLOBAL or LOCAL, and whether it was abstained from."""
+    cell = 2 * prediction.answerer + (prediction.decision == Decision.ABSTAIN)
+    return torch.bincount(cell, minlength=4).view(2, 2).double()
 
 
 def _proper_scores(probs: Tensor, y: Tensor) -> Tensors:

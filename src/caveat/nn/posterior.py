@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from .encoders import Model
 from .radial import RadialFlows
 
-LIMIT = 50.0
-"""Nats to which log-evidence is clamped where it is exponentiated: e^50 is finite in float32, with room for sums."""
+LEAST, MOST = -25.0, 50.0
+"""Nats between which log-evidence is clamped where it is exponentiated. e^50 is finite in float32, with room for sums;
+1 + e^-25 p still depends on p in float64, so that the least evidence leaves a label and not a tie."""
 
 
 class Posterior(nn.Module):
@@ -60,8 +61,8 @@ def log_evidence(log_density: Tensor, features: int) -> Tensor:
 
 
 def clamped(evidence: Tensor) -> Tensor:
-    """Log-evidence within +-LIMIT; its gradient is that of the unclamped one, or saturated inputs would be lost."""
-    return evidence + (evidence.clamp(-LIMIT, LIMIT) - evidence).detach()
+    """Log-evidence within the limits; its gradient is that of the unclamped one, or saturated inputs would be lost."""
+    return evidence + (evidence.clamp(LEAST, MOST) - evidence).detach()
 
 
 def log_alpha(log_probs: Tensor, evidence: Tensor) -> Tensor:

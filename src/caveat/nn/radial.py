@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 NEAREST = 1e-3
 """The smallest alpha and alpha + beta: without a bound the gradient at a centre has none either."""
@@ -94,6 +95,7 @@ class _Layers(torch.autograd.Function):
         return z, (log_det - (z.shape[-1] + 1) * reach.log()).sum(-1)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         away, r, k, alpha, s = ctx.saved_tensors
         along, of_log_det = gradients[0], gradients[1][..., None]

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from .evidence import evidence_figures, evidence_legend
 from .figures import Figure
 from .folder import Run
+from .quadrants import Quadrants, quadrants
 from .records import ORACLE, Separation, Stream
 from .sections import METRICS, Cell, Column, Table, table
 from .shares import share_bar, share_bars, swatch, told
@@ -27,6 +29,9 @@ class Decisions:
     legend: Sequence[tuple[Markup, str]]
     streams: Table | None
     shares: Figure | None
+    quadrants: Quadrants | None
+    evidence: Sequence[Figure]
+    evidence_legend: Sequence[tuple[Markup, str]]
     right: Table | None
     outside: Sequence[tuple[str, Table]]
     """By stream: how well it is told from what silos know."""
@@ -43,6 +48,9 @@ def decisions(run: Run) -> Decisions | None:
         legend=[(swatch(kind), kind) for kind in _kinds(run, tested)],
         streams=stream_table(tested) if tested else None,
         shares=_shares(tested) if several else None,
+        quadrants=quadrants(tested),
+        evidence=evidence_figures(tested),
+        evidence_legend=evidence_legend(tested),
         right=_right_table(tested),
         outside=[(name, found) for name, stream in tested.items() if (found := _outside_table(stream))],
         models=_model_table(run),

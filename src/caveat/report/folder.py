@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from ..core import DataError
-from .records import Gallery, Metrics, Record, Row, SiloRecord, Summary, Worst
+from .gallery import Gallery
+from .records import Metrics, Record, Row, SiloRecord, Summary, Worst
 
 _FILES = ("config.toml", "rounds.jsonl", "summary.json")
 RecordType = TypeVar("RecordType", bound=Record)

@@ -10,7 +10,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from . import figures, sections
 from .decisions import decisions
 from .folder import Run, read_run
+from .gallery import within_budget
 from .guarantee import promise
+from .quadrants import examples
 from .tables import decimal, percent
 
 _TEMPLATE = "template.html.j2"
@@ -41,6 +43,7 @@ def render(run: Run) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(percent=percent, decimal=decimal)
+    gallery = within_budget(run.gallery)
     return environment.get_template(_TEMPLATE).render(
         run=run,
         silo_table=sections.silo_table(run),
@@ -50,7 +53,8 @@ def render(run: Run) -> str:
         reliability=figures.reliability(run),
         temperatures=sections.temperatures(run),
         milestone_table=sections.milestone_table(run),
-        gallery=sections.within_budget(run.gallery),
+        gallery=gallery,
+        examples=examples(run, gallery),
         decisions=decisions(run),
         promise=promise(run),
         risk_coverage=figures.risk_coverage(run),

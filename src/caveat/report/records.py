@@ -6,6 +6,7 @@ Keys that the report does not know are ignored, so that files may grow; an absen
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -96,12 +97,26 @@ class Reliability(Record):
         )
 
 
+class Histogram(Record):
+    """Counts over steps of equal width, of which empty ones may be left out."""
+
+    start: list[float] = Field(alias="from")  # lower ends, ascending
+    count: list[float]
+
+    @model_validator(mode="after")
+    def _same_steps(self) -> Histogram:
+        if len(self.start) != len(self.count) or any(a >= b for a, b in pairwise(self.start)):
+            raise ValueError("from must ascend and have as many numbers as count")
+        return self
+
+
 class ModelRecord(Record):
     """Figures over silos."""
 
     mean: Metrics = Metrics()
     worst: Metrics = Metrics()
     pooled: Metrics = Metrics()
+    log_evidence: Histogram | None = None  # nats, over all silos' inputs
 
 
 class Separation(Record):
@@ -119,6 +134,7 @@ class Stream(Record):
     examples: int | None = None
     models: dict[str, ModelRecord] = {}
     decisions: dict[str, float] = {}
+    quadrants: dict[str, int] = {}  # whose answer, and whether it is sure enough to be given: counts
     oracle: Metrics | None = None
     right: dict[str, dict[str, int]] = {}  # who was right: what was decided, in counts
     outside: dict[str, dict[str, Separation]] = {}  # by model and score
@@ -200,6 +216,7 @@ class Summary(Record):
     pooled: Metrics = Metrics()
     models: dict[str, ModelRecord] = {}
     decisions: dict[str, float] | None = None
+    quadrants: dict[str, int] = {}
     streams: dict[str, Stream] = {}
     guarantee: Guarantee | None = None
     temperature: dict[str, float] = {}
@@ -214,7 +231,8 @@ class Summary(Record):
         if self.streams or not models:
             return self.streams
         oracle = self.models[ORACLE].mean if ORACLE in self.models else None
-        return {INSIDE: Stream(models=models, decisions=self.decisions or {}, oracle=oracle)}
+        found = Stream(models=models, decisions=self.decisions or {}, quadrants=self.quadrants, oracle=oracle)
+        return {INSIDE: found}
 
     @model_validator(mode="after")
     def _known_schema(self) -> Summary:
@@ -241,35 +259,3 @@ class Row(Metrics):
     examples: int | None = None
     codewords: Codewords | None = None
     perplexity: Figure = None
-
-
-class Item(Record):
-    """One test input; images are base64 PNG, absent for tabular data."""
-
-    image: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$")] = None
-    label: int
-    predicted: int
-    probability: float
-    total: Figure = None
-    aleatoric: Figure = None
-    epistemic: Figure = None
-    decision: str | None = None
-
-    @property
-    def right(self) -> bool:
-        return self.label == self.predicted
-
-
-class GallerySilo(Record):
-    name: str
-    domain: str = ""
-    certain: list[Item] = []
-    uncertain: list[Item] = []
-
-
-class Gallery(Record):
-    classes: list[str] = []
-    silos: list[GallerySilo]
-
-    def name_of(self, label: int) -> str:
-        return self.classes[label] if 0 <= label < len(self.classes) else str(label)

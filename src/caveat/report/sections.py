@@ -9,10 +9,8 @@ from markupsafe import Markup
 
 from .charts import sparkline
 from .folder import Run
-from .records import Gallery, Metrics, SiloRecord
+from .records import Metrics, SiloRecord
 from .tables import decimal, metric_column, percent
-
-_IMAGE_BUDGET = 4_000_000  # characters of base64; what is over it is described without its image
 
 
 @dataclass(frozen=True)
@@ -209,20 +207,3 @@ def _bytes(count: float) -> str:
 def _seconds(seconds: float, rounds: int) -> tuple[str, str]:
     total = f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
     return total, f"{seconds / rounds:.3g} s" if rounds else ""
-
-
-def within_budget(gallery: Gallery | None) -> Gallery | None:
-    """The gallery with as many of its images as a page may weigh, silo by silo; None if it is empty."""
-    if gallery is None or not any(silo.certain or silo.uncertain for silo in gallery.silos):
-        return None
-    spent, silos = 0, []
-    for silo in gallery.silos:
-        kept = {}
-        for kind in ("certain", "uncertain"):
-            items = []
-            for item in getattr(silo, kind):
-                spent += len(item.image or "")
-                items.append(item if spent <= _IMAGE_BUDGET else item.model_copy(update={"image": None}))
-            kept[kind] = items
-        silos.append(silo.model_copy(update=kept))
-    return gallery.model_copy(update={"silos": silos})

@@ -14,20 +14,27 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from .quantiles import conformal_index
+
 BINS = 4096
-SMALL = frozenset({"total", "aleatoric", "epistemic", "vacuity"})
-"""Scores from 0 to a few nats, most of them near 0; every other score may have either sign and any size."""
+SMALL = frozenset({"total", "aleatoric"})
+"""Scores from 0 to a few nats, most of them near 0."""
+TINY = frozenset({"epistemic", "vacuity"})
+"""Scores from 0 to a few nats whose order of magnitude says most: evidence of e^50 leaves 1e-22 of them."""
 
 
 @cache
 def edges(name: str) -> Tensor:
-    """(1025,) float64: the edges of the bins of a score, ascending.
+    """(4097,) float64: the edges of the bins of a score, ascending.
 
-    Entropies in nats and vacuity: a millionth apart at 0, further out 1.3 % of the score, up to 20. All others:
-    0.24 apart at 0, further out 2.4 % of the score, up to a million on either side. The outermost edges are
-    infinite, since the first and the last bin hold what lies beyond.
+    Entropies in nats: 3e-7 apart at 0, further out 0.3 % of the score, up to 20. Epistemic uncertainty and vacuity:
+    1.4 % of the score from 1e-24 to 20. All others, of either sign and any size: 0.06 apart at 0, further out 0.6 % of
+    the score, up to a million on either side. The outermost edges are infinite, since the first and the last bin hold
+    what lies beyond.
     """
-    if name in SMALL:
+    if name in TINY:
+        inner = torch.logspace(-24, math.log10(20), BINS + 1, dtype=torch.float64)
+    elif name in SMALL:
         inner = 1e-4 * torch.sinh(torch.arange(BINS + 1, dtype=torch.float64) * (math.asinh(20 / 1e-4) / BINS))
     else:
         steps = torch.arange(-BINS // 2, BINS // 2 + 1, dtype=torch.float64)
@@ -44,12 +51,12 @@ def bins(name: str, values: Tensor) -> Tensor:
 
 
 def histogram(name: str, values: Tensor) -> Tensor:
-    """(1024,) float64: how many of (N,) scores lie in each bin."""
+    """(4096,) float64: how many of (N,) scores lie in each bin."""
     return torch.bincount(bins(name, values), minlength=BINS).double()
 
 
 def quantile(name: str, counts: Tensor, level: float) -> float:
-    """The upper edge of the bin that holds the ceil((n + 1) level)-th smallest of the n scores in (1024,) `counts`.
+    """The upper edge of the bin that holds the ceil((n + 1) level)-th smallest of the n scores in (4096,) `counts`.
 
     A new score that is exchangeable with those counted lies at or below it with a probability of at least `level`
     (split conformal prediction). Infinite where n is too small for that, n < level / (1 - level), and where the
@@ -57,9 +64,8 @@ def quantile(name: str, counts: Tensor, level: float) -> float:
     """
     if not 0 <= level <= 1:
         raise ValueError(f"level = {level}, expected 0 to 1")
-    n = float(counts.sum())
-    # Rounded, so that 100 * 0.07 = 7.000000000000001 is 7.
-    index = max(math.ceil(round((n + 1) * level, 9)), 1)
+    n = int(counts.sum())
+    index = conformal_index(n, level)
     if index > n:
         return math.inf
     return float(edges(name)[1:][int((counts.cumsum(0) < index).sum())])

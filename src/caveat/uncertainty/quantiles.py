@@ -23,9 +23,14 @@ def finite_sample_quantile(scores: Tensor, level: float) -> float:
     if not 0 < level <= 1:
         raise ValueError(f"level is {level}, but must lie in (0, 1]")
     ordered = _without_nan(scores).sort().values
-    # The slack undoes rounding: 100 * 0.07 is a hair above 7, and must not become 8.
-    index = math.ceil((len(ordered) + 1) * level * (1 - 1e-12))
+    index = conformal_index(len(ordered), level)
     return float(ordered[index - 1]) if index <= len(ordered) else math.inf
+
+
+def conformal_index(n: int, level: float) -> int:
+    """ceil((n + 1) level), from 1: which of n ordered scores a new one exceeds with probability 1 - level at most."""
+    # The slack undoes rounding: 100 * 0.07 is a hair above 7, and must not become 8.
+    return max(math.ceil((n + 1) * level * (1 - 1e-12)), 1)
 
 
 def ranks(reference: Tensor, scores: Tensor) -> Tensor:

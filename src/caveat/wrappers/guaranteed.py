@@ -48,7 +48,7 @@ class Guaranteed(Wrapper):
         """Keep the validation scores to rank with; send A and E, answered and wrong per limit, of the calibration."""
         x, y = site.calibration
         reference = self.base.answer(down, state, site, site.validation.x)
-        kept = {whose.name.lower(): answer.score(self.score) for whose, answer in reference.items()}
+        kept = {whose.name.lower(): finite(answer.score(self.score)) for whose, answer in reference.items()}
         answers = self.base.answer(down, state, site, x)
         rank = {whose: self.rank(whose, kept, answer) for whose, answer in answers.items()}
         wrong = {whose: answer.label != y for whose, answer in answers.items()}
@@ -73,11 +73,21 @@ class Guaranteed(Wrapper):
         return choose(answers, within)
 
     def rank(self, whose: Decision, kept: dict[str, Tensor], answer: Prediction) -> Tensor:
-        """(N,) in (0, 1]; 1 for all where the silo was not there to keep scores to rank among."""
-        none = torch.empty(0, dtype=torch.float64)
-        return ranks(kept.get(whose.name.lower(), none), answer.score(self.score))
+        """(N,) in (0, 1]; beyond, where the silo was not there to keep scores: nothing is promised about it."""
+        if whose.name.lower() not in kept:
+            return torch.full((len(answer),), torch.inf)
+        return ranks(kept[whose.name.lower()], answer.score(self.score))
 
     def outcome(self, server: State) -> dict[str, object]:
+        policy = {"name": "guaranteed", "score": self.score, "risk": self.risk, "confidence": self.confidence}
         found = self.guarantee(server["decision"]["counts"])
         about = dataclasses.asdict(found) | {"coverage": found.coverage, "statement": found.statement}
-        return self.base.outcome(server) | {"guarantee": about | {"guaranteed": found.limit is not None}}
+        return self.base.outcome(server) | {
+            "policy": policy,
+            "guarantee": about | {"guaranteed": found.limit is not None},
+        }
+
+
+def finite(scores: Tensor) -> Tensor:
+    """Scores that can be kept: those that are numbers, infinite ones as the largest."""
+    return scores[~scores.isnan()].nan_to_num()

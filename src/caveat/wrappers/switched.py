@@ -38,11 +38,13 @@ def choose(answers: Answers, within: Mapping[Decision, Tensor]) -> Prediction:
 
 def abstain(prediction: Prediction, where: Tensor) -> Prediction:
     """The same prediction, with the decision to trust neither model for some inputs, (N,) bool."""
-    return replace(prediction, decision=torch.where(where, int(Decision.ABSTAIN), prediction.decision))
+    decision = torch.where(where, int(Decision.ABSTAIN), prediction.decision)
+    return replace(prediction, decision=decision, source=prediction.answerer)
 
 
 def scalar(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64)
+    """float64, an infinite threshold as the largest number there is: what is kept and sent has to be finite."""
+    return torch.tensor(value, dtype=torch.float64).nan_to_num()
 
 
 @dataclass(frozen=True)
@@ -96,5 +98,12 @@ class Switched(Wrapper):
         """(N,) whether an answer is within its threshold, ties included; a score that is NaN is not."""
         group = state.get("decision", {}) if whose is Decision.LOCAL else down["decision"]
         # A silo that was not there when thresholds were set has none of its own, and asks the federation.
-        limit = group.get("limit", scalar(-torch.inf))
+        limit = group.get("limit", torch.tensor(-torch.inf))
         return answer.score(self.score) <= limit
+
+    def outcome(self, server: State) -> dict[str, object]:
+        limit = float(server["decision"]["limit"])
+        about = {"score": self.score, "outliers": self.outliers, "abstain": self.abstain}
+        # No limit is no number: as many scores as there are accept everything.
+        bound = {"global_limit": limit} if limit < torch.finfo(torch.float64).max else {}
+        return self.base.outcome(server) | {"policy": {"name": "switch", **about, **bound}}

@@ -23,6 +23,10 @@ OWNERS = {
 """The policies that read a key."""
 
 
+TEMPERED = ("total", "aleatoric", "epistemic")
+"""The scores that a temperature changes."""
+
+
 @dataclass(frozen=True, config=STRICT)
 class Uncertainty:
     """How predictions get their uncertainty, and what is done about it."""
@@ -81,5 +85,10 @@ class Uncertainty:
         if score not in method.scores:
             known = ", ".join(method.scores)
             raise ConfigurationError(f"uncertainty.score = {score!r}: {method.name!r} has the scores {known}")
+        if policy == "guaranteed" and self.temperature and score in TEMPERED:
+            raise ConfigurationError(
+                f"uncertainty.temperature = true with policy 'guaranteed' and score {score!r}: the temperature would "
+                "be fitted on the very labels that the guarantee is tested on; leave one of them out"
+            )
         given["score"] = score
         return Switched(inner, **given) if policy == "switch" else Guaranteed(inner, **given)

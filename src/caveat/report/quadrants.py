@@ -1,0 +1,107 @@
+"""The four quadrants of what is known: whose turn it was to answer, and whether the answer was sure enough to be given.
+
+Kotelevskii et al., Dirichlet-Based Uncertainty Quantification for Personalized Federated Learning with Improved
+Posterior Networks, IJCAI 2024, table 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from .folder import Run
+from .gallery import Gallery, Item
+from .records import INSIDE, NOBODY, Stream
+from .sections import Cell, Column, Table, table
+from .streams import ABOUT
+from .svg import element
+from .tables import percent
+
+
+@dataclass(frozen=True)
+class Quadrant:
+    name: str
+    meaning: str
+    model: str
+    abstained: bool
+
+    @property
+    def key(self) -> str:
+        """Under which summaries count it."""
+        return f"{self.model}_{'unsure' if self.abstained else 'sure'}"
+
+
+QUADRANTS = (
+    Quadrant("known knowns", "the silo's own model knows such inputs: it answers", "local", False),
+    Quadrant(
+        "known unknowns", "the silo's own model knows such inputs, this one is ambiguous: no answer", "local", True
+    ),
+    Quadrant("unknown knowns", "the silo does not know them, the federation does: its model answers", "global", False),
+    Quadrant(
+        "unknown unknowns", "neither the silo's nor the federation's model knows enough: no answer", "global", True
+    ),
+)
+_ONE_MODEL = (
+    Quadrant("answered", "", "local", False),
+    Quadrant("abstained", "", "local", True),
+    Quadrant("answered", "", "global", False),
+    Quadrant("abstained", "", "global", True),
+)
+_BEST = {INSIDE: QUADRANTS[0], "ood_local": QUADRANTS[2], NOBODY: QUADRANTS[3]}
+
+
+@dataclass(frozen=True)
+class Quadrants:
+    table: Table
+    caption: str
+
+
+def quadrants(tested: dict[str, Stream]) -> Quadrants | None:
+    """A row per quadrant, a column per stream; None where there is no choice between two models to tell them by."""
+    found = {name: stream.quadrants for name, stream in tested.items() if sum(stream.quadrants.values())}
+    if not found or not _two_models(tested):
+        return None
+    names = [Cell(element("span", q.name) + element("span", q.meaning, class_="meaning")) for q in QUADRANTS]
+    columns = [Column(name, [_cell(counts, q.key) for q in QUADRANTS]) for name, counts in found.items()]
+    caption = "What was known of each stream's test inputs: how many fell into each quadrant, and their share"
+    best = [f"{name} in {_BEST[name].name}" for name in found if name in _BEST]
+    wanted = f"; best is {', '.join(best)}" if len(best) > 1 else ""
+    return Quadrants(table([Column("quadrant", names, words=True), *columns]), f"{caption}{wanted}.")
+
+
+def _two_models(tested: dict[str, Stream]) -> bool:
+    return any(len(stream.models) > 1 for stream in tested.values())
+
+
+def _cell(counts: dict[str, int], key: str) -> Cell:
+    count = counts.get(key, 0)
+    share = element("small", percent(count / sum(counts.values())))
+    return Cell(Markup("{} {}").format(f"{count:,}", share))
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A silo's examples: a row per quadrant, a cell per stream."""
+
+    streams: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[Sequence[Item]]]]
+
+
+def examples(run: Run, gallery: Gallery | None) -> dict[str, Examples]:
+    """By silo, its examples of each quadrant that it has any of."""
+    shown = QUADRANTS if run.summary and _two_models(run.summary.tested) else _ONE_MODEL
+    found: dict[str, Examples] = {}
+    for silo in gallery.silos if gallery else []:
+        items = {(q.model, q.abstained, q.stream): q.items for q in silo.quadrants if q.items}
+        streams = sorted({stream for *_, stream in items}, key=_place)
+        rows = [(q.name, [items.get((q.model, q.abstained, stream), []) for stream in streams]) for q in shown]
+        if items:
+            found[silo.name] = Examples(streams, [row for row in rows if any(row[1])])
+    return found
+
+
+def _place(stream: str) -> tuple[int, str]:
+    names = list(ABOUT)
+    return names.index(stream) if stream in names else len(names), stream
