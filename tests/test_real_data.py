@@ -39,7 +39,13 @@ def test_recipe_runs_on_its_data(tmp_path: Path, recipe: str, silos: int, test: 
 
 @pytest.mark.parametrize("recipe", ["fedpn-mnist", "fedpn-fmnist"])
 def test_fedpn_recipe_decides_on_all_streams(tmp_path: Path, recipe: str) -> None:
-    short = ["rounds=2", "training.local_steps=4", "method.personal_epochs=1", "evaluation.every=9", "engine.workers=2"]
+    short = [
+        "rounds=3",
+        "training.local_steps=8",
+        "method.personal_epochs=10",
+        "evaluation.every=9",
+        "engine.workers=2",
+    ]
     config = load(recipe, [*short, "data.samples_per_silo=300", "data.test_per_silo=40"])
     summary = json.loads((start(config, tmp_path / "run") / "summary.json").read_text())
     assert {len([n for n in silo["class_counts"] if n]) for silo in summary["silos"]} <= {2, 3}
