@@ -256,7 +256,7 @@ class Silo:
     calibration: Data
     test: Data
     indices: Mapping[str, Tensor] = field(default_factory=dict)
-    """Per split, the positions of its examples in the source, as int64: what `splits.json` hashes."""
+    """Per split and stream, the positions of its examples in the source, as int64: what `splits.json` hashes."""
     streams: Mapping[str, Data] = field(default_factory=dict)
     """Test inputs that the silo does not know, by name; label -1 is no class of the model."""
 

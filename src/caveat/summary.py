@@ -167,8 +167,8 @@ def _quadrants(silos: Silos, streams: Mapping[str, tuple[Data, Prediction]]) -> 
     """The first inputs of each quadrant of each stream; nothing where every input is answered by one model."""
     cells: dict[tuple[str, str, int, bool], list[dict[str, Any]]] = {}
     for stream, (data, prediction) in streams.items():
-        for i in range(len(prediction)):
-            whose, abstained = int(prediction.answerer[i]), bool(prediction.decision[i] == Decision.ABSTAIN)
+        decided = zip(prediction.answerer.tolist(), (prediction.decision == Decision.ABSTAIN).tolist(), strict=True)
+        for i, (whose, abstained) in enumerate(decided):
             found = cells.setdefault((stream, Decision(whose).name.lower(), whose, abstained), [])
             if len(found) < EXAMPLES:
                 found.append(_item(silos, data, prediction, i))

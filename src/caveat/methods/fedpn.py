@@ -42,6 +42,7 @@ from ..settings import STRICT
 from ..uncertainty.dirichlet import dirichlet_entropy
 
 DENSITIES = "posterior.flows."
+"""In the names of their tensors, and of those of their moments."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -71,7 +72,7 @@ class FedPN(Method):
     density_trains_encoder: bool = False
     """Whether -log p(z) moves the encoder too (released code), or the densities alone."""
     density_rounds: Annotated[int, Field(ge=0)] = 0
-    """Rounds after those, in which the densities alone are trained, as in NatPN; paper: none."""
+    """Rounds after `rounds`, in which the densities alone are trained, as in NatPN; paper: none."""
     moments: bool = True
     """With adam: start a round from the mean of the silos' moments (released code), so that silos with other classes
     do not drift apart, or afresh."""
@@ -162,17 +163,17 @@ class FedPN(Method):
         return flows.log_prob_of(learning, y), flows.log_prob_of(z, y)
 
     def average(self, server: State, replies: Replies, site: Site) -> State:
-        averaged = {"model": self.owned(server, replies, "model", DENSITIES)}
+        averaged = {"model": self.owned(server, replies, "model")}
         if all("moments" in update.payload for update in replies.updates.values()):
-            averaged["moments"] = self.owned(server, replies, "moments", DENSITIES)
+            averaged["moments"] = self.owned(server, replies, "moments")
         return server | averaged
 
-    def owned(self, server: State, replies: Replies, group: str, densities: str) -> Tensors:
+    def owned(self, server: State, replies: Replies, group: str) -> Tensors:
         """The mean of a group over silos, of the densities' tensors over the silos that own the class."""
         found = server[group] | replies.mean(group)
         examples = replies.stack("classes", "examples").double()
         for name, mean in found.items():
-            if densities not in name or not mean.ndim:
+            if DENSITIES not in name or not mean.ndim:
                 continue
             # A silo without a class has nothing to say about its density: its copy has not moved.
             of_silos = replies.stack(group, name).double()
