@@ -13,10 +13,11 @@ from typing import Any
 from .config import Evaluation, check_personal
 from .core import ConfigurationError, Method
 from .data import Silos
-from .experiment import Experiment, Run, carry_out, check_same, open_run
+from .experiment import Experiment, Run, check_same, open_run
 from .local import Training
 from .loop import Participation
 from .nn.models import ModelSettings, PersonalModel
+from .plan import carry_out
 from .progress import Progress, Silent
 from .wrappers.uncertainty import Uncertainty
 
@@ -59,8 +60,9 @@ def run(
         raise ConfigurationError(f"out = {str(folder)!r} already holds a run; name a new folder")
     check_same(folder, silos)
     experiment = Experiment(
-        folder, silos, method, model, seed, Participation(seed, participation, min_silos), Evaluation(every),
-        uncertainty or Uncertainty(), workers, tuple(personal),
+        folder=folder, silos=silos, method=method, model=model, seed=seed,
+        participation=Participation(seed, participation, min_silos), evaluation=Evaluation(every),
+        uncertainty=uncertainty or Uncertainty(), workers=workers, personal=tuple(personal),
     )  # fmt: skip
     check_personal(method, experiment.personal)
     experiment.build()

@@ -4,111 +4,54 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from . import config as configuration
 from . import data
-from .config import Config, Evaluation
-from .core import Answers, ConfigurationError, Method, Payload, RunError, SiloId, Site, State, seeded
+from .config import Config
+from .core import Answers, ConfigurationError, Payload, RunError, SiloId, Site, State
 from .data.pools import Array
 from .engines.embedded import Embedded
-from .engines.workplace import Workplace, one_thread, workspace
-from .keeper import Keeper
-from .loop import Participation, run
-from .nn.models import ModelSettings, PersonalModel, assign, build_model
+from .engines.workplace import Workplace, one_thread
+from .loop import Participation
+from .plan import Plan, carry_out
 from .prediction import Prediction
 from .progress import Progress, Silent
-from .store import ServerStore, SiloStore, locked, read, replace, write_json
-from .summary import Books
-from .wrappers.evaluation import Evaluated
-from .wrappers.uncertainty import Uncertainty
+from .roster import Roster
+from .store import SiloStore, read, replace, write_json
+from .summary import gallery
 
 Asked = TypeVar("Asked", Prediction, Answers)
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """One method on one federation, in one folder."""
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Plan):
+    """A plan for silos whose data are on this machine."""
 
-    folder: Path
     silos: data.Silos
-    method: Method
-    model: ModelSettings
-    seed: int
-    participation: Participation
-    evaluation: Evaluation = field(default_factory=Evaluation)
-    uncertainty: Uncertainty = field(default_factory=Uncertainty)
     workers: int = 1
-    personal: tuple[PersonalModel, ...] = ()
 
-    @property
-    def complete(self) -> Method:
-        """The method with its calibration and decisions around it."""
-        return self.uncertainty.around(self.method)
-
-    def build(self) -> nn.Module:
-        """The method's module with the weights that the seed gives."""
-        model = build_model(self.model, self.silos.shape, len(self.silos.classes), self.seed)
-        with seeded(self.seed, "build"):
-            return workspace(self.method.build(model))
-
-    def build_personal(self) -> dict[SiloId, nn.Module]:
-        """The module for each silo's own model, one for all silos of an architecture; empty if none has one."""
-        built: dict[ModelSettings, nn.Module] = {}
-        for settings in self.own_models.values():
-            if settings not in built:
-                model = build_model(settings, self.silos.shape, len(self.silos.classes), self.seed)
-                built[settings] = workspace(model)
-        return {silo: built[settings] for silo, settings in self.own_models.items()}
-
-    @property
-    def own_models(self) -> dict[SiloId, ModelSettings]:
-        """The architecture of each silo's own model; empty unless the method has such models."""
-        return assign(self.personal, self.model, [silo.name for silo in self.silos]) if self.method.personal else {}
+    @cached_property
+    def roster(self) -> Roster:
+        return Roster.of(self.silos, self.silos.shape, self.silos.classes)
 
     def workplace(self) -> Workplace:
-        silos = {silo.name: silo for silo in self.silos}
-        states = SiloStore(self.folder / "state" / "silos")
-        return Workplace(Evaluated(self.complete), self.build(), silos, states, self.seed, self.build_personal())
+        return self.workplace_of({silo.name: silo for silo in self.silos}, SiloStore(self.folder / "state" / "silos"))
+
+    def engine(self) -> Embedded:
+        return Embedded(self.workplace(), self.workers)
 
     def prepare(self) -> None:
-        """Write what is known before the first round."""
         write_json(self.folder / "splits.json", data.splits_record(self.silos))
 
-    def proceed(self, progress: Progress) -> None:
-        """Carry out all rounds that are left, from the newest checkpoint, and write the result."""
-        with locked(self.folder / "state"):
-            self._proceed(progress)
-
-    def _proceed(self, progress: Progress) -> None:
-        began = time.perf_counter()
-        workplace = self.workplace()
-        site = self._server_site(workplace)
-        store = ServerStore(self.folder / "state")
-        saved = store.load()
-        with seeded(self.seed, "init_server"):
-            start, server, books = 0, self.complete.init_server(site), Books()
-        if saved is not None:
-            server, record = saved
-            start, books = record["t"] + 1, Books.of(record)
-        with Embedded(workplace, self.workers) as engine, one_thread():
-            for silo in engine.silos:
-                workplace.states.forget(silo, start - 1)
-            keeper = Keeper(self, engine, store, books, progress)
-            keeper.rewind()
-            books.seconds["engine"] += time.perf_counter() - began
-            server = run(
-                engine.workplace.method, engine, site, server,
-                participation=self.participation, start=start, number=books.number, after=keeper.after,
-            )  # fmt: skip
-            keeper.finish(server)
+    def gallery(self) -> dict[str, Any]:
+        return gallery(self.silos, self.predictor)
 
     def predictor(self, silo: SiloId) -> Callable[[Tensor], Prediction]:
         """A function from inputs (N, ...), normalised as the silo's own, to the silo's Prediction of them."""
@@ -133,11 +76,6 @@ class Experiment:
                 return ask(down, state, site, x)
 
         return predict
-
-    def _server_site(self, workplace: Workplace) -> Site:
-        empty = self.silos[0].train
-        none = type(empty)(empty.x[:0], empty.y[:0])
-        return Site("server", none, none, none, workplace.module)
 
 
 @dataclass(frozen=True)
@@ -186,10 +124,10 @@ def start(config: Config, out: Path, progress: Progress | None = None) -> Path:
             f"{len(silos)} silos"
         )
     for name in methods:
-        planned = _experiment(config, silos, out, name)
-        planned.uncertainty.around(planned.method)
-        planned.build()
-        planned.build_personal()
+        experiment = _experiment(config, silos, out, name)
+        experiment.uncertainty.around(experiment.method)
+        experiment.build()
+        experiment.build_personal()
     _check_empty(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -234,15 +172,19 @@ def _experiment(
     config: Config, silos: data.Silos, folder: Path, name: str | None = None, workers: int | None = None
 ) -> Experiment:
     """The configured method's, or that of another one beside it."""
+    return Experiment(**planned(config, name), folder=folder, silos=silos, workers=workers or config.engine.workers)
+
+
+def planned(config: Config, name: str | None = None) -> dict[str, Any]:
+    """The fields of a plan that a configuration decides, for its method or another one beside it."""
     method, uncertainty = config.build_method(name), config.uncertainty
     if name not in (None, config.method.name):
         uncertainty = uncertainty.fitting(method)
     participation = Participation(config.seed, config.federation.participation, config.federation.min_silos)
-    workers = workers or config.engine.workers
-    return Experiment(
-        folder, silos, method, config.model, config.seed, participation, config.evaluation, uncertainty, workers,
-        config.personal,
-    )  # fmt: skip
+    return {
+        "method": method, "model": config.model, "seed": config.seed, "participation": participation,
+        "evaluation": config.evaluation, "uncertainty": uncertainty, "personal": config.personal,
+    }  # fmt: skip
 
 
 def _with_those_beside(
@@ -258,19 +200,6 @@ def _with_those_beside(
         folder.mkdir(parents=True, exist_ok=True)
         carry_out(_experiment(same, silos, folder, name, workers), progress, name)
     return out
-
-
-def carry_out(experiment: Experiment, progress: Progress, title: str) -> None:
-    """Whatever of an experiment is not done yet."""
-    if (experiment.folder / "summary.json").exists():
-        return
-    steps = Counter(step.trains for step in experiment.complete.schedule())
-    progress.begin(title, steps[True])
-    try:
-        experiment.prepare()
-        experiment.proceed(progress)
-    finally:
-        progress.end()
 
 
 def _check_empty(out: Path) -> None:

@@ -8,15 +8,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .core import RunError, SiloId, State
-from .engines.embedded import Embedded
+from .ledger import Ledger, read
 from .loop import Done
 from .metrics import across, figures
 from .progress import Progress
 from .store import ServerStore, append, replace, to_bytes, write_json
-from .summary import Books, gallery, rows, summarise
+from .summary import Books, rows, summarise
 
 if TYPE_CHECKING:
-    from .experiment import Experiment
+    from .plan import Engine, Plan
 
 SPLITS = ("validation", "test")
 """What the final model is measured on."""
@@ -25,39 +25,43 @@ SPLITS = ("validation", "test")
 class Keeper:
     """Keeps the books of a run: evaluates, appends rows, saves checkpoints, tells the progress."""
 
-    def __init__(
-        self, experiment: Experiment, engine: Embedded, store: ServerStore, books: Books, progress: Progress
-    ) -> None:
-        self.experiment, self.engine, self.store = experiment, engine, store
+    def __init__(self, plan: Plan, engine: Engine, store: ServerStore, books: Books, progress: Progress) -> None:
+        self.plan, self.engine, self.store = plan, engine, store
         self.books, self.progress = books, progress
-        self.rows = experiment.folder / "rounds.jsonl"
+        self.rows = plan.folder / "rounds.jsonl"
+        self.ledger = Ledger(plan.folder / "ledger.jsonl")
         self.mark = time.perf_counter()
 
-    def rewind(self) -> None:
-        """Drop what a round that was never completed has left."""
-        for part in self.experiment.folder.rglob(".*.part"):
+    def rewind(self) -> dict[SiloId, int]:
+        """Drop what a round that was never completed has left; return the last counted round of each silo."""
+        for part in self.plan.folder.rglob(".*.part"):
             part.unlink()
+        self.ledger.rewind(self.books.ledger)
         with self.rows.open("ab") as file:
             if file.tell() < self.books.rows:
                 raise RunError(f"{self.rows}: {file.tell()} bytes, expected the {self.books.rows} of completed rounds")
             file.truncate(self.books.rows)
+        return read(self.ledger.path).counted
 
     def after(self, done: Done, server: State) -> None:
         phase = done.step.work.__name__
         seconds = self._lap("train")
         self.books.count(done, phase)
+        self.ledger.add(done.replies.updates, round=done.number, t=done.t, phase=phase)
+        self._left_out({"round": done.number, "phase": phase}, done.replies.left_out)
         metrics: dict[str, float] = {}
-        if done.step.trains and done.number % self.experiment.evaluation.every == 0:
-            for split in self.experiment.evaluation.splits:
+        if done.step.trains and done.number % self.plan.evaluation.every == 0:
+            for split in self.plan.evaluation.splits:
                 metrics = self._evaluate(done.t, done.number, phase, split, server)[0]
             self.books.measured = done.t
         self._lap("evaluate")
-        milestone = self.experiment.complete.milestone(server)
+        milestone = self.plan.complete.milestone(server)
         known = {k: v for k, v in (self.books.milestones or [{}])[-1].items() if k != "round"}
         if milestone != known:
             self.books.milestones.append({"round": done.number, **milestone})
             self.progress.note(", ".join(f"{name} {value:.4g}" for name, value in milestone.items()))
         self.books.number, self.books.rows = done.number, self.rows.stat().st_size
+        self.books.ledger = self.ledger.bytes
         self.store.save(done.t, server, self.books.record())
         self.progress.round(done.number, phase, {**metrics, "seconds": seconds})
         self._lap("engine")
@@ -67,36 +71,49 @@ class Keeper:
         t, number = self.books.last, self.books.number
         final: dict[str, Any] = {}
         for split in SPLITS:
-            known = split in self.experiment.evaluation.splits and self.books.measured == t
+            known = split in self.plan.evaluation.splits and self.books.measured == t
             final[split] = self._evaluate(t, number, "final", split, server, write=not known)[1]
         self._lap("evaluate")
-        folder, method = self.experiment.folder, self.experiment.method
+        self._write_model(t, server)
+        if (shown := self.plan.gallery()) is not None:
+            write_json(self.plan.folder / "gallery.json", shown)
+        self._lap("engine")
+        write_json(self.plan.folder / "summary.json", summarise(self.plan, self.books, final["test"], server))
+
+    def _write_model(self, t: int, server: State) -> None:
+        folder, method = self.plan.folder, self.plan.method
         (folder / "model").mkdir(exist_ok=True)
-        replace(folder / "model" / "model.safetensors", to_bytes(self.experiment.complete.broadcast(server)))
-        silos, personal = self.experiment.silos, self.experiment.own_models
+        replace(folder / "model" / "model.safetensors", to_bytes(self.plan.complete.broadcast(server)))
+        roster, personal = self.plan.roster, self.plan.own_models
         write_json(folder / "model" / "model.json", {
             "schema": 1, "method": dataclasses.asdict(method) | {"name": type(method).__name__},  # type: ignore[call-overload]
-            "t": t, "model": vars(self.experiment.model),
+            "t": t, "model": vars(self.plan.model),
             **({"personal": {silo: vars(own) for silo, own in personal.items()}} if personal else {}),
-            "shape": list(silos.shape), "classes": list(silos.classes),
+            "shape": list(roster.shape), "classes": list(roster.classes),
         })  # fmt: skip
-        write_json(folder / "gallery.json", gallery(silos, self.experiment.predictor))
-        self._lap("engine")
-        write_json(folder / "summary.json", summarise(self.experiment, self.books, final["test"], server))
 
     def _evaluate(
         self, t: int, number: int, phase: str, split: str, server: State, write: bool = True
     ) -> tuple[dict[str, float], dict[SiloId, Any]]:
-        evaluated = self.engine.workplace.method
+        evaluated, about = self.engine.method, {"round": number, "phase": phase, "split": split}
         replies = self.engine.exchange(t, getattr(evaluated, split), evaluated.broadcast(server), self.engine.silos)
         payloads = {silo: update.payload for silo, update in replies.updates.items()}
+        self.ledger.add(replies.updates, t=t, **about)
+        self._left_out(about, replies.left_out)
         if write:
-            about = {"round": number, "phase": phase, "split": split}
-            lines = [about | row for silo in self.experiment.silos
-                     for row in rows(self.experiment.method, silo, payloads[silo.name])]  # fmt: skip
-            append(self.rows, "".join(json.dumps(line) + "\n" for line in lines))
+            cards = [card for card in self.plan.roster if card.name in payloads]
+            self._append([about | row for card in cards for row in rows(self.plan.method, card, payloads[card.name])])
         mean = across({silo: figures(payload["sums"]) for silo, payload in payloads.items()})["mean"]
         return {name: mean[name] for name in ("accuracy", "entropy")}, payloads
+
+    def _left_out(self, about: dict[str, Any], reasons: dict[SiloId, str]) -> None:
+        """Name the silos that were asked and are not counted, in the rows and in the log."""
+        for silo, why in reasons.items():
+            self.progress.note(f"round {about['round']}, {about.get('split', about['phase'])}: without {silo}: {why}")
+        self._append([about | {"silo": silo, "left_out": why} for silo, why in reasons.items()])
+
+    def _append(self, lines: list[dict[str, Any]]) -> None:
+        append(self.rows, "".join(json.dumps(line) + "\n" for line in lines))
 
     def _lap(self, name: str) -> float:
         now = time.perf_counter()

@@ -13,15 +13,16 @@ from PIL import Image
 
 from . import metrics
 from ._version import __version__
-from .core import Data, Method, Payload, Silo, SiloId, State
+from .core import Data, Method, Payload, SiloId, State
 from .data import Silos
 from .loop import Done
 from .prediction import Decision, Prediction
+from .roster import Card
 from .store import size
 from .tally import INSIDE, by_model, of_streams
 
 if TYPE_CHECKING:
-    from .experiment import Experiment
+    from .plan import Plan
 
 MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
 """The figures of a domain."""
@@ -45,6 +46,8 @@ class Books:
     """The schedule's position of the last round after which silos were evaluated."""
     rows: int = 0
     """Bytes of rounds.jsonl that belong to completed rounds."""
+    ledger: int = 0
+    """The same of ledger.jsonl."""
     traffic: list[dict[str, Any]] = field(default_factory=list)
     milestones: list[dict[str, float]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "evaluate": 0.0, "engine": 0.0})
@@ -63,7 +66,7 @@ class Books:
         return cls(**{name: record[name] for name in cls.__dataclass_fields__})
 
 
-def rows(method: Method, silo: Silo, payload: Payload) -> list[dict[str, Any]]:
+def rows(method: Method, silo: Card, payload: Payload) -> list[dict[str, Any]]:
     """A silo's rows of rounds.jsonl: of what it predicts, and of each model where there are two."""
     about = {"silo": silo.name, "domain": silo.domain}
     extra = _of_method(method, payload)
@@ -75,15 +78,16 @@ def rows(method: Method, silo: Silo, payload: Payload) -> list[dict[str, Any]]:
     return [first | extra, *others]
 
 
-def summarise(experiment: Experiment, books: Books, test: Mapping[SiloId, Payload], server: State) -> dict[str, Any]:
-    """What `summary.json` holds: figures on the test split after the last round."""
-    method = experiment.method
-    classes, personal = len(experiment.silos.classes), experiment.own_models
+def summarise(plan: Plan, books: Books, test: Mapping[SiloId, Payload], server: State) -> dict[str, Any]:
+    """What `summary.json` holds: figures on the test split after the last round, of the silos that gave them."""
+    method, personal = plan.method, plan.own_models
     silos = [
-        _silo(method, silo, test[silo.name], classes)
+        _silo(method, silo, test[silo.name])
         | ({"model": personal[silo.name].name} if "local" in test[silo.name] and silo.name in personal else {})
-        for silo in experiment.silos
+        for silo in plan.roster
+        if silo.name in test
     ]
+    absent = [silo for silo in plan.roster.names if silo not in test]
     streams = of_streams(method, test)
     inside = streams[INSIDE]
     headline = next(iter(inside["models"].values()))
@@ -93,12 +97,13 @@ def summarise(experiment: Experiment, books: Books, test: Mapping[SiloId, Payloa
         "schema": 1,
         "version": __version__,
         "method": method.name,
-        "policy": {"name": experiment.uncertainty.policy or method.policy},
-        "seed": experiment.seed,
+        "policy": {"name": plan.uncertainty.policy or method.policy},
+        "seed": plan.seed,
         "rounds_run": books.number,
         "complete": True,
-        "classes": list(experiment.silos.classes),
+        "classes": list(plan.roster.classes),
         "silos": silos,
+        **({"absent": absent} if absent else {}),
         "domains": _domains(silos),
         "mean": headline["mean"],
         "worst": {"silo": worst["name"], "accuracy": worst["test"]["accuracy"]},
@@ -108,7 +113,7 @@ def summarise(experiment: Experiment, books: Books, test: Mapping[SiloId, Payloa
         "decisions": inside["decisions"],
         "quadrants": inside["quadrants"],
         **({"streams": streams} if len(streams) > 1 else {}),
-        **experiment.complete.outcome(server),
+        **plan.complete.outcome(server),
         "milestones": books.milestones,
         "traffic": {
             "bytes_up": sum(entry["up"] for entry in books.traffic),
@@ -119,16 +124,15 @@ def summarise(experiment: Experiment, books: Books, test: Mapping[SiloId, Payloa
     }
 
 
-def _silo(method: Method, silo: Silo, payload: Payload, classes: int) -> dict[str, Any]:
+def _silo(method: Method, silo: Card, payload: Payload) -> dict[str, Any]:
     sums = payload["sums"]
-    counts = torch.bincount(silo.train.y, minlength=classes)
     streams = of_streams(method, {silo.name: payload})
     null = metrics.ece_null(sums)
     return {
         "name": silo.name,
         "domain": silo.domain,
-        **{f"n_{split}": len(getattr(silo, split)) for split in ("train", "validation", "calibration", "test")},
-        "class_counts": counts.tolist(),
+        **{f"n_{split}": count for split, count in silo.examples.items()},
+        "class_counts": list(silo.class_counts),
         "test": {**metrics.figures(sums), **({"ece_null": null} if null else {}), **metrics.errors(sums)},
         "reliability": metrics.reliability(sums),
         "decisions": metrics.decisions(sums),

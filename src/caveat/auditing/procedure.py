@@ -111,8 +111,9 @@ def audit(
     with tempfile.TemporaryDirectory(prefix="caveat-") as passing:
         folder = Path(out) if out is not None else Path(passing)
         whole = Experiment(
-            folder, silos, method, model, 0, Participation(0, participation, min_silos), ONCE,
-            uncertainty or Uncertainty(), workers, tuple(personal),
+            folder=folder, silos=silos, method=method, model=model, seed=0,
+            participation=Participation(0, participation, min_silos), evaluation=ONCE,
+            uncertainty=uncertainty or Uncertainty(), workers=workers, personal=tuple(personal),
         )  # fmt: skip
         sweep = Sweep(whole, tuple(map(float, shares)), tuple(seeds))
         sweep.check()

@@ -16,8 +16,9 @@ from torch import Tensor
 from ..config import check_personal
 from ..core import ConfigurationError, Data, DataError, Method, RunError, Silo, key
 from ..data import Silos, splits_record
-from ..experiment import Experiment, Run, carry_out, check_same
+from ..experiment import Experiment, Run, check_same
 from ..local import Training
+from ..plan import carry_out
 from ..progress import Progress
 from ..store import write_json
 from .observations import Observation, Observed

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -32,6 +32,7 @@ class Embedded:
         if workers > 1 and not hasattr(os, "fork"):
             raise ConfigurationError(f"engine.workers = {workers} needs a system with fork; use 1")
         self.workplace = workplace
+        self.method = workplace.method
         self.silos: Sequence[SiloId] = sorted(workplace.silos)
         self.down = Slab()
         self.workers: list[_Worker] = []
@@ -50,6 +51,11 @@ class Embedded:
             worker.end()
         self.workers = []
         self.down.close()
+
+    def begin(self, t: int, counted: Mapping[SiloId, int]) -> None:
+        """Have silos forget what they kept of a round that was never completed."""
+        for silo in self.silos:
+            self.workplace.states.forget(silo, t - 1)
 
     def exchange(self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId]) -> Replies:
         """Have every silo of the cohort carry out the work. Raises SiloError if one fails."""

@@ -1,0 +1,141 @@
+"""What a run does, wherever its silos are: a method, its settings, a folder, and the rounds that are left."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from .config import Evaluation
+from .core import Data, Method, Payload, Replies, Silo, SiloId, Site, Work, seeded
+from .engines.workplace import Workplace, one_thread, workspace
+from .keeper import Keeper
+from .loop import Participation, run
+from .nn.models import ModelSettings, PersonalModel, assign, build_model
+from .progress import Progress
+from .roster import Roster
+from .store import ServerStore, SiloStore, locked
+from .summary import Books
+from .wrappers.evaluation import Evaluated
+from .wrappers.uncertainty import Uncertainty
+
+
+class Engine(Protocol):
+    """A transport, and what a run asks of it beside rounds."""
+
+    method: Method
+    """With evaluation around it."""
+    silos: Sequence[SiloId]
+
+    def exchange(self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId]) -> Replies: ...
+
+    def begin(self, t: int, counted: Mapping[SiloId, int]) -> None:
+        """The next round is t; `counted` says of which round each silo's update was counted last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One method on one federation, in one folder."""
+
+    folder: Path
+    method: Method
+    model: ModelSettings
+    seed: int
+    participation: Participation
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    uncertainty: Uncertainty = field(default_factory=Uncertainty)
+    personal: tuple[PersonalModel, ...] = ()
+
+    @property
+    def roster(self) -> Roster:
+        """The silos, without their data."""
+        raise NotImplementedError
+
+    @property
+    def complete(self) -> Method:
+        """The method with its calibration and decisions around it."""
+        return self.uncertainty.around(self.method)
+
+    @property
+    def own_models(self) -> dict[SiloId, ModelSettings]:
+        """The architecture of each silo's own model; empty unless the method has such models."""
+        return assign(self.personal, self.model, self.roster.names) if self.method.personal else {}
+
+    def build(self) -> nn.Module:
+        """The method's module with the weights that the seed gives."""
+        model = build_model(self.model, self.roster.shape, len(self.roster.classes), self.seed)
+        with seeded(self.seed, "build"):
+            return workspace(self.method.build(model))
+
+    def build_personal(self) -> dict[SiloId, nn.Module]:
+        """The module for each silo's own model, one for all silos of an architecture; empty if none has one."""
+        built: dict[ModelSettings, nn.Module] = {}
+        for settings in self.own_models.values():
+            if settings not in built:
+                model = build_model(settings, self.roster.shape, len(self.roster.classes), self.seed)
+                built[settings] = workspace(model)
+        return {silo: built[settings] for silo, settings in self.own_models.items()}
+
+    def workplace_of(self, silos: Mapping[SiloId, Silo], states: SiloStore) -> Workplace:
+        """Where these silos work."""
+        return Workplace(Evaluated(self.complete), self.build(), silos, states, self.seed, self.build_personal())
+
+    def engine(self) -> AbstractContextManager[Engine]:
+        """Whatever carries out the rounds."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Write what is known before the first round."""
+
+    def gallery(self) -> dict[str, Any] | None:
+        """Inputs to show, where there are any to see."""
+        return None
+
+    def proceed(self, progress: Progress) -> None:
+        """Carry out all rounds that are left, from the newest checkpoint, and write the result."""
+        with locked(self.folder / "state"):
+            self._proceed(progress)
+
+    def _proceed(self, progress: Progress) -> None:
+        began = time.perf_counter()
+        site = self._server_site()
+        store = ServerStore(self.folder / "state")
+        saved = store.load()
+        with seeded(self.seed, "init_server"):
+            start, server, books = 0, self.complete.init_server(site), Books()
+        if saved is not None:
+            server, record = saved
+            start, books = record["t"] + 1, Books.of(record)
+        with self.engine() as engine, one_thread():
+            keeper = Keeper(self, engine, store, books, progress)
+            engine.begin(start, keeper.rewind())
+            books.seconds["engine"] += time.perf_counter() - began
+            server = run(
+                engine.method, engine, site, server,
+                participation=self.participation, start=start, number=books.number, after=keeper.after,
+            )  # fmt: skip
+            keeper.finish(server)
+
+    def _server_site(self) -> Site:
+        none = Data(torch.zeros(0, *self.roster.shape), torch.zeros(0, dtype=torch.long))
+        return Site("server", none, none, none, self.build())
+
+
+def carry_out(plan: Plan, progress: Progress, title: str) -> None:
+    """Whatever of a plan is not done yet."""
+    if (plan.folder / "summary.json").exists():
+        return
+    steps = Counter(step.trains for step in plan.complete.schedule())
+    progress.begin(title, steps[True])
+    try:
+        plan.prepare()
+        plan.proceed(progress)
+    finally:
+        progress.end()

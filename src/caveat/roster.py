@@ -1,0 +1,74 @@
+"""What a run has to know of its silos beside their data: all that the server of a real federation ever does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .core import DataError, Silo, SiloId
+
+SPLITS = ("train", "validation", "calibration", "test")
+
+
+@dataclass(frozen=True)
+class Card:
+    """A silo's name, where its data come from, and how much it has."""
+
+    name: SiloId
+    domain: str
+    examples: Mapping[str, int]
+    """Per split."""
+    class_counts: tuple[int, ...]
+    """Training examples per class."""
+
+    @classmethod
+    def of(cls, silo: Silo, classes: int) -> Card:
+        counts = silo.train.y.bincount(minlength=classes).tolist()
+        return cls(silo.name, silo.domain, {split: len(getattr(silo, split)) for split in SPLITS}, tuple(counts))
+
+    @classmethod
+    def of_json(cls, value: Any, classes: int) -> Card:
+        """A card from the wire. Raises DataError for what is none."""
+        try:
+            card = cls(value["name"], value["domain"], value["examples"], tuple(value["class_counts"]))
+            counts = [*card.examples.values(), *card.class_counts]
+            whole = all(type(count) is int and count >= 0 for count in counts)
+            fits = set(card.examples) == set(SPLITS) and len(card.class_counts) == classes
+            if whole and fits and isinstance(card.name, str) and isinstance(card.domain, str):
+                return card
+        except (KeyError, TypeError, AttributeError):
+            pass
+        raise DataError(f"a silo's card that is none: {str(value)[:200]}")
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "examples": dict(self.examples), "class_counts": list(self.class_counts)}
+
+    @property
+    def most(self) -> int:
+        """The examples of its largest split: no update can speak for more."""
+        return max(self.examples.values())
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The silos of a run, in its order, and what their inputs and labels are."""
+
+    shape: tuple[int, ...]
+    """Of one input: (C, H, W) or (D,)."""
+    classes: tuple[str, ...]
+    cards: Mapping[SiloId, Card]
+
+    @classmethod
+    def of(cls, silos: Iterable[Silo], shape: tuple[int, ...], classes: tuple[str, ...]) -> Roster:
+        return cls(shape, classes, {silo.name: Card.of(silo, len(classes)) for silo in silos})
+
+    def __iter__(self) -> Iterator[Card]:
+        return iter(self.cards.values())
+
+    def __len__(self) -> int:
+        return len(self.cards)
+
+    @property
+    def names(self) -> list[SiloId]:
+        return list(self.cards)
