@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: run test check bench clean
+.PHONY: run test check bench flower-versions clean
 
 run: $(INSTALLED)  ## the demonstration: FedAvg and UEFL side by side on scikit-learn's digits
 	@rm -rf runs/digits
@@ -18,6 +18,9 @@ check: $(INSTALLED)  ## lint, format and types
 
 bench: $(INSTALLED)  ## ratios, measured side by side
 	$(BIN)/python benchmarks/mc_dropout.py
+
+flower-versions:  ## the transport's tests with the oldest and the newest Flower; 3 GB below .cache
+	@PYTHON=$(PYTHON) tests/flower_versions.sh
 
 clean:  ## what the targets above leave behind, environment and demonstration included
 	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache build src/*.egg-info runs/digits
