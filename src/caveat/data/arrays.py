@@ -50,6 +50,25 @@ def npz_pools(paths: Sequence[Path]) -> tuple[Pool, ...]:
     return pools_of(parts, domains, [str(path) for path in paths], names[0] if names else None)
 
 
+def own_npz_pool(path: Path) -> Pool:
+    """The pool of a file that is one of several elsewhere: labels of which it has no samples can lack a number.
+
+    Its classes are those that the file names, or else the numbers that it has samples of.
+    """
+    arrays = read_npz(path)
+    x, y, x_test, y_test = _parts(arrays, str(path))
+    if "classes" in arrays:
+        return pools_of([(x, y, x_test, y_test)], [path.stem], [str(path)], arrays["classes"].astype(str).tolist())[0]
+    y = label_array(y, str(path))
+    numbers = np.unique(y)
+    if y_test is not None:
+        y_test = label_array(y_test, f"{path} (test)")
+        numbers = np.union1d(numbers, y_test)
+        y_test = np.searchsorted(numbers, y_test)
+    parts = [(x, np.searchsorted(numbers, y), x_test, y_test)]
+    return pools_of(parts, [path.stem], [str(path)], [str(number) for number in numbers])[0]
+
+
 def pools_of(
     parts: Sequence[tuple[Array, Array, Array | None, Array | None]],
     domains: Sequence[str],

@@ -10,13 +10,13 @@ import torch
 
 from ..core import ConfigurationError, Data, DataError, Silo, SiloId, key
 from . import partitions, shifts
+from .encoding import Encoder, Layout, common_layout, fit_encoders
 from .frames import Frame, common_frame
 from .pools import Array, Index, Pool
-from .settings import DataSettings, Normalise
+from .settings import DataSettings, Normalise, Shift
 from .silos import Silos, normalised
 from .splits import NAMES, development_splits, reserve_test
 from .streams import hold_out, unknown_inputs, with_streams
-from .tables import Encoder, fit_encoders
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +42,7 @@ def federate(
     images = pools[0].images
     if settings.shift.angles and not images:
         raise ConfigurationError("data.shift.angles: only images can be rotated, these inputs are features")
-    if not images and settings.normalise != Normalise():
-        raise ConfigurationError("data.normalise is for images, these inputs are features")
+    check_normalise(images, settings.normalise)
     named = _given(pools, settings) if given else _made(pools, settings)
     tested = [_held_back(pool, names[0], settings, seed) for pool, names in named]
     plots = [
@@ -51,7 +50,9 @@ def federate(
         for (pool, names), (development, test) in zip(named, tested, strict=True)
         for plot in _plots(pool, _known(pool, development), _known(pool, test), names, settings, seed)
     ]
-    silos = _shifted_and_encoded(plots, pools, given, settings, frame, seed)
+    raw = _shifted(plots, settings.shift, frame, seed)
+    layout = common_layout(pools[0].table, [splits["train"] for splits in raw.values()]) if pools[0].table else Layout()
+    silos = _encoded(plots, raw, pools, given, settings, frame, layout)
     held_out = [pool.x[test[pool.y[test] < 0]] for (pool, _), (_, test) in zip(named, tested, strict=True)]
     unknown = unknown_inputs(held_out if streams.hold_out else [], outside, silos, streams.ood_global)
     if streams.ood_local == "none" and unknown is None:
@@ -59,18 +60,60 @@ def federate(
     return with_streams(silos, ood_local=streams.ood_local, ood_global=unknown, per_silo=streams.per_silo, seed=seed)
 
 
-def _shifted_and_encoded(
-    plots: Sequence[Plot], pools: Sequence[Pool], given: bool, settings: DataSettings, frame: Frame, seed: int
+def settle(
+    pool: Pool, frame: Frame, layout: Layout, settings: DataSettings, seed: int, outside: Sequence[Pool] = ()
 ) -> Silos:
-    images = pools[0].images
-    shifted = shifts.per_silo(settings.shift, len(plots))
-    raw = {
+    """The one silo that a pool is, with the classes, frame and layout that it has in common with silos elsewhere.
+
+    Bitwise what `federate` makes of it beside the pools of those silos, which nothing shifts.
+    """
+    check_normalise(pool.images, settings.normalise)
+    plots = [own_plot(pool, settings, seed)]
+    silos = _encoded(plots, _shifted(plots, settings.shift, frame, seed), [pool], True, settings, frame, layout)
+    unknown = unknown_inputs([], outside, silos, settings.streams.ood_global)
+    if unknown is None:
+        return silos
+    return with_streams(silos, ood_global=unknown, per_silo=settings.streams.per_silo, seed=seed)
+
+
+def own_plot(pool: Pool, settings: DataSettings, seed: int) -> Plot:
+    """The splits of the one silo that a pool is."""
+    ((_, names),) = _given([pool], settings)
+    development, test = _held_back(pool, names[0], settings, seed)
+    (plot,) = _plots(pool, development, test, names, settings, seed)
+    return plot
+
+
+def check_normalise(images: bool, normalise: Normalise) -> None:
+    """Raises ConfigurationError for constants that features are not normalised with."""
+    if not images and normalise != Normalise():
+        raise ConfigurationError("data.normalise is for images, these inputs are features")
+
+
+def _shifted(plots: Sequence[Plot], shift: Shift, frame: Frame, seed: int) -> dict[SiloId, dict[str, Array]]:
+    """Per silo and split, the inputs in their frame, shifted."""
+    shifted = shifts.per_silo(shift, len(plots))
+    return {
         plot.name: {split: _raw(plot, split, frame, angle, std, seed) for split in NAMES}
         for plot, (angle, std) in zip(plots, shifted, strict=True)
     }
-    encoders = fit_encoders(pools[0].table, {n: x["train"] for n, x in raw.items()}) if pools[0].table else {}
+
+
+def _encoded(
+    plots: Sequence[Plot],
+    raw: Mapping[SiloId, dict[str, Array]],
+    pools: Sequence[Pool],
+    given: bool,
+    settings: DataSettings,
+    frame: Frame,
+    layout: Layout,
+) -> Silos:
+    """The silos of raw inputs, whose arrays are taken out of `raw`."""
+    images = pools[0].images
+    tables = {plot.name: plot.pool.table for plot in plots}
+    encoders = fit_encoders(tables, {n: x["train"] for n, x in raw.items()}, layout) if layout.columns else {}
     silos = []
-    for plot, (angle, std) in zip(plots, shifted, strict=True):
+    for plot, (angle, std) in zip(plots, shifts.per_silo(settings.shift, len(plots)), strict=True):
         splits = {}
         for split, index in plot.indices.items():
             x = raw[plot.name].pop(split)  # popped, so that raw and normalised inputs are not all in memory together

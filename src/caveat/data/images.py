@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,22 +22,51 @@ def image_pools(folder: Path, size: int | None = None) -> tuple[Pool, ...]:
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: a file, expected a folder SILO/CLASS/*.png|jpg")
-    silos = {silo.name: {kind.name: image_files(kind) for kind in _folders(silo)} for silo in _folders(folder)}
+    if not _folders(folder):
+        raise DataError(f"{folder}: no silo folders, expected SILO/CLASS/*.png|jpg")
+    return _pools(_folders(folder), size)
+
+
+def own_image_pool(folder: Path, name: str, size: int | None = None) -> Pool:
+    """The pool of the silo `name` alone, its images resized if a size is given.
+
+    The folder is the silo's own, CLASS/*.png|jpg, or one of silos, SILO/CLASS/*.png|jpg: then the silo is the one
+    called so, or the only one. Raises DataError if it is not there.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: a file, expected a folder CLASS/*.png|jpg or SILO/CLASS/*.png|jpg")
+    inner = _folders(folder)
+    if inner and not any(map(_folders, inner)):
+        return _pools([folder], size)[0]
+    return _pools([the_one_of({path.name: path for path in inner}, name, str(folder))], size)[0]
+
+
+def the_one_of(named: Mapping[str, Path], silo: str, origin: str) -> Path:
+    """The file or folder of a silo: the only one, or the one with its name. Raises DataError if there is none."""
+    if len(named) == 1:
+        return next(iter(named.values()))
+    if silo not in named:
+        found = ", ".join(list(named)[:10]) or "nothing"
+        raise DataError(f"{origin}: {found}; expected one called {silo!r}, as the silo is, or one alone")
+    return named[silo]
+
+
+def _pools(folders: Sequence[Path], size: int | None) -> tuple[Pool, ...]:
+    """One pool per folder of class folders."""
+    silos = {folder: {kind.name: image_files(kind) for kind in _folders(folder)} for folder in folders}
     for silo, kinds in silos.items():
         if not kinds:
-            raise DataError(f"{folder / silo}: no class folders, expected SILO/CLASS/*.png|jpg")
+            raise DataError(f"{silo}: no class folders, expected SILO/CLASS/*.png|jpg")
         for kind, files in kinds.items():
             if not files:
-                raise DataError(f"{folder / silo / kind}: an empty class folder, expected png or jpg files")
-    if not silos:
-        raise DataError(f"{folder}: no silo folders, expected SILO/CLASS/*.png|jpg")
+                raise DataError(f"{silo / kind}: an empty class folder, expected png or jpg files")
     classes = ordered([kind for kinds in silos.values() for kind in kinds])
     files = [path for kinds in silos.values() for kind in ordered(list(kinds)) for path in kinds[kind]]
     labels = [[classes.index(kind) for kind in ordered(list(kinds)) for _ in kinds[kind]] for kinds in silos.values()]
     x = read_images(files, size)
     cuts = np.cumsum([len(y) for y in labels])[:-1]
     return tuple(
-        Pool(part, np.array(y, dtype=np.int64), classes, silo, origin=str(folder / silo))
+        Pool(part, np.array(y, dtype=np.int64), classes, silo.name, origin=str(silo))
         for silo, part, y in zip(silos, np.split(x, cuts), labels, strict=True)
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import field, fields
 from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator
@@ -12,8 +12,9 @@ from pydantic.dataclasses import dataclass
 from ..core import ConfigurationError
 from ..settings import STRICT
 
-KINDS = ("digits", "npz", "images", "csv", "hub")
-"""What a source can be; all but `digits` are followed by a colon and a path or name."""
+KINDS = ("digits", "npz", "images", "csv", "hub", "silos")
+"""What a source can be; all but those of `NAMELESS` are followed by a colon and a path or name."""
+NAMELESS = ("digits", "silos")
 JOIN = " + "
 """What stands between the parts of a joined source."""
 
@@ -128,7 +129,7 @@ class DataSettings:
 
     source: str = "digits"
     """digits, npz:PATH[,PATH...], images:DIR, csv:PATH[,PATH...] or hub:NAME; or several of them, each but csv a domain
-    or more, joined by " + "."""
+    or more, joined by " + "; or silos: every silo of a federation on Flower reads its own."""
     silos: Annotated[int, Field(ge=1)] | None = None
     """How many silos to make; by default one per entry of a shift, or per file. Data that comes in silos keeps them."""
     samples_per_silo: Annotated[int, Field(ge=3)] | None = None
@@ -137,11 +138,11 @@ class DataSettings:
     """Test samples of a silo, or "all": all there are, shared out evenly among the silos of a domain. By default a
     quarter of samples_per_silo, or all."""
     target: str | None = None
-    """csv: the column to predict."""
+    """csv, silos: the column to predict."""
     silo: str | None = None
     """csv: the column that names the silo of a row; without it every file is a silo."""
     categorical: tuple[str, ...] = ()
-    """csv: columns of numbers that are codes of categories; columns with text are categories anyway."""
+    """csv, silos: columns of numbers that are codes of categories; columns with text are categories anyway."""
     size: Annotated[int, Field(ge=1)] | None = None
     """Pixels of both sides that all images are resized to, those of streams too; unset, images must be of one size."""
     channels: Literal[1, 3] | None = None
@@ -170,11 +171,29 @@ class DataSettings:
                 f"data.labels.minimum = {self.labels.minimum}, expected at most data.samples_per_silo = "
                 f"{self.samples_per_silo}"
             )
-        for name in ("target", "silo", "categorical"):
-            if getattr(self, name) and kind != "csv":
+        for name, owners in (("target", {"csv", "silos"}), ("silo", {"csv"}), ("categorical", {"csv", "silos"})):
+            if getattr(self, name) and kind not in owners:
                 raise ConfigurationError(f"data.{name} = {getattr(self, name)!r} is ignored by source {self.source!r}")
+        if kind == "silos":
+            self._check_silos()
         if kind == "csv" and not self.target:
             raise ConfigurationError(f"data.target is missing: source {self.source!r} needs the column to predict")
+
+    def _check_silos(self) -> None:
+        """Raises ConfigurationError for what needs the data of several silos, where no machine has these."""
+        for key, value, default in (
+            ("silos", self.silos, None),
+            ("shift.angles", self.shift.angles, ()),
+            ("shift.noise_std", self.shift.noise_std, ()),
+            *((f"labels.{each.name}", getattr(self.labels, each.name), each.default) for each in fields(Labels)),
+            ("streams.ood_local", self.streams.ood_local, "none"),
+            ("streams.hold_out", self.streams.hold_out, ()),
+        ):
+            if value != default:
+                raise ConfigurationError(
+                    f"data.{key} = {value!r} needs the data of all silos, but with data.source = 'silos' every silo "
+                    "reads its own"
+                )
 
 
 def source_parts(source: str) -> list[str]:
@@ -187,13 +206,15 @@ def check_source(key: str, source: str) -> list[str]:
     parts = source_parts(source)
     for part in parts:
         kind, _, rest = part.partition(":")
-        if kind not in KINDS or bool(rest) == (kind == "digits"):
+        if kind not in KINDS or bool(rest) == (kind in NAMELESS):
             named = f", part {part!r}" if len(parts) > 1 else ""
             raise ConfigurationError(
                 f"data.{key} = {source!r}{named}: expected digits, npz:PATH, images:DIR, csv:PATH or hub:NAME, "
-                "or several joined by ' + '"
+                "or several joined by ' + '" + ("; or silos" if key == "source" else "")
             )
     kinds = [part.partition(":")[0] for part in parts]
+    if "silos" in kinds and (len(kinds) > 1 or key != "source"):
+        raise ConfigurationError(f"data.{key} = {source!r}: silos is no source to join or to draw from, only itself")
     if len(kinds) > 1 and "csv" in kinds:
         raise ConfigurationError(f"data.{key} = {source!r}: csv cannot be joined, a table's columns are its own")
     return kinds

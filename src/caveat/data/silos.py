@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ..core import ConfigurationError, DataError, Silo, SiloId
+from .encoding import Encoder
 from .frames import Frame
 from .pools import Array, feature_array, image_array
 from .settings import Normalise
 from .splits import NAMES
-from .tables import Encoder
 
 
 @dataclass(frozen=True, eq=False)

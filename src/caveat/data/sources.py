@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..core import ConfigurationError, DataError
-from .arrays import digits, npz_pools
+from ..core import ConfigurationError, DataError, SiloId
+from .arrays import digits, npz_pools, own_npz_pool
 from .hub import hub_pools
-from .images import image_pools
+from .images import image_pools, own_image_pool, the_one_of
 from .pools import Pool, Source
 from .settings import JOIN, KINDS, DataSettings, source_parts
 from .tables import csv_source
 
+OWN = "csv:PATH, npz:PATH, images:DIR or digits"
+"""How a silo's own source can be written."""
 ROOT = "CAVEAT_DATA"
 """The environment variable with the folder where relative paths are looked up that do not exist."""
 
@@ -94,8 +97,12 @@ def read(settings: DataSettings) -> Source:
     """All that the source holds, with the images of each domain as they are: their shapes can differ.
 
     Only images of a folder or the hub have `settings.size` already. Raises DataError for what cannot be used, naming
-    file, value and expectation.
+    file, value and expectation; ConfigurationError for "silos", which no single machine can read.
     """
+    if settings.source == "silos":
+        raise ConfigurationError(
+            "data.source = 'silos': every silo reads its own; for a federation on Flower (`caveat flower init`)"
+        )
     if not settings.source.startswith("csv:"):
         parts = source_parts(settings.source)
         sources = [_read_part(part, settings.size) for part in parts]
@@ -104,6 +111,33 @@ def read(settings: DataSettings) -> Source:
         raise ConfigurationError(f"data.target is missing: source {settings.source!r} needs the column to predict")
     paths = csv_paths(settings.source.removeprefix("csv:"))
     return csv_source(paths, settings.target, settings.silo, settings.categorical)
+
+
+def read_own(settings: DataSettings, silo: SiloId) -> Pool:
+    """The pool of one silo, from a source of its own or from the part of one that has the silo's name.
+
+    Its classes, and categories where it is a table, are its own, whatever other parts have. Raises DataError.
+    """
+    kind, _, rest = settings.source.partition(":")
+    if kind == "images":
+        pool = own_image_pool(locate(rest), silo, settings.size)
+    elif kind == "npz":
+        pool = own_npz_pool(_own_file([locate(name) for name in rest.split(",")], silo))
+    elif kind == "csv" and settings.target is not None:
+        path = _own_file(csv_paths(rest), silo)
+        pool = csv_source([path], settings.target, None, settings.categorical).pools[0]
+    elif kind == "digits":
+        pool = digits()
+    else:
+        raise ConfigurationError(f"data.source = {settings.source!r} is none that one silo can read: expected {OWN}")
+    return dataclasses.replace(pool, domain=silo)
+
+
+def _own_file(paths: Sequence[Path], silo: SiloId) -> Path:
+    stems = [path.stem for path in paths]
+    if len(set(stems)) < len(stems):
+        raise DataError(f"several files are called {max(stems, key=stems.count)!r}: expected one silo each")
+    return the_one_of(dict(zip(stems, paths, strict=True)), silo, ", ".join(map(str, paths)))
 
 
 def _joined(parts: Sequence[str], sources: Sequence[Source]) -> Source:

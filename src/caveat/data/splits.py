@@ -55,10 +55,14 @@ def hashes(silo: Silo) -> dict[str, str]:
     }
 
 
-def splits_record(silos: Iterable[Silo]) -> dict[str, object]:
-    """What `splits.json` holds: per silo its domain, and per split, and stream if any, its size, class counts, hash."""
+def splits_record(silos: Iterable[Silo], classes: int = 0) -> dict[str, object]:
+    """What `splits.json` holds: per silo its domain, and per split, and stream if any, its size, class counts, hash.
+
+    Counts are of at least `classes` classes, and of all that some silo has.
+    """
     silos = list(silos)
-    classes = 1 + max(int(getattr(silo, name).y.max()) for silo in silos for name in NAMES if len(getattr(silo, name)))
+    largest = (int(getattr(silo, name).y.max()) for silo in silos for name in NAMES if len(getattr(silo, name)))
+    classes = max(classes, 1 + max(largest))
     return {
         silo.name: {"domain": silo.domain, **_splits(silo, classes), **_streams(silo.streams, classes)}
         for silo in silos

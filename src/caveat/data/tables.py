@@ -1,13 +1,12 @@
-"""CSV files, and the encoding of their columns that each silo fits on its training split."""
+"""CSV files: their columns, and their rows as numbers and codes of categories."""
 
 from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -153,51 +152,3 @@ def _column(sheet: Sheet, column: Column) -> Array:
             raise DataError(f"{where}: {column.name!r} is {text!r}, expected a finite number or nothing")
         values[row] = float(text)
     return values
-
-
-@dataclass(frozen=True)
-class Encoder:
-    """A silo's features from its raw rows: fitted on its training split, as wide as every other silo's."""
-
-    table: tuple[Column, ...]
-    pipeline: Any
-    """A fitted scikit-learn transformer."""
-
-    def __call__(self, raw: Array) -> Array:
-        """(N, D) raw values to (N, F) finite float32 features."""
-        if raw.ndim != 2 or raw.shape[1] != len(self.table):
-            raise DataError(f"rows of shape {raw.shape}, expected {len(self.table)} columns")
-        return np.asarray(self.pipeline.transform(raw), dtype=np.float32)
-
-
-def fit_encoders(table: tuple[Column, ...], train: Mapping[str, Array]) -> dict[str, Encoder]:
-    """One encoder per silo, from the raw rows of its training split.
-
-    Numbers: median for missing values, standardised, and a flag where missing if a training split of any silo misses
-    some. Categories: one-hot over those of all training splits; others are zeros.
-    """
-    from sklearn.compose import ColumnTransformer  # scikit-learn takes a second to import, images do not need it
-    from sklearn.impute import MissingIndicator, SimpleImputer
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import OneHotEncoder, StandardScaler
-
-    together = np.concatenate(list(train.values()))
-    numbers = [i for i, column in enumerate(table) if column.categories is None]
-    flagged = [i for i in numbers if np.isnan(together[:, i]).any()]
-    codes = {i: np.unique(together[:, i][together[:, i] >= 0]) for i in range(len(table)) if i not in numbers}
-    codes = {i: known for i, known in codes.items() if len(known)}
-
-    def fit(rows: Array) -> Any:
-        impute = SimpleImputer(strategy="median", keep_empty_features=True)
-        parts = [
-            ("number", make_pipeline(impute, StandardScaler()), numbers),
-            ("missing", MissingIndicator(features="all"), flagged),
-            (
-                "category",
-                OneHotEncoder(categories=list(codes.values()), handle_unknown="ignore", sparse_output=False),
-                list(codes),
-            ),
-        ]
-        return ColumnTransformer([part for part in parts if part[2]]).fit(rows)
-
-    return {silo: Encoder(table, fit(rows)) for silo, rows in train.items()}
