@@ -38,6 +38,7 @@ from caveat.store import SiloStore
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.guaranteed import Guaranteed
+from caveat.wrappers.private import Private
 from caveat.wrappers.switched import Switched
 from caveat.wrappers.tempered import Tempered
 
@@ -77,9 +78,10 @@ METHODS: list[Method] = [
 WRAPPED: list[Method] = [
     Switched(FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2), score="dirichlet_entropy", outliers=0.3),
     Switched(Tempered(FedAvg(rounds=2, training=ADAM)), abstain=0.3),
+    Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.3, silos=3),
     Guaranteed(FedBABU(rounds=2, training=FAST, fine_tune_epochs=2), risk=0.5, confidence=0.6),
 ]
-"""Methods with calibration and decisions around them."""
+"""Methods with calibration, decisions, or clipping and noise around them."""
 
 
 def model(seed: int = 0) -> Model:

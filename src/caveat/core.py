@@ -67,6 +67,8 @@ class Site:
     """Position in the schedule of the round that the work belongs to."""
     own: nn.Module | None = field(default=None, kw_only=True)
     """A second workspace, for the silo's own model of its own architecture, if the method asks for one."""
+    secret: int = field(default=0, kw_only=True)
+    """What noise that protects a silo is drawn from; at a real silo a number that nobody else knows."""
 
     @property
     def examples(self) -> int:
@@ -154,6 +156,15 @@ class Round:
     """Asks every silo, whatever the participation: for rounds that compare silos with each other."""
     trains: bool = True
     """Counts as a round of training; measurements between two rounds do not."""
+    linear: bool = field(default=False, kw_only=True)
+    """The server needs no more of the replies than their number and sums weighted by n_k, which is what secure
+    aggregation can carry; integer tensors, which have no mean, are counters that nothing depends on.
+
+    Sums with other weights are in disguise what could be carried as well, if silos sent products in place of tensors:
+    those in which every silo counts once (control variates, counts of a calibration split), and those weighted by a
+    number that the silo sends beside (use of a codeword, examples of a class, certainty). They do not count as linear;
+    least and largest values are no sums at all.
+    """
 
 
 class Method:

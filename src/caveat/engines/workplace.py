@@ -5,13 +5,13 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 import torch
 from torch import nn
 
-from ..core import Method, Payload, RunError, Silo, SiloId, Site, State, Update, Work, is_evaluation, seeded
+from ..core import Method, Payload, RunError, Silo, SiloId, Site, State, Update, Work, is_evaluation, key, seeded
 from ..local import load, snapshot
 from ..store import SiloStore
 
@@ -61,6 +61,8 @@ class Workplace:
     seed: int
     own: Mapping[SiloId, nn.Module] = field(default_factory=dict)
     """The module for a silo's own model, which silos of the same architecture share."""
+    secret: int | None = None
+    """What a silo's noise is drawn from; by default a function of the seed, which protects nobody."""
 
     def __post_init__(self) -> None:
         self.initial = snapshot(self.module)
@@ -75,7 +77,8 @@ class Workplace:
 
     def site(self, silo: SiloId, t: int = 0) -> Site:
         """What a method may see at a silo in round t."""
-        return self.silos[silo].site(self.module, t, self.own.get(silo))
+        secret = key(self.seed, "secret", silo) if self.secret is None else self.secret
+        return replace(self.silos[silo].site(self.module, t, self.own.get(silo)), secret=secret)
 
     def perform(self, t: int, name: str, payload: Payload, silo: SiloId) -> Update:
         """Carry out the work with that address in round t at a silo, and keep the state it leaves.

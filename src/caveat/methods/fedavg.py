@@ -41,7 +41,12 @@ class FedAvg(Method):
         return {"model": own}
 
     def schedule(self) -> Iterable[Round]:
-        return repeat(Round(self.broadcast, self.train, self.average), self.rounds)
+        return repeat(Round(self.broadcast, self.train, self.average, linear=self.linear), self.rounds)
+
+    @property
+    def linear(self) -> bool:
+        """Whether `average` needs n_k-weighted means alone; a subclass with one of its own says so if it does too."""
+        return type(self).average is FedAvg.average
 
     def broadcast(self, server: State) -> Payload:
         return {"model": server["model"]}

@@ -45,7 +45,11 @@ class FedBABU(FedAvg):
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
-        yield Round(self.broadcast, self.personalise, everyone=True, trains=False)
+        yield Round(self.broadcast, self.personalise, everyone=True, trains=False, linear=True)
+
+    @property
+    def linear(self) -> bool:
+        return True
 
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         module = load(site.module, down["model"])

@@ -65,6 +65,10 @@ class FML(FedAvg):
         """Eq. 1 and 2, added up: of the logits (N, C) each term moves one of the two."""
         return learn(meme, own, y, self.beta, 1 - self.beta) + learn(own, meme, y, self.alpha, 1 - self.alpha)
 
+    @property
+    def linear(self) -> bool:
+        return self.weights == "examples"
+
     def average(self, server: State, replies: Replies, site: Site) -> State:
         uniform = [1.0] * len(replies)
         return server | {"model": replies.mean("model", uniform if self.weights == "uniform" else None)}

@@ -65,6 +65,10 @@ class FMLU(FML):
         logits = in_batches(meme.eval(), site.validation.x)
         return {"entropy": entropy(logits.double().softmax(-1)).mean()}
 
+    @property
+    def linear(self) -> bool:
+        return super().linear and not self.weigh_mean
+
     def average(self, server: State, replies: Replies, site: Site) -> State:
         if not self.weigh_mean:
             return super().average(server, replies, site)

@@ -25,5 +25,9 @@ class Local(FedAvg):
     def private(self, module: nn.Module) -> frozenset[str]:
         return frozenset(module.state_dict())
 
+    @property
+    def linear(self) -> bool:
+        return True
+
     def average(self, server: State, replies: Replies, site: Site) -> State:
         return server

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torch import Tensor, nn
 
 from ..core import Answers, Method, Payload, Round, Site, State, Tensors
 from ..prediction import Prediction
+
+Kind = TypeVar("Kind", bound="Wrapper")
 
 
 @dataclass(frozen=True)
@@ -56,3 +59,12 @@ class Wrapper(Method):
     @property
     def name(self) -> str:
         return self.method.name
+
+
+def find(method: Method, kind: type[Kind]) -> Kind | None:
+    """The wrapper of that kind around a method, if there is one."""
+    while isinstance(method, Wrapper):
+        if isinstance(method, kind):
+            return method
+        method = method.base
+    return None

@@ -1,0 +1,183 @@
+"""Differential privacy of whole silos: what a silo's training sends is clipped, and noise is added to it at the silo.
+
+McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, with fixed weights and one clip
+over all tensors; the noise is split among the silos as in Kairouz, Liu & Steinke, The Distributed Discrete Gaussian
+Mechanism for Federated Learning with Secure Aggregation, ICML 2021, but continuous. What it amounts to is computed by
+`caveat.accounting`.
+
+What it does not do. Gaussian noise in floating point has holes that can tell neighbours apart (Mironov, On Significance
+of the Least Significant Bits for Differential Privacy, CCS 2012), which is not addressed here. Without secure
+aggregation the server sees the update of each silo with the silo's own noise only, whose multiplier is
+noise / sqrt(silos); everybody else sees sums. And only what a schedule's rounds of training send is covered: neither
+calibration after them, nor evaluation, nor what silos tell of their data before the first round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+from torch import Tensor
+
+from ..core import ConfigurationError, Method, Payload, Replies, Round, Site, State, Tensors, Update
+from .base import Wrapper
+
+VARIANCE = "running_var"
+"""What torch calls the variance in any normalisation that has running statistics."""
+
+
+@dataclass(frozen=True)
+class Private(Wrapper):
+    """The base, with updates of norm `clip` at most and with noise in them, each silo's as much as any other's.
+
+    An update is what a silo sends less what it was sent, over all groups together. BatchNorm's running statistics are
+    part of it, being averages of the silo's data; where features have large ones they use up the clip, so that models
+    without BatchNorm, or methods that leave it at the silo, learn better. Integer tensors go back as they came, since
+    a counter of batches tells how many examples there are; and an update speaks for 1 example, so that one silo cannot
+    move the mean further than another.
+
+    Raises ConfigurationError for a value out of range, and for a base whose training cannot be protected this way.
+    """
+
+    clip: float
+    """The largest L2 norm of an update, above 0."""
+    noise: float
+    """Noise multiplier, 0 or more: standard deviation of the noise in the sum over `silos` silos, divided by `clip`."""
+    silos: int
+    """How many silos a round of training asks, above 0."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.clip < math.inf:
+            raise ConfigurationError(f"clip = {self.clip}: expected a finite number above 0")
+        if not 0 <= self.noise < math.inf:
+            raise ConfigurationError(f"noise = {self.noise}: expected a finite number, 0 or more")
+        if self.silos < 1:
+            raise ConfigurationError(f"silos = {self.silos}: expected the number of silos that a round asks")
+        check_private(self.base)
+
+    @property
+    def covers(self) -> tuple[str, ...]:
+        """The works of the schedule of which updates are clipped and noised."""
+        return tuple(dict.fromkeys(step.work.__name__ for step in self.base.schedule() if step.trains))
+
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """The works of the schedule of which updates leave a silo as they are; wrappers around this one add others."""
+        return tuple(dict.fromkeys(step.work.__name__ for step in self.base.schedule() if not step.trains))
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise in each number that a silo sends."""
+        return self.noise * self.clip / math.sqrt(self.silos)
+
+    def schedule(self) -> Iterable[Round]:
+        for step in self.base.schedule():
+            protected = replace(step, work=self.train, aggregate=partial(self.settle, step))
+            yield protected if step.trains else step
+
+    # Named as the works that it stands for are, since their random numbers are drawn by that name.
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        """The base's work of the site's round, and its update clipped and noised.
+
+        Raises ConfigurationError if it sends anything but new values of tensors that it was sent.
+        """
+        step = next(islice(self.base.schedule(), site.round, None))
+        update, after = step.work(down, state, site)
+        check_sent(self.name, down, update.payload)
+        clipped = clip(down, update.payload, self.clip)
+        nonce = fingerprint(site, clipped)
+        payload: Payload = {}
+        for group, tensors in update.payload.items():
+            payload[group] = {}
+            for name, tensor in tensors.items():
+                before = down[group][name]
+                if tensor.is_floating_point():
+                    moved = clipped[group][name] + self.deviation * normal(tensor.shape, nonce, group, name)
+                    payload[group][name] = (before.double() + moved).to(tensor.dtype)
+                else:
+                    payload[group][name] = before.clone()
+        return Update(payload, 1), after
+
+    def settle(self, step: Round, server: State, replies: Replies, site: Site) -> State:
+        """The base's aggregation; a variance that noise has made negative stays what it was."""
+        after = step.aggregate(server, replies, site)
+        return {group: positive(server.get(group, {}), tensors) for group, tensors in after.items()}
+
+
+def check_private(method: Method) -> None:
+    """Raises ConfigurationError unless every round of training needs no more than the mean of what silos send."""
+    for t, step in enumerate(method.schedule()):
+        if step.trains and not step.linear:
+            raise ConfigurationError(
+                f"clipping and noise do not fit {method.name!r}: in round {t}, {step.work.__name__!r}, the server "
+                "needs more of the silos' updates than their mean, and what it needs besides would not be protected"
+            )
+
+
+def check_sent(method: str, down: Payload, sent: Payload) -> None:
+    """Raises ConfigurationError if a silo sends anything but new values of tensors that it was sent."""
+    for group, tensors in sent.items():
+        for name, tensor in tensors.items():
+            known = down.get(group, {}).get(name)
+            if known is None or (known.shape, known.dtype) != (tensor.shape, tensor.dtype):
+                raise ConfigurationError(
+                    f"clipping and noise do not fit {method!r}: a silo sends {group}/{name}, of which it was sent "
+                    "none of that shape and type, so that there is nothing to measure its change from"
+                )
+
+
+def clip(down: Payload, sent: Payload, bound: float) -> Payload:
+    """The change of every floating-point tensor, float64, scaled down to a norm of `bound` over all of them.
+
+    Not finite if any change is not.
+    """
+    change = {
+        group: {name: t.double() - down[group][name].double() for name, t in tensors.items() if t.is_floating_point()}
+        for group, tensors in sent.items()
+    }
+    squares = [t.square().sum() for tensors in change.values() for t in tensors.values()]
+    norm = math.sqrt(sum(map(float, squares)))
+    scale = min(1.0, bound / norm) if norm > 0 else 1.0
+    return {group: {name: scale * t for name, t in tensors.items()} for group, tensors in change.items()}
+
+
+def fingerprint(site: Site, clipped: Payload) -> bytes:
+    """(32,) bytes that nobody without the site's secret can tell: of the silo, the round and the clipped update.
+
+    Of the update too, because an order that is repeated must not give a second draw to average away, and two
+    orders for one round that differ must not get the same draw, which their difference would be rid of.
+    """
+    digest = hashlib.sha256(repr((site.secret, "noise", site.round, site.id)).encode())
+    for group, tensors in clipped.items():
+        for name, tensor in tensors.items():
+            digest.update(repr((group, name, tuple(tensor.shape))).encode())
+            digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.digest()
+
+
+def normal(shape: torch.Size, *parts: object) -> Tensor:
+    """Standard normal numbers, float64, as a function of the parts alone.
+
+    From SHAKE-256, because a change that is known to be 0 lays the noise bare, and torch's generator can be wound
+    forward and back from a few hundred of its numbers.
+    """
+    stream = hashlib.shake_256(repr(parts).encode()).digest(8 * shape.numel())
+    # 52 bits and half of the last one: exact in float64, and neither 0 nor 1, of which the quantile is infinite.
+    uniform = ((np.frombuffer(stream, "<u8") >> 12) + 0.5) * 2.0**-52
+    return torch.from_numpy(ndtri(uniform)).view(shape)
+
+
+def positive(before: Tensors, after: Tensors) -> Tensors:
+    """The tensors after a round, with those variances as before that would not be above 0."""
+    kept = dict(after)
+    for name, tensor in after.items():
+        if name.rpartition(".")[2] == VARIANCE and name in before:
+            kept[name] = torch.where(tensor > 0, tensor, before[name])
+    return kept
