@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
+
+# Flower reads these when it is imported, and by default asks the network and writes to the home folder.
+os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+os.environ.setdefault("FLWR_HOME", str(Path(tempfile.gettempdir()) / "caveat-tests-flower"))
 
 import pytest
 from commands import TINY, caveat, sets

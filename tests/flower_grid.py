@@ -13,8 +13,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from caveat.core import Method
-from caveat.engines.flower import Flower, silo_app
+from caveat.core import Method, Payload, SiloId, Update
+from caveat.engines.flower import Flower, Order, Wire, Words, silo_app_of
+from caveat.engines.workplace import Workplace
 from caveat.wrappers.evaluation import Evaluated
 
 Tamper = Callable[[Message], Message | None]
@@ -26,6 +27,7 @@ class InProcessGrid(Grid):
         # Flower's messages ask for the run that they belong to, which only its own processes set.
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
         self.apps = apps
+        self.node_config: dict[int, dict[str, Any]] = {}
         self.tamper: dict[int, Tamper] = {}
         self.sent: list[tuple[int, RecordDict]] = []
         self._replies: dict[str, Message] = {}
@@ -52,7 +54,7 @@ class InProcessGrid(Grid):
     def _deliver(self, message: Message) -> str:
         name, node = str(uuid4()), message.metadata.dst_node_id
         message.metadata.__dict__["_message_id"] = name
-        context = Context(1, node, {}, RecordDict(), {})
+        context = Context(1, node, self.node_config.get(node, {}), RecordDict(), {})
         try:
             reply: Message | None = self.apps[node](message, context)
         except Exception as error:
@@ -71,6 +73,39 @@ class InProcessGrid(Grid):
         return list(self.pull_messages(self.push_messages(messages)))
 
 
+class Acquainted:
+    """Silos that are known without a greeting."""
+
+    terms = ""
+
+    def __init__(self, node: dict[SiloId, int], grid: InProcessGrid, most: dict[SiloId, int]) -> None:
+        self.node, self.grid, self.most = node, grid, most
+        self.nodes: dict[SiloId, int] = {}
+        self.meet(Wire(grid), 0)
+
+    @property
+    def silos(self) -> list[SiloId]:
+        return sorted(self.nodes)
+
+    def meet(self, wire: Wire, until: float) -> None:
+        self.nodes |= {silo: node for silo, node in self.node.items() if node in self.grid.apps}
+
+
+class Alone:
+    """A node's silo, with a workplace of its own."""
+
+    def __init__(self, silo: SiloId, places: dict[SiloId, Workplace]) -> None:
+        self.silo, self.places = silo, places
+
+    def greet(self, context: Context, question: Words) -> Words:
+        raise NotImplementedError
+
+    def perform(self, context: Context, order: Order, terms: str, payload: Payload) -> Update:
+        place = self.places[self.silo]
+        place.states.forget(self.silo, order.counted)
+        return place.perform(order.t, order.work, payload, self.silo)
+
+
 class Silos:
     """The small federation, every silo with a workplace and a folder of its own, behind a Grid."""
 
@@ -78,10 +113,16 @@ class Silos:
         self.federation = Federation(method, folder / "server")
         names = list(self.federation.place.silos)
         self.places = {name: workplace(method, folder / name) for name in names}
-        apps = {100 + k: silo_app(lambda context, name=name: (name, self.places[name])) for k, name in enumerate(names)}
         self.node = {name: 100 + k for k, name in enumerate(names)}
-        self.grid = InProcessGrid(apps)
-        self.transport = Flower(Evaluated(method), self.grid, deadline=0.2, patience=0, pause=0.05)
+        self.grid = InProcessGrid({self.node[name]: silo_app_of(Alone(name, self.places)) for name in names})
+        self.most = {name: max(len(s.train), len(s.test)) for name, s in self.federation.place.silos.items()}
+        self.connect()
+
+    def connect(self) -> None:
+        """A server that knows who is there, and nothing of the past."""
+        members = Acquainted(self.node, self.grid, self.most)
+        method = Evaluated(self.federation.method)
+        self.transport = Flower(method, Wire(self.grid), members, deadline=0.2, patience=0, pause=0.05)
 
     def states(self) -> dict[str, Any]:
         return {name: place.state(name, 10**6) for name, place in self.places.items()}

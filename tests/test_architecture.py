@@ -13,7 +13,7 @@ from caveat.methods import METHODS
 SOURCE = Path(caveat.__file__).parent
 ABOVE = {
     "config", "cli", "api", "experiment", "summary", "listing", "progress", "report", "wrappers", "loop", "engines",
-    "metrics", "methods", "tally", "auditing",
+    "metrics", "methods", "tally", "auditing", "plan", "keeper", "federation", "console", "cli_flower",
 }  # fmt: skip
 """Everything that is not a foundation."""
 FORBIDDEN = {
@@ -31,6 +31,9 @@ FORBIDDEN = {
     "loop": ABOVE - {"loop"} | {"nn", "local", "data", "store"},
     "engines": ABOVE - {"engines", "loop"} | {"nn", "data"},
     "auditing": {"api", "cli", "summary", "listing", "methods", "metrics", "tally", "engines"},
+    "roster": ABOVE | {"nn", "local", "data", "store"},
+    "ledger": ABOVE | {"nn", "local", "data"},
+    "plan": {"api", "cli", "cli_flower", "console", "experiment", "federation", "auditing", "report", "data"},
     "report": ABOVE - {"report"} | {"nn", "local", "data", "store", "prediction"},
 }
 

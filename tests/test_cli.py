@@ -28,7 +28,9 @@ COMMANDS = {
     "list": set(),
     "config": {"--set"},
     "data": {"--target", "--silo"},
+    "flower": set(),
 }
+FLOWER = {"init": {"--set"}, "ledger": set()}
 
 
 # Names
@@ -43,6 +45,12 @@ def test_the_commands_are_those_of_the_interface() -> None:
 def test_the_options_are_those_of_the_interface(command: str) -> None:
     options = set(re.findall(r"^  (--\w+)", caveat(command, "--help").stdout, re.MULTILINE))
     assert options == COMMANDS[command] | {"--help"}
+
+
+@pytest.mark.parametrize("command", FLOWER)
+def test_so_are_those_of_a_federation(command: str) -> None:
+    options = set(re.findall(r"^  (--\w+)", caveat("flower", command, "--help").stdout, re.MULTILINE))
+    assert options == FLOWER[command] | {"--help"}
 
 
 def test_help_and_version_do_not_import_torch() -> None:

@@ -19,6 +19,7 @@ from .loop import Participation
 from .nn.models import ModelSettings, PersonalModel
 from .plan import carry_out
 from .progress import Progress, Silent
+from .wrappers.privacy import Privacy
 from .wrappers.uncertainty import Uncertainty
 
 
@@ -34,6 +35,7 @@ def run(
     participation: float = 1.0,
     min_silos: int = 1,
     uncertainty: Uncertainty | None = None,
+    privacy: Privacy | None = None,
     every: int = 1,
     workers: int = 1,
     out: str | Path | None = None,
@@ -43,7 +45,8 @@ def run(
 
     `rounds` and `training` replace the method's own. The model is a small residual network for images and a
     perceptron otherwise, unless given; `personal` are the architectures of the silos' own models, for methods that
-    have such models. `uncertainty` says how predictions are calibrated and decided upon. Every
+    have such models. `uncertainty` says how predictions are calibrated and decided upon,
+    `privacy` whether what silos send is clipped and gets noise. Every
     `every` rounds silos are evaluated on their validation split, at the end on the test split. `out` is a folder
     for the run's files: the same call continues what was interrupted there, and `caveat report` makes a page of it;
     only the command line's runs can be loaded again. Without one, the files go with the returned run. Results do
@@ -63,10 +66,10 @@ def run(
         folder=folder, silos=silos, method=method, model=model, seed=seed,
         participation=Participation(seed, participation, min_silos), evaluation=Evaluation(every),
         uncertainty=uncertainty or Uncertainty(), workers=workers, personal=tuple(personal),
+        privacy=privacy or Privacy(),
     )  # fmt: skip
     check_personal(method, experiment.personal)
-    experiment.build()
-    experiment.build_personal()
+    experiment.check()
     folder.mkdir(parents=True, exist_ok=True)
     carry_out(experiment, progress or Silent(), type(method).__name__)
     finished = Run(experiment)
@@ -76,5 +79,12 @@ def run(
 
 
 def load(folder: str | Path) -> Run:
-    """A finished run of the command line, to predict with. Raises ConfigurationError if the folder holds none."""
+    """A finished run of the command line, or what a silo keeps of a federation, to predict with.
+
+    Raises ConfigurationError if the folder holds none.
+    """
+    if (Path(folder) / "silo.json").exists():
+        from .federation.member import open_member
+
+        return open_member(Path(folder))
     return open_run(Path(folder))

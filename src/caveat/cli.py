@@ -5,11 +5,6 @@ What needs torch is imported inside the commands, so that `caveat --help` answer
 
 from __future__ import annotations
 
-import os
-import sys
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,21 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from ._version import __version__
-
-USAGE, BAD_DATA, FAILED, INTERRUPTED = 2, 3, 4, 130
-"""Exit statuses, beside 0: wrong usage or configuration, bad data, a run that failed part-way, Ctrl-C."""
+from .cli_flower import flower
+from .console import Config, Quiet, RunFolder, Sets, Workers, reported, show
 
 app = typer.Typer(
     name="caveat", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
 )
-
-Config = Annotated[str | None, typer.Argument(metavar="[CONFIG.toml|RECIPE]", help="A file or a recipe [digits].")]
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key; repeatable.")
-]
-Workers = Annotated[int | None, typer.Option(min=1, help="Worker processes; the result does not depend on them.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 
 
 class Kind(StrEnum):
@@ -83,11 +69,15 @@ def resume(folder: RunFolder, workers: Workers = None, quiet: Quiet = False) -> 
         from .experiment import load_config, proceed
         from .progress import on_terminal
 
-        load_config(folder)
+        config = load_config(folder)
         if (folder / "summary.json").exists():
             typer.echo(f"{folder}: nothing is left of the run itself", err=True)
+        elif config.engine.name == "flower":
+            from .federation.rerun import rerun
+
+            rerun(folder)
         reporter.run = folder
-        _show_result(proceed(folder, on_terminal(quiet), workers))
+        _show_result(folder if config.engine.name == "flower" else proceed(folder, on_terminal(quiet), workers))
 
 
 @app.command()
@@ -103,12 +93,12 @@ def predict(
     abstain, where the label is not to be relied on.
     """
     with reported():
+        from .api import load
         from .config import one_of
         from .core import ConfigurationError
         from .data import read_inputs
-        from .experiment import open_run
 
-        finished = open_run(folder)
+        finished = load(folder)
         names = [each.name for each in finished.silos]
         if silo not in names:
             raise ConfigurationError(f"--silo {silo}: no such silo{one_of(silo, names)}")
@@ -153,7 +143,7 @@ def audit(
         settings = load(config, sets or ())
         folder = out or Path("runs") / f"audit-{find(config).stem}-{settings.method.name}"
         reporter.audit = folder
-        _print(audit_configured(settings, folder, seeds, shares, workers, on_terminal(quiet)))
+        show(audit_configured(settings, folder, seeds, shares, workers, on_terminal(quiet)))
         typer.echo(f"audit:  {folder / 'audit.json'}\nreport: {folder / 'audit.html'}")
 
 
@@ -195,50 +185,7 @@ def data(
         from .data import survey
         from .listing import survey_table
 
-        _print(survey_table(survey(path, target, silo)))
-
-
-class Reporter:
-    """What an error message should add: the run that can be resumed, or the audit, if there is one."""
-
-    run: Path | None = None
-    audit: Path | None = None
-
-    def hint(self) -> str:
-        if self.audit is not None and (self.audit / "plan.json").exists():
-            return "; the same command continues"
-        begun = self.run is not None and (self.run / "config.toml").exists()
-        return f"; `caveat resume {self.run}` continues" if begun else ""
-
-
-@contextmanager
-def reported() -> Iterator[Reporter]:
-    """Errors as clear lines on standard error and as exit statuses; a traceback only with CAVEAT_DEBUG=1."""
-    reporter = Reporter()
-    try:
-        yield reporter
-    except KeyboardInterrupt:
-        _fail(f"interrupted{reporter.hint()}", INTERRUPTED)
-    except BrokenPipeError:
-        raise
-    except Exception as error:
-        if os.environ.get("CAVEAT_DEBUG") == "1":
-            traceback.print_exc()
-        from .core import CaveatError, ConfigurationError, DataError
-
-        if isinstance(error, ConfigurationError):
-            _fail(str(error), USAGE)
-        if isinstance(error, DataError):
-            _fail(str(error), BAD_DATA)
-        known = isinstance(error, CaveatError | OSError)
-        text = str(error) if known else f"{type(error).__name__}: {error} (CAVEAT_DEBUG=1 shows where)"
-        _fail(text + reporter.hint(), FAILED)
-
-
-def _fail(text: str, status: int) -> None:
-    for line in text.splitlines():
-        typer.echo(f"error: {line}", err=True)
-    raise typer.Exit(status)
+        show(survey_table(survey(path, target, silo)))
 
 
 def _show_result(folder: Path) -> None:
@@ -246,20 +193,13 @@ def _show_result(folder: Path) -> None:
 
     page = write_report(folder)
     finished = read_run(folder)
-    _print(result_table(finished))
+    show(result_table(finished))
     if models := model_table(finished):
         typer.echo()
-        _print(models)
+        show(models)
     for line in guarantee_lines(finished):
         typer.echo(line)
     typer.echo(f"run:    {folder}\nreport: {page}")
-
-
-def _print(table: Any) -> None:
-    from rich.console import Console
-
-    # A pipe has no width; a table cut to a guess would lose figures.
-    Console(width=None if sys.stdout.isatty() else 250).print(table)
 
 
 def _write_csv(prediction: Any, classes: tuple[str, ...], out: str) -> None:
@@ -275,6 +215,9 @@ def _write_csv(prediction: Any, classes: tuple[str, ...], out: str) -> None:
         Path(out).write_text(text, encoding="utf-8", newline="")
     except OSError as error:
         raise ConfigurationError(f"--out {out}: {error.strerror}") from None
+
+
+app.add_typer(flower, name="flower")
 
 
 def main() -> None:

@@ -125,10 +125,8 @@ def start(config: Config, out: Path, progress: Progress | None = None) -> Path:
         )
     for name in methods:
         experiment = _experiment(config, silos, out, name)
-        experiment.uncertainty.around(experiment.method)
-        experiment.build()
-        experiment.build_personal()
-    _check_empty(out)
+        experiment.check()
+    check_empty(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -150,6 +148,8 @@ def open_run(folder: Path) -> Run:
     config = load_config(folder)
     if not (folder / "summary.json").exists():
         raise ConfigurationError(f"{folder} is not finished; `caveat resume {folder}` continues it")
+    if config.data.source == "silos":
+        raise ConfigurationError(f"{folder}: the data are at the silos; each keeps what it takes to predict there")
     silos = data.load(config.data, config.seed)
     check_same(folder, silos)
     return Run(_experiment(config, silos, folder))
@@ -181,9 +181,12 @@ def planned(config: Config, name: str | None = None) -> dict[str, Any]:
     if name not in (None, config.method.name):
         uncertainty = uncertainty.fitting(method)
     participation = Participation(config.seed, config.federation.participation, config.federation.min_silos)
+    federation = config.federation
+    expected = federation.begin_with or federation.quorum if config.data.source == "silos" else None
     return {
         "method": method, "model": config.model, "seed": config.seed, "participation": participation,
         "evaluation": config.evaluation, "uncertainty": uncertainty, "personal": config.personal,
+        "privacy": config.privacy, "expected": expected,
     }  # fmt: skip
 
 
@@ -202,7 +205,8 @@ def _with_those_beside(
     return out
 
 
-def _check_empty(out: Path) -> None:
+def check_empty(out: Path) -> None:
+    """Raises ConfigurationError unless a run may begin in the folder."""
     if (out / "config.toml").exists():
         raise ConfigurationError(f"{out} already holds a run; `caveat resume {out}` continues it, --out names another")
     # A run that was killed before its first file was whole has left nothing worth keeping.

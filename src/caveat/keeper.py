@@ -14,6 +14,8 @@ from .metrics import across, figures
 from .progress import Progress
 from .store import ServerStore, append, replace, to_bytes, write_json
 from .summary import Books, rows, summarise
+from .wrappers.base import find
+from .wrappers.private import Private
 
 if TYPE_CHECKING:
     from .plan import Engine, Plan
@@ -78,7 +80,15 @@ class Keeper:
         if (shown := self.plan.gallery()) is not None:
             write_json(self.plan.folder / "gallery.json", shown)
         self._lap("engine")
-        write_json(self.plan.folder / "summary.json", summarise(self.plan, self.books, final["test"], server))
+        write_json(
+            self.plan.folder / "summary.json", summarise(self.plan, self.books, final["test"], server, self._privacy())
+        )
+
+    def _privacy(self) -> dict[str, Any] | None:
+        """What clipping and noise come to, by what was sent."""
+        if (private := find(self.plan.complete, Private)) is None:
+            return None
+        return self.plan.privacy.outcome(read(self.ledger.path).messages, private.silos, private.covers)
 
     def _write_model(self, t: int, server: State) -> None:
         folder, method = self.plan.folder, self.plan.method

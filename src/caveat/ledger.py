@@ -25,7 +25,7 @@ def tensors_of(payload: Payload) -> Tensors:
         f"{group}/{name}": {
             "shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch."), "bytes": tensor.nbytes,
         }
-        for group, tensors in payload.items() for name, tensor in tensors.items()
+        for group, tensors in sorted(payload.items()) for name, tensor in sorted(tensors.items())
     }  # fmt: skip
 
 
@@ -41,11 +41,12 @@ class Ledger:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def rewind(self, size: int) -> None:
-        """Drop what was written after the first `size` bytes."""
+        """Drop what was written after the first `size` bytes, and half a line that a killed process left before it."""
         if self.bytes < size:
             raise RunError(f"{self.path}: {self.bytes} bytes, expected the {size} of completed rounds")
-        with self.path.open("ab") as file:
-            file.truncate(size)
+        with self.path.open("a+b") as file:
+            file.seek(0)
+            file.truncate(file.read(size).rfind(b"\n") + 1)
         self.forms = set(read(self.path).forms)
 
     def add(self, updates: Mapping[SiloId, Update], **about: Any) -> None:

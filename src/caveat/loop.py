@@ -16,7 +16,9 @@ from .core import Method, Payload, Replies, Round, SiloId, Site, State, Work, is
 class Transport(Protocol):
     """Carries a payload to silos, has them work on it, and brings back their updates."""
 
-    silos: Sequence[SiloId]
+    @property
+    def silos(self) -> Sequence[SiloId]:
+        """All that take part, by name."""
 
     def exchange(self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId]) -> Replies: ...
 
@@ -29,9 +31,13 @@ class Participation:
     share: float = 1.0
     least: int = 1
 
-    def cohort(self, t: int, step: Round, silos: Sequence[SiloId]) -> Sequence[SiloId]:
+    def count(self, silos: int) -> int:
+        """How many of so many silos a round asks."""
         # Rounded first: 0.07 of 100 is 7.000000000000001 in floating point.
-        count = max(math.ceil(round(self.share * len(silos), 9)), self.least)
+        return min(silos, max(math.ceil(round(self.share * silos, 9)), self.least))
+
+    def cohort(self, t: int, step: Round, silos: Sequence[SiloId]) -> Sequence[SiloId]:
+        count = self.count(len(silos))
         if step.everyone or count >= len(silos):
             return silos
         generator = torch.Generator().manual_seed(key(self.seed, "cohort", t))

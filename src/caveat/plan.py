@@ -24,15 +24,20 @@ from .roster import Roster
 from .store import ServerStore, SiloStore, locked
 from .summary import Books
 from .wrappers.evaluation import Evaluated
+from .wrappers.privacy import Privacy
 from .wrappers.uncertainty import Uncertainty
 
 
 class Engine(Protocol):
     """A transport, and what a run asks of it beside rounds."""
 
-    method: Method
-    """With evaluation around it."""
-    silos: Sequence[SiloId]
+    @property
+    def method(self) -> Method:
+        """The plan's, with evaluation around it."""
+
+    @property
+    def silos(self) -> Sequence[SiloId]:
+        """All that take part, by name."""
 
     def exchange(self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId]) -> Replies: ...
 
@@ -51,7 +56,10 @@ class Plan:
     participation: Participation
     evaluation: Evaluation = field(default_factory=Evaluation)
     uncertainty: Uncertainty = field(default_factory=Uncertainty)
+    privacy: Privacy = field(default_factory=Privacy)
     personal: tuple[PersonalModel, ...] = ()
+    expected: int | None = None
+    """How many silos there are, where they come and go; by default those of the roster."""
 
     @property
     def roster(self) -> Roster:
@@ -61,7 +69,12 @@ class Plan:
     @property
     def complete(self) -> Method:
         """The method with its calibration and decisions around it."""
-        return self.uncertainty.around(self.method)
+        return self.uncertainty.around(self.privacy.around(self.method, self.asked))
+
+    @property
+    def asked(self) -> int:
+        """How many silos a round asks, if all are there."""
+        return self.participation.count(self.expected or len(self.roster))
 
     @property
     def own_models(self) -> dict[SiloId, ModelSettings]:
@@ -93,6 +106,13 @@ class Plan:
 
     def prepare(self) -> None:
         """Write what is known before the first round."""
+
+    def check(self) -> None:
+        """Raises ConfigurationError for what cannot be run, before anything is."""
+        self.privacy.check()
+        self.build_personal()
+        assert self.complete
+        self.build()
 
     def gallery(self) -> dict[str, Any] | None:
         """Inputs to show, where there are any to see."""

@@ -78,7 +78,9 @@ def rows(method: Method, silo: Card, payload: Payload) -> list[dict[str, Any]]:
     return [first | extra, *others]
 
 
-def summarise(plan: Plan, books: Books, test: Mapping[SiloId, Payload], server: State) -> dict[str, Any]:
+def summarise(
+    plan: Plan, books: Books, test: Mapping[SiloId, Payload], server: State, privacy: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """What `summary.json` holds: figures on the test split after the last round, of the silos that gave them."""
     method, personal = plan.method, plan.own_models
     silos = [
@@ -113,6 +115,7 @@ def summarise(plan: Plan, books: Books, test: Mapping[SiloId, Payload], server: 
         "decisions": inside["decisions"],
         "quadrants": inside["quadrants"],
         **({"streams": streams} if len(streams) > 1 else {}),
+        **({"privacy": privacy} if privacy else {}),
         **plan.complete.outcome(server),
         "milestones": books.milestones,
         "traffic": {

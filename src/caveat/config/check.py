@@ -24,7 +24,7 @@ from .schema import (
     method_keys,
     own_training,
 )
-from .text import KeyPath, Problem, Source, dotted, explain, one_of, read
+from .text import KeyPath, Problem, Source, dotted, explain, one_of, parse, read
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 DEFAULT_RECIPE = "digits"
@@ -35,13 +35,19 @@ ALTERNATIVES: tuple[KeyPath, KeyPath] = (("training", "local_epochs"), ("trainin
 def load(source: str | None = None, sets: Sequence[str] = ()) -> Config:
     """The configuration of a TOML file or a recipe (None: "digits"), with overrides "SECTION.KEY=VALUE".
 
-    A VALUE is TOML; what is no TOML is a string. Naming another method, model, data source or partition starts that
-    section afresh, as the keys of one mean nothing to the other; what a method's default training has of its own
+    A VALUE is TOML; what is no TOML is a string. Naming another method, model, engine, data source or partition starts
+    that section afresh, as the keys of one mean nothing to the other; what a method's default training has of its own
     replaces the file's.
     Raises ConfigurationError with one line per problem: the file and line, the key, and the nearest valid key.
     """
     file = find(source)
     origin = read(file, f"recipe {file.stem}" if file.parent == RECIPES else str(file), sets)
+    return _checked(_merged(origin), origin)
+
+
+def loads(text: str, called: str) -> Config:
+    """The configuration of a TOML text, called so in messages. Raises ConfigurationError as `load` does."""
+    origin = parse(text, called)
     return _checked(_merged(origin), origin)
 
 
@@ -74,6 +80,9 @@ def _merged(origin: Source) -> dict[str, Any]:
             if section == "method" and isinstance(table.get("training"), dict):
                 given = table["training"].get("optimizer")
                 table["training"] |= own_training(origin.overrides[section, "name"], given)
+    named = table["engine"].get("name", "embedded") if isinstance(table.get("engine"), dict) else None
+    if named is not None and origin.overrides.get(("engine", "name"), named) != named:
+        table["engine"] = {}
     named = table["data"].get("source") if isinstance(table.get("data"), dict) else None
     if named is not None and origin.overrides.get(("data", "source"), named) != named:
         table["data"] = {}  # silos, shifts and constants of other data

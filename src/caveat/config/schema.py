@@ -15,9 +15,11 @@ from ..local import Training
 from ..methods import METHODS
 from ..nn.models import ModelSettings, PersonalModel
 from ..settings import STRICT
+from ..wrappers.privacy import Privacy
 from ..wrappers.uncertainty import Uncertainty
 from .text import KeyPath, dotted, explain, one_of
 
+Seconds = Annotated[float, Field(gt=0)]
 ELSEWHERE: dict[str, KeyPath] = {
     "rounds": ("rounds",),
     "training": ("training",),
@@ -59,16 +61,35 @@ class Federation:
     """Share of the silos that a round asks."""
     min_silos: Annotated[int, Field(ge=1)] = 1
     """A round asks at least this many silos."""
+    begin_with: Annotated[int, Field(ge=1)] | None = None
+    """flower: silos that have to be there before the first round (by default as many as a quorum). What classes and
+    columns there are is agreed on by them."""
+    quorum: Annotated[int, Field(ge=1)] | None = None
+    """flower: silos without whose replies a round does not end (1 by default)."""
+    deadline: Seconds | None = None
+    """flower: seconds that silos have for a round; who is later is left out of it (600 by default)."""
+    patience: Seconds | None = None
+    """flower: seconds after the deadline, and before the first round, that the run waits for silos (600 by default)."""
+
+    def __post_init__(self) -> None:
+        if (self.begin_with or self.quorum or 1) < (self.quorum or 1):
+            raise ConfigurationError(
+                f"federation.begin_with = {self.begin_with}, expected at least federation.quorum = {self.quorum}"
+            )
+
+
+REAL = ("begin_with", "quorum", "deadline", "patience")
+"""The keys of `[federation]` that only mean something between machines."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class Engine:
     """Where the work of the silos is computed."""
 
-    name: Literal["embedded"] = "embedded"
-    """embedded: processes on this machine."""
+    name: Literal["embedded", "flower"] = "embedded"
+    """embedded: processes on this machine; flower: wherever the silos are, see `caveat flower init`."""
     workers: Annotated[int, Field(ge=1)] = 1
-    """Processes, one thread each; the result does not depend on their number."""
+    """embedded: processes, one thread each; the result does not depend on their number."""
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
@@ -89,6 +110,7 @@ class Config:
     method: MethodSettings
     training: Training = Field(default_factory=Training)
     uncertainty: Uncertainty = Field(default_factory=Uncertainty)
+    privacy: Privacy = Field(default_factory=Privacy)
     evaluation: Evaluation = Field(default_factory=Evaluation)
     federation: Federation = Field(default_factory=Federation)
     engine: Engine = Field(default_factory=Engine)
@@ -98,6 +120,16 @@ class Config:
             check_name(name, "beside")
         others = dict.fromkeys(name for name in self.beside if name != self.method.name)
         object.__setattr__(self, "beside", tuple(others))
+        for key in REAL:
+            value = getattr(self.federation, key)
+            if value is not None and self.engine.name != "flower":
+                raise ConfigurationError(
+                    f"federation.{key} = {value} is ignored by engine {self.engine.name!r}; it belongs to 'flower'"
+                )
+        if self.engine.name == "flower" and self.engine.workers != 1:
+            raise ConfigurationError(
+                f"engine.workers = {self.engine.workers} is ignored by engine 'flower'; it belongs to 'embedded'"
+            )
         if not any(map(has_personal, others)):
             check_personal(method_class(self.method.name), self.personal)
 

@@ -55,9 +55,16 @@ def read(file: Path, called: str, sets: Sequence[str]) -> Source:
     Raises ConfigurationError if the file or an override is no TOML.
     """
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        return parse(file.read_text(encoding="utf-8-sig"), called, sets)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{called}: cannot be read as TOML: {error}") from None
+
+
+def parse(text: str, called: str, sets: Sequence[str] = ()) -> Source:
+    """The same of a text. Raises ConfigurationError if it or an override is no TOML."""
+    try:
         table = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{called}: cannot be read as TOML: {error}") from None
     return Source(called, text, table, dict(leaf for item in sets for leaf in _override(item)))
 

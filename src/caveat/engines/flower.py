@@ -1,44 +1,135 @@
 """Silos behind Flower's Grid: a transport for the server's loop, and the app that does a silo's work.
 
-A message to a silo is an order (which work of which round, and the last round of which its reply was counted) and the
-groups of the payload as arrays; the reply is the same the other way. Nothing is pickled, nothing is kept in Flower's
-context: private state is on the silo's own disk, which drops what was never counted.
+A message to a silo is an order (which work of which round, the last round of which its reply was counted, the terms
+of the federation) and the groups of the payload as arrays; the reply is the same the other way. Nothing is pickled,
+nothing is kept in Flower's context: private state is on the silo's own disk, which drops what was never counted.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from ..core import Method, Payload, Replies, RunError, SiloId, Update, Work, is_evaluation
-from .inspection import left_out
-from .workplace import Workplace, address
+from .inspection import left_out, left_out_measuring
+from .workplace import address
 
 POLL = 0.1
 """Seconds between two looks for replies."""
 NEVER = -1
 """The round of which the reply was counted where none was yet."""
 
+Words = Mapping[str, str | int]
+"""What a message says beside its arrays."""
 
-def pack(payload: Payload, **order: str | int) -> RecordDict:
-    """A payload and an order as Flower's records; groups may be empty, and their order is kept."""
-    records = RecordDict({"order": ConfigRecord({"groups": list(payload), **order})})
+
+class Order(NamedTuple):
+    """What a silo is to do."""
+
+    t: int
+    work: str
+    """Its address, e.g. "base.train"."""
+    counted: int
+    """The last round of which the silo's reply was counted."""
+
+
+def pack(payload: Payload, **words: str | int) -> RecordDict:
+    """A payload and words as Flower's records; groups may be empty, and their order is kept."""
+    records = RecordDict({"order": ConfigRecord({"groups": list(payload), **words})})
     for group, tensors in payload.items():
-        records[group] = ArrayRecord(torch_state_dict=dict(tensors))  # type: ignore[arg-type]
+        records[f"group.{group}"] = ArrayRecord(torch_state_dict=dict(tensors))
     return records
 
 
 def unpack(records: RecordDict) -> Payload:
-    """The inverse. KeyError or ValueError for records that `pack` did not make."""
+    """The payload that was packed. KeyError or ValueError for records that `pack` did not make."""
     groups = records.config_records["order"]["groups"]
     if not isinstance(groups, list):
         raise ValueError(f"groups = {groups!r}, expected their names")
-    return {str(group): dict(records.array_records[str(group)].to_torch_state_dict()) for group in groups}
+    return {group: dict(records.array_records[f"group.{group}"].to_torch_state_dict()) for group in map(str, groups)}
+
+
+def words_of(records: RecordDict) -> dict[str, str | int]:
+    """What a message says beside its arrays; empty where it is none of ours."""
+    found: Mapping[str, object] = records.config_records.get("order", {})
+    return {key: value for key, value in found.items() if isinstance(value, str | int)}
+
+
+@dataclass
+class Wire:
+    """Messages to nodes and their replies."""
+
+    grid: Grid
+
+    def online(self) -> set[int]:
+        return set(self.grid.get_node_ids())
+
+    def push(self, contents: Mapping[int, RecordDict], kind: str) -> dict[str, int]:
+        """Send; return the node of each message."""
+        messages = [Message(content, dst_node_id=node, message_type=kind) for node, content in contents.items()]
+        return dict(zip(self.grid.push_messages(messages), contents, strict=True))
+
+    def pull(self, sent: Sequence[str]) -> tuple[dict[str, RecordDict], dict[str, str]]:
+        """The answers to those messages that have come so far, and the errors."""
+        answers, errors = dict[str, RecordDict](), dict[str, str]()
+        for reply in self.grid.pull_messages(sent) if sent else ():
+            # By message: the error of a node that is lost comes from elsewhere.
+            message = reply.metadata.reply_to_message_id
+            if reply.has_error():
+                errors[message] = f"failed: {_short(reply.error.reason) or f'code {reply.error.code}'}"
+            else:
+                answers[message] = reply.content
+        return answers, errors
+
+    def ask(
+        self, contents: Mapping[int, RecordDict], kind: str, until: float
+    ) -> tuple[dict[int, RecordDict], dict[int, str]]:
+        """What nodes answer before a point of time, and the errors of those that do with one."""
+        waiting = self.push(contents, kind)
+        answers, errors = dict[int, RecordDict](), dict[int, str]()
+        while waiting:
+            found, failed = self.pull(list(waiting))
+            answers |= {waiting.pop(message): records for message, records in found.items()}
+            errors |= {waiting.pop(message): why for message, why in failed.items()}
+            if not waiting or time.monotonic() > until:
+                break
+            time.sleep(POLL)
+        return answers, errors
+
+
+def _short(reason: str | None) -> str:
+    """The line of a remote traceback that says what was wrong."""
+    lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
+    return lines[-1][:500] if lines else ""
+
+
+class Members(Protocol):
+    """Who takes part: kept by whoever greets nodes."""
+
+    @property
+    def nodes(self) -> Mapping[SiloId, int]:
+        """The node of each silo that has been met."""
+
+    @property
+    def silos(self) -> Sequence[SiloId]:
+        """All that take part, by name."""
+
+    @property
+    def most(self) -> Mapping[SiloId, int]:
+        """The examples that each silo may speak for."""
+
+    @property
+    def terms(self) -> str:
+        """What every order says beside the work."""
+
+    def meet(self, wire: Wire, until: float) -> None:
+        """Greet nodes that are not known yet, so that silos may join and come back at any time."""
 
 
 @dataclass
@@ -51,7 +142,8 @@ class Flower:
     """
 
     method: Method
-    grid: Grid
+    wire: Wire
+    members: Members
     quorum: int = 1
     deadline: float = 600.0
     """Seconds that silos have for a round."""
@@ -60,46 +152,38 @@ class Flower:
     pause: float = 5.0
     """Seconds before silos that did not answer, or not well, are asked again."""
     counted: dict[SiloId, int] = field(default_factory=dict)
-    """The last round of which each silo's reply was counted: what a resumed run has to know."""
+    """The last round of which each silo's reply was counted."""
 
-    def __post_init__(self) -> None:
-        self.nodes: dict[SiloId, int] = {}
-        self.examples: dict[SiloId, int] = {}
-        self.silos: Sequence[SiloId] = []
-        self.meet()
+    @property
+    def silos(self) -> Sequence[SiloId]:
+        return self.members.silos
 
-    def meet(self, until: float | None = None) -> None:
-        """Ask nodes that are not known yet which silo they are, so that silos may join at any time."""
-        strangers = [node for node in self.grid.get_node_ids() if node not in self.nodes.values()]
-        asked = self._push({node: pack({}) for node in strangers}, "query")
-        answers, _ = self._collect(asked, time.monotonic() + self.deadline if until is None else until)
-        for node, records in answers.items():
-            order = records.config_records["order"]
-            self.nodes[str(order["silo"])] = node
-            self.examples[str(order["silo"])] = int(order["examples"])  # type: ignore[arg-type]
-        self.silos = sorted(self.nodes)
+    def begin(self, t: int, counted: Mapping[SiloId, int]) -> None:
+        """Silos will forget what they kept of later rounds than those counted."""
+        self.counted = dict(counted)
 
     def exchange(self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId]) -> Replies:
         """Have the silos of the cohort carry out the work; the replies say who was left out, and why."""
         name, measures = address(self.method, work), is_evaluation(work)
         updates: dict[SiloId, Update] = {}
         reasons: dict[SiloId, str] = {}
+        least = min(self.quorum, len(cohort))
         until = time.monotonic() + self.deadline
         end = until + self.patience
+        self.members.meet(self.wire, until)
         while True:
             missing = [silo for silo in cohort if silo not in updates]
             found, reasons = self._ask(t, name, payload, missing, until)
             updates |= found
-            if not measures:
-                bad = left_out(updates, payload, self.examples)
-                updates = {silo: update for silo, update in updates.items() if silo not in bad}
-                reasons |= bad
-            if len(updates) >= min(self.quorum, len(cohort)) or time.monotonic() >= end:
+            bad = (left_out_measuring if measures else left_out)(updates, payload, self.members.most)
+            updates = {silo: update for silo, update in updates.items() if silo not in bad}
+            reasons |= bad
+            if len(updates) >= least or time.monotonic() >= end:
                 break
             time.sleep(min(self.pause, max(0.0, end - time.monotonic())))
             until = min(time.monotonic() + self.deadline, end)
-            self.meet(until)
-        if len(updates) < min(self.quorum, len(cohort)) or not updates:
+            self.members.meet(self.wire, until)
+        if len(updates) < least or not updates:
             told = "; ".join(f"{silo}: {why}" for silo, why in sorted(reasons.items()))
             raise RunError(
                 f"round {t}, work {name!r}: {len(updates)} of {len(cohort)} silos, fewer than the quorum; {told}"
@@ -111,64 +195,52 @@ class Flower:
     def _ask(
         self, t: int, work: str, payload: Payload, silos: Sequence[SiloId], until: float
     ) -> tuple[dict[SiloId, Update], dict[SiloId, str]]:
+        nodes, online = dict(self.members.nodes), self.wire.online()
         orders = {
-            self.nodes[silo]: pack(payload, t=t, work=work, counted=self.counted.get(silo, NEVER)) for silo in silos
-        }
-        answers, errors = self._collect(self._push(orders, "train"), until)
+            nodes[silo]: pack(
+                payload, t=t, work=work, counted=self.counted.get(silo, NEVER), terms=self.members.terms
+            )
+            for silo in silos
+            if nodes.get(silo) in online
+        }  # fmt: skip
+        answers, errors = self.wire.ask(orders, "train", until)
         updates: dict[SiloId, Update] = {}
-        reasons = {silo: errors.get(self.nodes[silo], "no reply before the deadline") for silo in silos}
+        reasons: dict[SiloId, str] = {}
         for silo in silos:
-            if (records := answers.get(self.nodes[silo])) is not None:
-                try:
-                    examples = int(records.config_records["order"]["examples"])  # type: ignore[arg-type]
-                    updates[silo] = Update(unpack(records), examples)
-                    del reasons[silo]
-                except (KeyError, ValueError, TypeError, RuntimeError) as error:
-                    reasons[silo] = f"a reply that cannot be read: {type(error).__name__}: {error}"
+            node = nodes.get(silo, NEVER)
+            if (records := answers.get(node)) is None:
+                reasons[silo] = errors.get(node, "no reply in time" if node in orders else "not connected")
+                continue
+            try:
+                updates[silo] = Update(unpack(records), int(words_of(records)["examples"]))
+            except Exception as error:  # whatever a hostile reply makes Flower or torch raise
+                reasons[silo] = f"a reply that cannot be read: {type(error).__name__}: {error}"
         return updates, reasons
 
-    def _push(self, contents: Mapping[int, RecordDict], kind: str) -> dict[str, int]:
-        """Message identifiers, and the nodes that they are for."""
-        messages = [Message(content, dst_node_id=node, message_type=kind) for node, content in contents.items()]
-        return dict(zip(self.grid.push_messages(messages), contents, strict=True))
 
-    def _collect(self, asked: dict[str, int], until: float) -> tuple[dict[int, RecordDict], dict[int, str]]:
-        """What nodes answer before a point of time, and the errors of those that do with one."""
-        waiting, answers, errors = dict(asked), dict[int, RecordDict](), dict[int, str]()
-        while waiting:
-            for reply in self.grid.pull_messages(list(waiting)):
-                node = waiting.pop(reply.metadata.reply_to_message_id)
-                if reply.has_error():
-                    errors[node] = f"failed: {reply.error.reason or f'code {reply.error.code}'}"
-                else:
-                    answers[node] = reply.content
-            if not waiting or time.monotonic() > until:
-                break
-            time.sleep(POLL)
-        return answers, errors
+class Host(Protocol):
+    """The silo of a node."""
+
+    def greet(self, context: Context, question: Words) -> Words:
+        """Answer what the server asks before any work."""
+
+    def perform(self, context: Context, order: Order, terms: str, payload: Payload) -> Update:
+        """Carry out a work, and keep the state it leaves."""
 
 
-def silo_app(open_workplace: Callable[[Context], tuple[SiloId, Workplace]]) -> ClientApp:
-    """The app of a node: it says which silo it is, and carries out works there.
-
-    `open_workplace` is called for every message, since each may come to a new process.
-    """
+def silo_app_of(host: Host) -> ClientApp:
+    """The app of a node. Every message may come to a new process."""
     app = ClientApp()
 
     @app.query()
-    def hello(message: Message, context: Context) -> Message:
-        silo, place = open_workplace(context)
-        data = place.silos[silo]
-        most = max(len(getattr(data, split)) for split in ("train", "validation", "calibration", "test"))
-        return Message(pack({}, silo=silo, examples=most), reply_to=message)
+    def greet(message: Message, context: Context) -> Message:
+        return Message(pack({}, **host.greet(context, words_of(message.content))), reply_to=message)
 
     @app.train()
     def work(message: Message, context: Context) -> Message:
-        silo, place = open_workplace(context)
-        order = message.content.config_records["order"]
-        t, name, counted = int(order["t"]), str(order["work"]), int(order["counted"])  # type: ignore[arg-type]
-        place.states.forget(silo, counted)
-        update = place.perform(t, name, unpack(message.content), silo)
-        return Message(pack(update.payload, silo=silo, examples=update.examples), reply_to=message)
+        words = words_of(message.content)
+        order = Order(int(words["t"]), str(words["work"]), int(words["counted"]))
+        update = host.perform(context, order, str(words["terms"]), unpack(message.content))
+        return Message(pack(update.payload, examples=update.examples), reply_to=message)
 
     return app

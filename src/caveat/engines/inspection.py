@@ -30,6 +30,32 @@ def left_out(updates: Mapping[SiloId, Update], sent: Payload, most: Mapping[Silo
     return reasons | _out_of_proportion(rest, sent)
 
 
+def left_out_measuring(
+    updates: Mapping[SiloId, Update], sent: Payload, most: Mapping[SiloId, int]
+) -> dict[SiloId, str]:
+    """The same of measurements: sums that differ in size between silos by right, for what only some of them have.
+
+    Every silo measures the same on its own split, so that these groups have one form; groups of streams,
+    "ood_local.sums" for instance, are of the form of the group that they are named after, and a method's own numbers
+    ("method") have the same names everywhere.
+    """
+    reasons = {silo: why for silo, update in updates.items() if (why := _by_itself(update, {}, most[silo]))}
+    rest = {silo: update.payload for silo, update in updates.items() if silo not in reasons}
+    own = {silo: {group: t for group, t in each.items() if "." not in group and group != "method"}
+           for silo, each in rest.items()}  # fmt: skip
+    reasons |= _unlike_most({silo: form(payload) for silo, payload in own.items()})
+    reasons |= _unlike_most({
+        silo: tuple(("method", name, "", str(t.dtype)) for name, t in sorted(each.get("method", {}).items()))
+        for silo, each in rest.items() if silo not in reasons
+    })  # fmt: skip
+    for silo, each in rest.items():
+        for group in (group for group in each if "." in group and silo not in reasons):
+            base = own[silo].get(group.rpartition(".")[2], {})
+            if base.keys() - each[group].keys() or any(each[group][n].shape != t.shape for n, t in base.items()):
+                reasons[silo] = f"{group} is not measured as {group.rpartition('.')[2]} is"
+    return reasons
+
+
 def form(payload: Payload) -> Form:
     return tuple(
         (group, name, str(tuple(tensor.shape)), str(tensor.dtype))

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from typing import Any
 
 from ..core import DataError
+from .files import checked, lines_of, record_of, text_of
 from .gallery import Gallery
-from .records import Metrics, Record, Row, SiloRecord, Summary, Worst
+from .greeting import Greeting
+from .records import LeftOut, Metrics, Row, SiloRecord, Summary, Worst
+from .sent import Sent, read_sent
 
 _FILES = ("config.toml", "rounds.jsonl", "summary.json")
-RecordType = TypeVar("RecordType", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,14 @@ class Run:
     """config.toml, verbatim."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     rows: Sequence[Row] = ()
+    left_out: Sequence[LeftOut] = ()
+    """Silos that were asked and are not counted."""
     summary: Summary | None = None
     gallery: Gallery | None = None
+    sent: Sent | None = None
+    """What left the silos."""
+    greeting: Greeting | None = None
+    """What silos told before the first round, where each has data of its own."""
     beside: Mapping[str, Run] = field(default_factory=dict)
     """Other methods on the same data, by the name of their folder."""
 
@@ -85,6 +90,11 @@ class Run:
         ]
 
     @property
+    def absent(self) -> list[str]:
+        """Silos that gave no test figures, so that the final ones are without them."""
+        return self.summary.absent if self.summary else []
+
+    @property
     def mean(self) -> Metrics:
         """The mean over silos, each counted once."""
         if self.summary and self.summary.mean:
@@ -129,14 +139,18 @@ def read_run(path: Path) -> Run:
         raise DataError(f"{path} is not a folder; expected the folder of a run, as `caveat run --out` writes it")
     if not any((path / name).is_file() for name in _FILES):
         raise DataError(f"{path} is not a run's folder: it holds none of {', '.join(_FILES)}")
-    config = _read(path / "config.toml")
+    config = text_of(path / "config.toml")
+    rows, left_out = _rows(path / "rounds.jsonl")
     return Run(
         path=path.resolve(),  # so that it has a name, even if it is .
         config=config,
         settings=_settings(config, path / "config.toml"),
-        rows=_rows(path / "rounds.jsonl"),
-        summary=_json(path / "summary.json", Summary),
-        gallery=_json(path / "gallery.json", Gallery),
+        rows=rows,
+        left_out=left_out,
+        summary=record_of(path / "summary.json", Summary),
+        gallery=record_of(path / "gallery.json", Gallery),
+        sent=read_sent(path / "ledger.jsonl"),
+        greeting=record_of(path / "federation.json", Greeting),
         beside={folder.name: read_run(folder) for folder in sorted(path.glob("beside/*")) if _is_run(folder)},
     )
 
@@ -151,15 +165,6 @@ def _is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in _FILES)
 
 
-def _read(path: Path) -> str | None:
-    if not path.is_file():
-        return None
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as UTF-8 text: {error}") from error
-
-
 def _settings(config: str | None, path: Path) -> Mapping[str, Any]:
     try:
         return tomllib.loads(config or "")
@@ -167,36 +172,15 @@ def _settings(config: str | None, path: Path) -> Mapping[str, Any]:
         raise DataError(f"{path} is not valid TOML: {error}") from error
 
 
-def _json(path: Path, kind: type[RecordType]) -> RecordType | None:
-    text = _read(path)
-    return None if text is None else _parse(text, kind, str(path))
-
-
-def _rows(path: Path) -> list[Row]:
-    text = _read(path) or ""
-    lines = text.split("\n")
-    # A run that was killed while it appended leaves half a line behind, the only one without a newline.
-    whole = lines[:-1] if not _is_json(lines[-1]) else lines
-    return [_parse(line, Row, f"{path}, line {i}") for i, line in enumerate(whole, 1) if line.strip()]
-
-
-def _is_json(line: str) -> bool:
-    try:
-        json.loads(line)
-    except json.JSONDecodeError:
-        return False
-    return True
-
-
-def _parse(text: str, kind: type[RecordType], where: str) -> RecordType:
-    try:
-        return kind.model_validate(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where}: not valid JSON: {error}") from error
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise DataError(f"{where}: {place + ': ' if place else ''}{first['msg']}") from error
+def _rows(path: Path) -> tuple[list[Row], list[LeftOut]]:
+    """The figures, and apart from them who gave none."""
+    rows, left_out = list[Row](), list[LeftOut]()
+    for value, where in lines_of(path):
+        if isinstance(value, dict) and "left_out" in value:
+            left_out.append(checked(value, LeftOut, where))
+        else:
+            rows.append(checked(value, Row, where))
+    return rows, left_out
 
 
 def _section(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:

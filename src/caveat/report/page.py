@@ -8,10 +8,12 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from . import figures, sections
+from .absence import absence, absent
 from .decisions import decisions
 from .folder import Run, read_run
 from .gallery import within_budget
 from .guarantee import promise
+from .privacy import privacy
 from .quadrants import examples
 from .tables import decimal, percent
 
@@ -58,5 +60,9 @@ def render(run: Run) -> str:
         decisions=decisions(run),
         promise=promise(run),
         risk_coverage=figures.risk_coverage(run),
+        absence=absence(run),
+        absent=absent(run),
+        privacy=privacy(run),
+        greeting=str(run.greeting or ""),
         cost_table=sections.cost_table(run),
     )

@@ -220,6 +220,7 @@ class Summary(Record):
     rounds_run: int
     complete: bool
     silos: list[SiloRecord]
+    absent: list[str] = []  # silos that gave no test figures
     classes: list[str] | None = None
     milestones: list[dict[str, Figure]] = []
     mean: Metrics | None = None
@@ -270,3 +271,13 @@ class Row(Metrics):
     examples: int | None = None
     codewords: Codewords | None = None
     perplexity: Figure = None
+
+
+class LeftOut(Record):
+    """One line of rounds.jsonl that says why a silo that was asked is not counted."""
+
+    round: int
+    phase: str = ""
+    split: str | None = None  # where it was asked to measure
+    silo: str
+    left_out: str

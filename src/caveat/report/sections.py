@@ -11,6 +11,7 @@ from .charts import sparkline
 from .folder import Run
 from .records import Metrics, SiloRecord
 from .tables import decimal, metric_column, of_models, percent
+from .words import size
 
 
 @dataclass(frozen=True)
@@ -191,21 +192,13 @@ def cost_table(run: Run) -> Table | None:
         return None
     traffic, rounds = run.summary.traffic, run.rounds_run
     sent = [("sent by silos", traffic.bytes_up), ("sent to silos", traffic.bytes_down)] if traffic else []
-    rows = [(name, _bytes(n), _bytes(n / rounds) if rounds else "") for name, n in sent if n is not None]
+    rows = [(name, size(n), size(n / rounds) if rounds else "") for name, n in sent if n is not None]
     for name, seconds in run.summary.seconds.items():
         rows.append((f"time to {name}" if name != "engine" else "time of the engine", *_seconds(seconds, rounds)))
     headers = ("", "in total", "per round")
     if not rows:
         return None
     return table([Column(headers[i], [Cell(row[i]) for row in rows], words=i == 0) for i in range(3)])
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.4g} TB"
 
 
 def _seconds(seconds: float, rounds: int) -> tuple[str, str]:

@@ -12,8 +12,11 @@ from rich.text import Text
 from .folder import Run
 from .records import Metrics, SiloRecord
 from .streams import abstains, accuracy, accuracy_answered, label, models, streams
+from .words import listed, plain
 
 Cells = tuple[str, ...]
+_MOST_ABSENT = 12
+"""Silos without figures that a title names."""
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -45,7 +48,8 @@ def result_table(run: Run) -> Table:
 
 def _title(run: Run) -> Text:
     state = "" if run.complete else f", unfinished after round {run.rounds_run}: figures of {run.split}"
-    return Text(f"{run.title}, {len(run.silos)} silos{state}")
+    without = f", without {listed(list(map(plain, run.absent)), _MOST_ABSENT)}" if run.absent else ""
+    return Text(f"{run.title}, {len(run.silos)} silos{without}{state}")
 
 
 def model_table(run: Run) -> Table | None:

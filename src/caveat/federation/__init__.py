@@ -1,0 +1,13 @@
+"""A real federation: the apps of server and silos that Flower runs, and the project that holds them."""
+
+from importlib.util import find_spec
+
+from ..core import ConfigurationError
+
+if find_spec("flwr") is None:
+    raise ConfigurationError('a federation between machines needs Flower: pip install "caveat[flower]"')
+
+from .node import silo_app
+from .server import server_app
+
+__all__ = ["server_app", "silo_app"]

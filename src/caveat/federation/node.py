@@ -1,0 +1,86 @@
+"""The app of a node: whose silo it is, by its node's configuration, and what it answers."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+
+from ..core import ConfigurationError, Payload, RunError, SiloId, Update
+from ..data import load
+from ..engines.flower import Order, Words, silo_app_of
+from ..engines.workplace import Workplace
+from ..experiment import Experiment, planned
+from .member import Member
+from .silofile import read_silo_file
+from .terms import Terms
+
+
+def silo_app() -> ClientApp:
+    """The app of every node.
+
+    A node whose configuration has `silo="PATH"` is the silo of that file, with data and state of its own. One with
+    "partition-id" instead, as Flower's simulation gives it, is that one of the silos that the federation's own
+    `data.source` makes.
+    """
+    return silo_app_of(Node())
+
+
+class Node:
+    """Answers for whichever silo the node's configuration names."""
+
+    def greet(self, context: Context, question: Words) -> Words:
+        terms = Terms.of_text(str(question["terms"]))
+        if "silo" not in context.node_config:
+            return {"silo": _partition(context, terms)[0]}
+        with discreet():
+            member = _member(context)
+            return member.join(terms) if question.get("question") == "join" else member.introduce(terms)
+
+    def perform(self, context: Context, order: Order, text: str, payload: Payload) -> Update:
+        if "silo" in context.node_config:
+            with discreet():
+                return _member(context).perform(Terms.of_text(text), order, payload)
+        silo, place = _partition(context, Terms.of_text(text))
+        place.states.forget(silo, order.counted)
+        return place.perform(order.t, order.work, payload, silo)
+
+
+@contextmanager
+def discreet() -> Iterator[None]:
+    """Keep what an error says at the silo: it may name files, or values of single samples."""
+    try:
+        yield
+    except Exception as error:
+        traceback.print_exc()
+        told = f"{type(error).__name__}, see the log at the silo"
+        # Without its cause, which would go along.
+        raise RunError(told) from None
+
+
+def _member(context: Context) -> Member:
+    return Member(read_silo_file(Path(str(context.node_config["silo"])).expanduser()))
+
+
+def _partition(context: Context, terms: Terms) -> tuple[SiloId, Workplace]:
+    if "partition-id" not in context.node_config:
+        raise ConfigurationError('the node says neither silo="PATH" nor a partition-id: start it with --node-config')
+    place = _workplace(terms.to_text())
+    names, k = list(place.silos), int(context.node_config["partition-id"])
+    if k >= len(names):
+        raise ConfigurationError(f"partition-id = {k}, but the configuration makes {len(names)} silos")
+    return names[k], place
+
+
+@lru_cache(maxsize=2)
+def _workplace(text: str) -> Workplace:
+    """Where all silos of a simulation work: a process of it carries out many messages."""
+    terms = Terms.of_text(text)
+    config = terms.config
+    silos = load(config.data, config.seed)
+    return Experiment(**planned(config, terms.method), folder=Path(terms.folder), silos=silos).workplace()

@@ -1,0 +1,52 @@
+"""The silos of a simulation: nodes of one machine, each of which is one of the silos that a source makes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..core import RunError, SiloId
+from ..engines.flower import Wire, pack, words_of
+from ..roster import Roster
+from .terms import Terms
+
+
+@dataclass
+class Partitions:
+    """Nodes that say which silo they are; all have to be there before the first round."""
+
+    roster: Roster
+    terms_: Terms
+    nodes: dict[SiloId, int] = field(default_factory=dict)
+
+    @property
+    def silos(self) -> Sequence[SiloId]:
+        return sorted(self.roster.names)
+
+    @property
+    def most(self) -> Mapping[SiloId, int]:
+        return {card.name: card.most for card in self.roster}
+
+    @property
+    def terms(self) -> str:
+        return self.terms_.to_text()
+
+    def meet(self, wire: Wire, until: float) -> None:
+        """Ask nodes that are not known yet which silo they are."""
+        strangers = wire.online() - set(self.nodes.values())
+        answers, errors = wire.ask({node: pack({}, terms=self.terms) for node in sorted(strangers)}, "query", until)
+        for why in errors.values():
+            raise RunError(f"a node of the simulation {why}")
+        for node, records in answers.items():
+            self.nodes[str(words_of(records)["silo"])] = node
+
+    def gather(self, wire: Wire, patience: float) -> None:
+        """Wait until every silo has a node. Raises RunError if that takes too long."""
+        end = time.monotonic() + patience
+        while missing := set(self.roster.names) - self.nodes.keys():
+            self.meet(wire, end)
+            if missing and time.monotonic() > end:
+                absent = ", ".join(sorted(missing))
+                raise RunError(f"{len(self.roster)} silos, but no node is {absent}; start as many nodes as silos")
+            time.sleep(0.1)

@@ -1,0 +1,170 @@
+"""The server's side of a federation on Flower: the same run folder, from the same loop, with silos elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from .. import config as configuration
+from ..config import Config
+from ..core import ConfigurationError
+from ..data import load
+from ..engines.flower import Flower, Wire
+from ..engines.flower import Members as Greeter
+from ..experiment import Experiment, check_empty, load_config, planned
+from ..plan import Engine, Plan, carry_out
+from ..progress import Plain, Progress
+from ..report import write_report
+from ..roster import Roster
+from ..store import replace, write_json
+from ..wrappers.evaluation import Evaluated
+from .members import Members
+from .partitions import Partitions
+from .rerun import STARTED
+from .terms import Terms
+
+PATIENCE = 600.0
+"""Seconds, where the configuration says nothing."""
+
+
+PROJECT = "FEDERATION"
+"""The environment variable with the project's folder, as its scripts set it."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a run was started, for whoever continues it."""
+
+    project: str
+    sets: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federated(Plan):
+    """A plan for silos that only their own machines have the data of."""
+
+    wire: Wire
+    members: Members
+    config: Config
+
+    @property
+    def roster(self) -> Roster:
+        return self.members.roster
+
+    def engine(self) -> AbstractContextManager[Engine]:
+        return nullcontext(engine_of(self, self.config, self.wire, self.members))
+
+    def prepare(self) -> None:
+        write_json(self.folder / "splits.json", self.members.records)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated(Experiment):
+    """An experiment whose silos work on nodes of this machine's simulation."""
+
+    wire: Wire
+    members: Partitions
+    config: Config
+
+    def engine(self) -> Any:
+        return nullcontext(engine_of(self, self.config, self.wire, self.members))
+
+
+def engine_of(plan: Plan, config: Config, wire: Wire, members: Greeter) -> Flower:
+    bounds = {key: getattr(config.federation, key) for key in ("quorum", "deadline", "patience")}
+    given = {key: value for key, value in bounds.items() if value is not None}
+    return Flower(Evaluated(plan.complete), wire, members, **given)
+
+
+def server_app(config_file: Path) -> ServerApp:
+    """The app of the server: carries out, or continues, the run in the folder that the run's configuration names.
+
+    `run` is that folder, `set` are overrides of the configuration's keys, separated by ";".
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        given = context.run_config
+        sets = [item.strip() for item in str(given.get("set", "")).split(";") if item.strip()]
+        folder = Path(str(given.get("run") or "runs/federation")).expanduser().absolute()
+        print(f"run: {folder}", flush=True)
+        config = configuration.load(str(config_file), sets)
+        serve(config, grid, folder, Plain(), Start(os.environ.get(PROJECT, ""), tuple(sets)))
+
+    return app
+
+
+def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: Start | None = None) -> Path:
+    """Carry out a federation in a new folder, or what is left of the one that is there; return the folder.
+
+    Raises ConfigurationError if the folder holds a run of another configuration, RunError if there are too few silos.
+    """
+    if config.engine.name != "flower":
+        raise ConfigurationError(f"engine.name = {config.engine.name!r}, expected 'flower'")
+    begun = (folder / "config.toml").exists()
+    if begun and load_config(folder) != config:
+        raise ConfigurationError(f"{folder} began with another configuration than the one given now")
+    if not begun:
+        check_empty(folder)
+    run = _federate if config.data.source == "silos" else _simulate
+    run(config, Wire(grid), folder, progress, begun, start)
+    write_report(folder)
+    return folder
+
+
+def _federate(config: Config, wire: Wire, folder: Path, progress: Progress, begun: bool, start: Start | None) -> None:
+    rounds, wanted = config, config.federation.begin_with or config.federation.quorum or 1
+    for name in (config.method.name, *config.beside):
+        part = folder if name == config.method.name else folder / "beside" / name
+        terms = Terms(secrets.token_hex(8), config, name, str(part), ())
+        members = Members(folder / "federation.json", terms, progress.note)
+        if members.path.exists():
+            members.restore()
+        members.gather(wire, wanted, config.federation.quorum or 1, config.federation.patience or PATIENCE)
+        _begin(config, folder, part, begun, start)
+        members.save()
+        carry_out(
+            Federated(**planned(rounds, name), folder=part, wire=wire, members=members, config=config), progress, name
+        )
+        rounds = _same_rounds(config, folder)
+
+
+def _simulate(config: Config, wire: Wire, folder: Path, progress: Progress, begun: bool, start: Start | None) -> None:
+    silos = load(config.data, config.seed)
+    silos.check(config.training.batch_size)
+    rounds = config
+    for name in (config.method.name, *config.beside):
+        part = folder if name == config.method.name else folder / "beside" / name
+        terms = Terms("simulation", config, name, str(part), tuple(silo.name for silo in silos))
+        members = Partitions(Roster.of(silos, silos.shape, silos.classes), terms)
+        plan = Simulated(
+            **planned(rounds, name), folder=part, silos=silos, wire=wire, members=members, config=config
+        )  # fmt: skip
+        members.gather(wire, config.federation.patience or PATIENCE)
+        _begin(config, folder, part, begun, start)
+        carry_out(plan, progress, name)
+        rounds = _same_rounds(config, folder)
+
+
+def _begin(config: Config, folder: Path, part: Path, begun: bool, start: Start | None) -> None:
+    part.mkdir(parents=True, exist_ok=True)
+    if begun:
+        return
+    if start is not None and start.project:
+        write_json(folder / STARTED, {"schema": 1, "project": start.project, "set": list(start.sets)})
+    replace(folder / "config.toml", configuration.dump(config).encode())
+
+
+def _same_rounds(config: Config, folder: Path) -> Config:
+    """The configuration for methods beside the main one: as many rounds of training as it took."""
+    return dataclasses.replace(config, rounds=json.loads((folder / "summary.json").read_text())["rounds_run"])

@@ -1,0 +1,50 @@
+"""The terms of a federation: all that a silo has to know for any work, sent with every order, since every message may
+come to a new process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from .. import config as configuration
+from ..config import Config
+from ..core import DataError, SiloId
+from ..data.agreement import Agreement
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the server and a silo agree on."""
+
+    federation: str
+    """A name that no other federation has, and that stays when this one is resumed."""
+    config: Config
+    method: str
+    """The configured one, or one beside it."""
+    folder: str
+    """The folder of the method's run at the server; silos on the same machine keep their states there."""
+    names: tuple[SiloId, ...]
+    """Every silo so far, in the order of the run."""
+    agreement: Agreement | None = None
+    """None where nodes share one source."""
+
+    def to_text(self) -> str:
+        agreement = None if self.agreement is None else self.agreement.to_json()
+        return json.dumps({
+            **vars(self), "config": configuration.dump(self.config), "names": list(self.names), "agreement": agreement,
+        })  # fmt: skip
+
+    @classmethod
+    def of_text(cls, text: str) -> Terms:
+        """Raises DataError for what are no terms, ConfigurationError for a configuration that this version refuses."""
+        try:
+            found: dict[str, Any] = json.loads(text)
+            agreement = found.pop("agreement")
+            config = configuration.loads(str(found.pop("config")), "the federation's configuration")
+            names = tuple(map(str, found.pop("names")))
+            found = {key: str(found[key]) for key in ("federation", "method", "folder")}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"these are no terms of a federation: {type(error).__name__}: {error}") from None
+        agreed = None if agreement is None else Agreement.of_json(agreement)
+        return cls(**found, config=config, names=names, agreement=agreed)

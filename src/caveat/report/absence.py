@@ -1,0 +1,53 @@
+"""Who was left out: silos that were asked in some rounds and not counted, and those without final figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .folder import Run, natural
+from .records import LeftOut
+from .sections import Cell, Column, Table, table
+from .sent import purpose
+from .words import listed, plain, ranges
+
+_MOST_ROWS = 60
+_MOST_RANGES = 8
+_MOST_NAMES = 12
+_LONGEST_REASON = 300
+
+
+@dataclass(frozen=True)
+class Absence:
+    caption: str
+    table: Table
+
+
+def absence(run: Run) -> Absence | None:
+    """A row per silo, work and reason, those of most rounds if there are too many; None if nobody was left out."""
+    cases: dict[tuple[str, str, str], list[int]] = {}
+    for row in run.left_out:
+        cases.setdefault(_case(row), []).append(row.round)
+    if not cases:
+        return None
+    often = sorted(cases, key=lambda case: -len(set(cases[case])))[:_MOST_ROWS]
+    shown = sorted(often, key=lambda case: (natural(case[0]), min(cases[case])))
+    columns = [
+        Column("silo", [Cell(plain(silo)) for silo, _, _ in shown], words=True),
+        Column("rounds", [Cell(ranges(cases[case], _MOST_RANGES)) for case in shown], words=True),
+        Column("asked to", [Cell(plain(asked)) for _, asked, _ in shown], words=True),
+        Column("why it was not counted", [Cell(why) for _, _, why in shown], words=True),
+    ]
+    hidden = len(cases) - len(shown)
+    caption = "Silos that were asked and not counted: what came of these rounds came from the others."
+    if hidden:
+        caption += f" Shown are the {_MOST_ROWS} cases of most rounds; {hidden:,} are not."
+    return Absence(caption, table(columns))
+
+
+def _case(row: LeftOut) -> tuple[str, str, str]:
+    return row.silo, purpose(row.phase, row.split), plain(row.left_out, _LONGEST_REASON)
+
+
+def absent(run: Run) -> str:
+    """The silos that the final figures are without, in words; empty where there are none."""
+    return listed([plain(name) for name in run.absent], _MOST_NAMES)
