@@ -20,7 +20,7 @@ import caveat
 from caveat import ledger
 from caveat.config import Config, load
 from caveat.core import ConfigurationError, RunError
-from caveat.engines.flower import silo_app_of
+from caveat.engines.flower import pack, silo_app_of, unpack
 from caveat.experiment import start
 from caveat.federation.node import Node
 from caveat.federation.server import serve
@@ -199,6 +199,29 @@ def test_who_is_left_out_is_named_in_rows_log_and_summary(tmp_path: Path) -> Non
     found = summary(run)
     assert found["absent"] == ["hill"]
     assert [silo["name"] for silo in found["silos"]] == ["coast", "valley"]
+
+
+def nan(reply: Message) -> Message:
+    payload = unpack(reply.content)
+    for tensors in payload.values():
+        for tensor in tensors.values():
+            tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
+    reply.content = pack(payload, examples=52)
+    return reply
+
+
+def test_a_hostile_silo_is_named_and_the_others_are_as_without_it(tmp_path: Path) -> None:
+    hostile, without = Federation(tmp_path / "a", "fedavg"), Federation(tmp_path / "b", "fedavg")
+    hostile.grid.tamper[hostile.node["hill"]] = nan
+    without.grid.tamper[without.node["hill"]] = losing(0)
+    runs = [federation.serve() for federation in (hostile, without)]
+    assert_same(*(read(run / "model" / "model.safetensors") for run in runs))
+    assert summary(runs[0]) == summary(runs[1])
+    rows = [json.loads(line) for line in (runs[0] / "rounds.jsonl").read_text().splitlines()]
+    named = {(row["round"], row.get("split", "train")) for row in rows if "left_out" in row and row["silo"] == "hill"}
+    assert named >= {(1, "train"), (2, "train"), (3, "train"), (3, "test")}
+    assert all("is not finite" in row["left_out"] for row in rows if "left_out" in row)
+    assert any("without hill" in note and "is not finite" in note for note in hostile.notes)
 
 
 def test_a_silo_predicts_with_the_federation_s_model_on_its_own_machine(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )  # fmt: skip
     from .nn.models import ModelSettings, PersonalModel
     from .prediction import Decision, Prediction
+    from .wrappers.privacy import Privacy
     from .wrappers.uncertainty import Uncertainty
 
 _PLACES = {
@@ -48,6 +49,7 @@ _PLACES = {
     "FedDC": "methods", "FedDyn": "methods", "MOON": "methods",
     "ModelSettings": "nn.models", "PersonalModel": "nn.models",
     "Decision": "prediction", "Prediction": "prediction",
+    "Privacy": "wrappers.privacy",
     "Uncertainty": "wrappers.uncertainty",
 }  # fmt: skip
 """Where each public name is, so that nothing heavy is imported before it is used."""
@@ -74,6 +76,7 @@ __all__ = [
     "PerFedAvg",
     "PersonalModel",
     "Prediction",
+    "Privacy",
     "Run",
     "TrFedDis",
     "Training",

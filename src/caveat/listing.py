@@ -25,6 +25,7 @@ SOURCES = {
     "npz:PATH[,PATH...]": "arrays x_train, y_train, x_test, y_test, or x, y; several files: one domain each",
     "images:DIR": "DIR/SILO/CLASS/*.png or *.jpg: silos and classes are folders",
     "csv:PATH[,PATH...]": "tables with data.target; data.silo names the silo, otherwise every file is one",
+    "silos": "every silo reads its own: for a federation between machines (caveat flower init)",
     "hub:NAME": "a data set of Hugging Face's hub (needs the extra `hub` and internet access)",
     "SOURCE + SOURCE": "domains of several of these, but no tables; data.size brings images to one size",
 }
