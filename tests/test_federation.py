@@ -286,6 +286,24 @@ def test_a_greeting_that_makes_no_sense_stops_nobody(tmp_path: Path) -> None:
     assert any(note.startswith("node 1 is not admitted: introduce: DataError") for note in federation.notes)
 
 
+def test_the_order_of_silos_is_by_name_whoever_is_quicker(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=1)
+    federation.node = {name: 9 - k for k, name in enumerate(NAMES)}
+    federation.grid = InProcessGrid({node: silo_app_of(Node()) for node in sorted(federation.node.values())})
+    federation.grid.node_config = {
+        federation.node[name]: {"silo": str(home / "silo.toml")} for name, home in federation.homes.items()
+    }
+    run = federation.serve()
+    assert (
+        [silo["name"] for silo in summary(run)["silos"]] == NAMES == list(json.loads((run / "splits.json").read_text()))
+    )
+
+
+def test_flower_s_runs_are_not_started_as_others_are(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="engine.name = 'flower' is for runs that Flower starts"):
+        start(load("digits", ["engine.name=flower"]), tmp_path / "run")
+
+
 def test_too_few_silos_end_the_wait_and_leave_nothing(tmp_path: Path) -> None:
     federation = Federation(tmp_path, "fedavg")
     del federation.grid.apps[federation.node["hill"]]

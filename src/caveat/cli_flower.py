@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +27,12 @@ def init(
     with reported():
         from .config import dump, load
         from .federation.project import write_project
+        from .federation.silofile import beside
 
         settings = load(config, [*(sets or ()), "engine.name=flower"])
+        # The app runs elsewhere: paths that are found from here are written in full.
+        source = " + ".join(beside(part, Path.cwd()) for part in settings.data.source.split(" + "))
+        settings = replace(settings, data=replace(settings.data, source=source))
         silos = None
         if settings.data.source != "silos":
             from .data import load as load_data

@@ -43,7 +43,7 @@ class Part(Experiment):
     @cached_property
     def roster(self) -> Roster:
         unknown = {name: Card(name, "", {}, ()) for name in self.names}
-        own = Roster.of(self.silos, self.silos.shape, self.silos.classes).cards
+        own = Roster.of(self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes).cards
         return Roster(self.silos.shape, self.silos.classes, unknown | dict(own))
 
     def workplace(self) -> Workplace:

@@ -94,6 +94,10 @@ class Members:
                 break
             else:
                 time.sleep(PAUSE)
+        if not self.path.exists():
+            # The order of a run is by name, not by who was quicker.
+            self.cards = dict(sorted(self.cards.items()))
+            self.records = dict(sorted(self.records.items()))
 
     def connected(self, wire: Wire) -> list[SiloId]:
         """The silos that have joined and whose nodes are there."""

@@ -26,7 +26,7 @@ class Partitions:
 
     @property
     def most(self) -> Mapping[SiloId, int]:
-        return {card.name: card.most for card in self.roster}
+        return {name: card.most for name, card in self.roster.cards.items()}
 
     @property
     def terms(self) -> str:

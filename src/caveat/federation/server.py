@@ -146,7 +146,7 @@ def _simulate(config: Config, wire: Wire, folder: Path, progress: Progress, begu
     for name in (config.method.name, *config.beside):
         part = folder if name == config.method.name else folder / "beside" / name
         terms = Terms("simulation", config, name, str(part), tuple(silo.name for silo in silos))
-        members = Partitions(Roster.of(silos, silos.shape, silos.classes), terms)
+        members = Partitions(Roster.of(silos.by_name, silos.names, silos.shape, silos.classes), terms)
         plan = Simulated(
             **planned(rounds, name), folder=part, silos=silos, wire=wire, members=members, config=config
         )  # fmt: skip

@@ -78,7 +78,9 @@ def _check(path: Path, prefix: str, table: Any, keys: Mapping[str, type], requir
 
 
 def beside(source: str, folder: Path) -> str:
-    """The source with those of its paths made absolute that exist beside the silo's file."""
-    kind, colon, rest = source.partition(":")
-    names = [str(folder / name) if (folder / name.strip()).exists() else name for name in rest.split(",")]
-    return f"{kind}{colon}{','.join(names)}"
+    """The source with those of its paths made absolute that exist in a folder."""
+    kind, _, rest = source.partition(":")
+    if not rest:
+        return source
+    names = [str(folder / name.strip()) if (folder / name.strip()).exists() else name for name in rest.split(",")]
+    return f"{kind}:{','.join(names)}"

@@ -1,0 +1,254 @@
+"""Three hospitals and a server, each with processes of its own, on this machine; and what goes wrong between them.
+
+For each method: silos join over TLS with keys that the server knows, one is killed and comes back, the server is killed
+and comes back, and the result has the bits of a run on one machine in which the silo takes part in the same rounds.
+Ends with status 1 at the first thing that is not so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from machines import Failed, Machine, copy_of, kill, processes, wait_for
+from reference import counted, differences
+
+from caveat.federation.project import write_project
+
+HERE = Path(__file__).parent
+HOSPITALS = ("cleveland", "hungarian", "va")
+VICTIM = "va"
+
+
+@dataclass
+class Deployment:
+    """A server and the hospitals' machines."""
+
+    folder: Path
+    data: Path
+    method: str
+    port: int
+    server: Machine = field(init=False)
+    hospitals: dict[str, Machine] = field(default_factory=dict)
+
+    @property
+    def run(self) -> Path:
+        return self.server.folder / "runs" / self.method
+
+    @property
+    def machines(self) -> list[Machine]:
+        return [*self.hospitals.values(), *([self.server] if hasattr(self, "server") else [])]
+
+    def install(self) -> None:
+        """The project on every machine; certificates, keys, and the hospitals' tables."""
+        project = self.folder / "server"
+        write_project(project, (HERE / f"{self.method}.toml").read_text(), None)
+        self.server = Machine(project)
+        self.server.call("./certificates.sh", "localhost")
+        for name in (*HOSPITALS, "stranger"):
+            machine = self.hospitals[name] = copy_of(project, self.folder / name)
+            table = name if name in HOSPITALS else HOSPITALS[0]
+            shutil.copy(self.data / f"uci_heart_{table}.csv", machine.folder / f"{name}.csv")
+            text = (machine.folder / "silo.toml").read_text()
+            text = text.replace('"name"', f'"{name}"').replace("table.csv", f"{name}.csv")
+            (machine.folder / "silo.toml").write_text(text)
+            machine.call("./key.sh", name)
+
+    def start_server(self) -> None:
+        self.server.start("server", "./server.sh", "127.0.0.1", str(self.port))
+        wait_for("the server listens", 60, self.listens, 0.2)
+
+    def listens(self) -> bool:
+        if self.server.ended("server") is not None:
+            raise Failed(f"the server ended; see {self.server.log('server')}")
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def register(self) -> None:
+        """All hospitals; the stranger is none."""
+        for name in HOSPITALS:
+            shutil.copy(self.hospitals[name].folder / "keys" / f"{name}.pub", self.server.folder)
+            self.server.flwr("supernode", "register", f"{name}.pub", "deploy")
+
+    def start_silo(self, name: str) -> None:
+        self.hospitals[name].start("silo", "./silo.sh", "silo.toml", f"keys/{name}", f"localhost:{self.port}")
+
+    def online(self) -> int:
+        return sum(node["status"] == "online" for node in self.server.flwr("supernode", "ls", "deploy")["nodes"])
+
+    def submit(self) -> None:
+        self.server.start("run", "./run.sh", f"runs/{self.method}")
+
+    def rounds(self, silo: str | None = None) -> set[int]:
+        """The rounds counted so far, of a silo or of any."""
+        return {t for t, name in counted(self.run) if silo in (None, name)}
+
+    def going(self) -> None:
+        """Raises Failed if the run has ended."""
+        if (status := self.server.ended("run")) is not None:
+            raise Failed(f"the run ended with status {status}; see {self.server.log('run')}")
+
+    def counts(self, what: str, silo: str | None, after: int, seconds: float) -> int:
+        """Wait until a round after that one is counted, and return the newest."""
+
+        def found() -> bool:
+            self.going()
+            return max(self.rounds(silo), default=-1) > after
+
+        wait_for(what, seconds, found)
+        return max(self.rounds(silo))
+
+    def states(self) -> dict[str, Path]:
+        """Where the hospitals keep their private states: below the federation's name and the method's."""
+        found = {name: sorted(self.hospitals[name].folder.glob("state/*/*/state/silos")) for name in HOSPITALS}
+        if any(len(places) > 1 for places in found.values()):
+            raise Failed(f"states of several runs: {found}")
+        return {name: places[0] for name, places in found.items() if places}
+
+    def destroy(self) -> None:
+        for machine in self.machines:
+            machine.destroy()
+
+
+class Steps:
+    """Prints a line per step, with the seconds that it took."""
+
+    def __init__(self) -> None:
+        self.mark = time.monotonic()
+
+    def __call__(self, what: str) -> None:
+        now = time.monotonic()
+        print(f"{now - self.mark:6.1f} s  {what}", flush=True)
+        self.mark = now
+
+
+def perform(deployment: Deployment, step: Steps) -> None:
+    deployment.install()
+    deployment.start_server()
+    deployment.register()
+    step("server with TLS; three keys registered")
+    refuse_stranger(deployment)
+    step("a silo with a key that is not registered is refused")
+    for name in HOSPITALS:
+        deployment.start_silo(name)
+    wait_for("three silos are online", 60, lambda: deployment.online() == 3)
+    step("three silos online")
+    deployment.submit()
+    began = deployment.counts("the first round", None, -1, 180)
+    step(f"round {began} counted, of {len(counted(deployment.run))} silos")
+    lose_silo(deployment, step)
+    lose_server(deployment, step)
+    stop(deployment)
+    step("all stopped; no process is left")
+    compare(deployment, step)
+
+
+def refuse_stranger(deployment: Deployment) -> None:
+    deployment.start_silo("stranger")
+    stranger = deployment.hospitals["stranger"]
+    wait_for("the stranger is refused", 60, lambda: "ended with status 1" in stranger.log("silo").read_text(), 0.2)
+    if deployment.online():
+        raise Failed("a silo is online, and none of those registered was started")
+    stranger.stop("silo")
+
+
+def lose_silo(deployment: Deployment, step: Steps) -> None:
+    """Kill a silo's processes but for the script that starts them anew; the federation goes on without it."""
+    last = max(deployment.rounds())
+    kill(processes(deployment.hospitals[VICTIM].home / VICTIM))
+    gone = deployment.counts("a round without the killed silo", None, last + 1, 240)
+    missed = deployment.rounds() - deployment.rounds(VICTIM)
+    if not missed:
+        raise Failed(f"{VICTIM} was killed after round {last} and counted in all of {sorted(deployment.rounds())}")
+    step(f"{VICTIM} killed after round {last}; the others went on to round {gone}")
+    back = deployment.counts(f"{VICTIM} is back", VICTIM, max(missed), 240)
+    missed = deployment.rounds() - deployment.rounds(VICTIM)
+    step(f"{VICTIM} is back in round {back}, and has missed {sorted(missed)}")
+
+
+def lose_server(deployment: Deployment, step: Steps) -> None:
+    """Kill the server and the app that runs on it, start it, and submit the same run."""
+    deployment.going()
+    server = deployment.server
+    kill(processes(server.home / "server"))
+    server.running.pop("server").wait()
+    wait_for("the run ends with its server", 60, lambda: server.ended("run") is not None)
+    if not server.ended("run"):
+        raise Failed("run.sh ended well, and its server was killed")
+    last = max(deployment.rounds())
+    if (deployment.run / "summary.json").exists():
+        raise Failed("the run was complete before its server was killed")
+    step(f"server killed after round {last}")
+    deployment.start_server()
+    wait_for("three silos are online", 120, lambda: deployment.online() == 3)
+    step("server back, and three silos online again")
+    deployment.submit()
+    wait_for("the run is complete", 600, lambda: server.ended("run") is not None)
+    if status := server.ended("run"):
+        raise Failed(f"the run ended with status {status}; see {server.log('run')}")
+    step(f"same run submitted again: complete with round {max(deployment.rounds())}")
+
+
+def stop(deployment: Deployment) -> None:
+    for name in HOSPITALS:
+        deployment.hospitals[name].stop("silo")
+    deployment.server.stop("server")
+    wait_for("no process is left", 30, lambda: not processes(deployment.folder), 0.5)
+
+
+def compare(deployment: Deployment, step: Steps) -> None:
+    tables = [deployment.hospitals[name].folder / f"{name}.csv" for name in HOSPITALS]
+    reference, states = deployment.folder / "reference", deployment.states()
+    if found := differences(deployment.run, states, tables, reference):
+        raise Failed(f"other bits than on one machine: {', '.join(found)}")
+    step(f"server and {len(states)} private states have the bits of a run on one machine")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="a new folder")
+    parser.add_argument("--data", type=Path, default=os.environ.get("CAVEAT_DATA", "."), help="with uci_heart_*.csv")
+    parser.add_argument("--method", choices=("uefl", "fedpn", "both"), default="both")
+    parser.add_argument("--port", type=int, help="of the server [a free one]")
+    parser.add_argument("--limit", type=int, default=900, help="seconds for everything")
+    given = parser.parse_args()
+
+    def too_long(number: int, frame: object) -> None:
+        raise Failed(f"not done within {given.limit} s")
+
+    signal.signal(signal.SIGALRM, too_long)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    signal.alarm(given.limit)
+    for method in ("uefl", "fedpn") if given.method == "both" else (given.method,):
+        print(method, flush=True)
+        folder = (given.out / method).absolute()
+        deployment = Deployment(folder, given.data.absolute(), method, given.port or free_port())
+        atexit.register(deployment.destroy)
+        step = Steps()
+        try:
+            perform(deployment, step)
+        except Failed as failure:
+            step(f"FAILED: {failure}")
+            return 1
+        finally:
+            deployment.destroy()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

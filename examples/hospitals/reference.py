@@ -1,0 +1,67 @@
+"""The same run on one machine, in which silos take part in exactly the rounds that they were counted in."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from caveat import data
+from caveat.core import Payload, Round, SiloId
+from caveat.experiment import Experiment, load_config, planned
+from caveat.ledger import read as read_ledger
+from caveat.loop import Participation
+from caveat.plan import carry_out
+from caveat.progress import Silent
+from caveat.store import ServerStore, SiloStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsCounted(Participation):
+    """Asks the silos whose updates were counted, and no others."""
+
+    counted: frozenset[tuple[int, SiloId]]
+
+    def cohort(self, t: int, step: Round, silos: Sequence[SiloId]) -> Sequence[SiloId]:
+        return [silo for silo in silos if (t, silo) in self.counted]
+
+
+def counted(run: Path) -> frozenset[tuple[int, SiloId]]:
+    """Rounds and silos of all updates that the server has counted."""
+    return frozenset(
+        (entry["t"], entry["silo"]) for entry in read_ledger(run / "ledger.jsonl").messages if "split" not in entry
+    )
+
+
+def differences(run: Path, states: dict[SiloId, Path], tables: Sequence[Path], folder: Path) -> list[str]:
+    """What a run on one machine, in a new folder, ends with other bits of: "server", or names of silos.
+
+    `states` are the folders where the silos keep their private states, `tables` their csv files.
+    """
+    config, took_part = load_config(run), counted(run)
+    local = dataclasses.replace(config.data, source=f"csv:{','.join(map(str, tables))}")
+    plan = planned(config, config.method.name)
+    plan["participation"] = AsCounted(config.seed, counted=took_part)
+    folder.mkdir(parents=True)
+    carry_out(Experiment(**plan, folder=folder, silos=data.load(local, config.seed)), Silent(), config.method.name)
+    there, here = ServerStore(run / "state").load(), ServerStore(folder / "state").load()
+    assert there is not None
+    assert here is not None
+    found = [] if there[1]["t"] == here[1]["t"] and same(there[0], here[0]) else ["server"]
+    for silo, root in states.items():
+        last = max(t for t, name in took_part if name == silo)
+        ours, theirs = SiloStore(root).load(silo, last), SiloStore(folder / "state" / "silos").load(silo, last)
+        if not same(ours or {}, theirs or {}):
+            found.append(silo)
+    return found
+
+
+def same(a: Payload, b: Payload) -> bool:
+    """Whether two payloads have the same groups, names, types and bits, in whatever order."""
+    if {group: set(tensors) for group, tensors in a.items()} != {group: set(tensors) for group, tensors in b.items()}:
+        return False
+    return all(torch.equal(tensor, b[group][name]) and tensor.dtype == b[group][name].dtype
+               for group, tensors in a.items() for name, tensor in tensors.items())  # fmt: skip

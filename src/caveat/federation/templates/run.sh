@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# run.sh [--simulation] RUN [SECTION.KEY=VALUE]...   On the server's machine: run the federation, results in RUN.
+# Ends with status 0 when the run is complete. The same RUN again continues a run that was interrupted.
+# With --simulation all silos of config.toml are on this machine, each a process of its own.
+set -euo pipefail
+cd "$(dirname "$0")"
+. ./environment.sh
+silos=@SILOS@ link=deploy options=()
+usage() { echo "usage: run.sh [--simulation] RUN [SECTION.KEY=VALUE]..." >&2; exit 2; }
+simulation=false
+if [[ ${1-} == --simulation ]]; then simulation=true; shift; fi
+(($#)) || usage
+temporary=$(mktemp -d "${TMPDIR:-/tmp}/federation.XXXXXX")
+superlink=
+clean() {
+    [[ -z $superlink ]] || { kill "$superlink" 2>/dev/null; wait "$superlink"; } || true
+    rm -rf "$temporary"
+}
+trap clean EXIT
+trap 'exit 130' INT TERM
+
+simulate() {  # a server of its own for this run, which ends with it
+    [[ $silos != none ]] || { echo 'data.source = "silos" has no data to simulate with' >&2; exit 2; }
+    local port
+    port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    export FLWR_HOME="$temporary/flower" RAY_TMPDIR="$temporary"
+    mkdir -p "$FLWR_HOME" .flower
+    printf '[superlink.simulation]\naddress = "127.0.0.1:%s"\ninsecure = true\n' "$port" >"$FLWR_HOME/config.toml"
+    flower-superlink --simulation --insecure --disable-runtime-dependency-installation --port "$port" \
+        >.flower/simulation.log 2>&1 &
+    superlink=$! link=simulation
+    until python3 -c "import urllib.request; urllib.request.urlopen('http://127.0.0.1:$port/health')" 2>/dev/null; do
+        kill -0 "$superlink" 2>/dev/null || { cat .flower/simulation.log >&2; exit 1; }
+        sleep 0.5
+    done
+    options=(--federation-config "num-supernodes=$silos client-resources-num-cpus=1")
+}
+if $simulation; then simulate; fi
+
+# field NAME: from Flower's answer, in which the status of a run is in a list of one.
+field() { python3 -c '
+import json, sys
+text = sys.stdin.read()
+answer = json.loads(text[text.index("{"):])
+print(answer.get(sys.argv[1]) or answer["runs"][0][sys.argv[1]])' "$1"; }
+
+python3 -c 'import json, sys
+for key, value in (("run", sys.argv[1]), ("set", ";".join(sys.argv[2:]))):
+    print(key, "=", json.dumps(value, ensure_ascii=False))' "$@" >"$temporary/settings.toml"
+answer=$(flwr run . "$link" --run-config "$temporary/settings.toml" "${options[@]}" --format json) || {
+    echo "$answer" >&2
+    exit 1
+}
+id=$(field run-id <<<"$answer")
+last=
+while true; do
+    answer=$(flwr ls "$link" --run-id "$id" --format json) || { echo "run $id: the server does not answer" >&2; exit 1; }
+    status=$(field status <<<"$answer")
+    [[ $status == "$last" ]] || echo "run $id: $status"
+    last=$status
+    case $status in
+        finished:completed) exit 0 ;;
+        finished:*) flwr log "$id" "$link" --show >&2 || true; exit 1 ;;
+    esac
+    sleep 3
+done

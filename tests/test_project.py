@@ -1,0 +1,284 @@
+"""The project of a federation: what Flower hands out, what stays, and scripts that end as what they start does."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from caveat.core import ConfigurationError
+from caveat.federation.project import write_project
+
+CONFIG = 'rounds = 2\n\n[engine]\nname = "flower"\n'
+FLOWER = Path(sys.executable).parent
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    write_project(tmp_path / "project", CONFIG, 3)
+    return tmp_path / "project"
+
+
+class Commands:
+    """Stands in for commands on the path: shell scripts, and a file that they may write to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.said = folder / "bin", folder / "said"
+        self.folder.mkdir()
+        self.said.touch()
+        self.environment = os.environ | {
+            "PATH": f"{self.folder}:{os.environ['PATH']}", "SAID": str(self.said), "TMPDIR": str(folder / "tmp"),
+        }  # fmt: skip
+        (folder / "tmp").mkdir()
+
+    def put(self, name: str, script: str) -> None:
+        (self.folder / name).write_text(f"#!/usr/bin/env bash\n{script}\n")
+        (self.folder / name).chmod(0o755)
+
+    def run(self, *command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Commands:
+    return Commands(tmp_path)
+
+
+def test_files_are_those_returned_and_scripts_can_be_started(tmp_path: Path) -> None:
+    files = write_project(tmp_path / "a" / "b", CONFIG, None)
+    assert sorted(files) == sorted(path for path in (tmp_path / "a" / "b").rglob("*") if path.is_file())
+    assert (tmp_path / "a" / "b" / "config.toml").read_text() == CONFIG
+    for path in files:
+        assert os.access(path, os.X_OK) == path.read_text().startswith("#!"), path.name
+        if path.suffix == ".sh":
+            assert subprocess.run(["bash", "-n", path]).returncode == 0, path.name
+
+
+def test_what_is_there_is_not_overwritten(project: Path, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigurationError, match=r"project exists and is not empty"):
+        write_project(project, "rounds = 9\n", 3)
+    assert before == {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="file exists"):
+        write_project(tmp_path / "file", CONFIG, 3)
+    with pytest.raises(ConfigurationError, match="cannot write"):
+        write_project(tmp_path / "file" / "below", CONFIG, 3)
+    (tmp_path / "empty").mkdir()
+    assert write_project(tmp_path / "empty", CONFIG, 3)
+
+
+def test_the_apps_are_where_flower_looks_for_them(project: Path) -> None:
+    app = tomllib.loads((project / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert app["config"] == {"run": "runs/federation", "set": ""}
+    for component in app["components"].values():
+        module, _, name = component.partition(":")
+        tree = ast.parse((project / f"{module.replace('.', '/')}.py").read_text())
+        assert name in {n.id for node in tree.body if isinstance(node, ast.Assign)
+                        for n in node.targets if isinstance(n, ast.Name)}  # fmt: skip
+
+
+def test_flower_hands_out_the_app_and_its_configuration_and_nothing_else(project: Path, commands: Commands) -> None:
+    pytest.importorskip("flwr", reason="needs Flower: pip install caveat[flower]")
+    deep = "runs/" + "/".join("abcdefghijk") + "/deep.json"
+    for private in ("table.csv", "cleveland.toml", "keys/key.toml", "state/x.json", "certificates/notes.md", deep):
+        (project / private).parent.mkdir(parents=True, exist_ok=True)
+        (project / private).write_text("{}")
+    built = commands.run("bash", "-c", '. ./environment.sh && "$0" build', FLOWER / "flwr", cwd=project)
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert "recommended" not in built.stdout
+    with zipfile.ZipFile(next(project.glob("*.fab"))) as bundle:
+        names = {name for name in bundle.namelist() if not name.startswith(".info/")}
+        assert names == {"pyproject.toml", "config.toml", "federation/__init__.py", "federation/app.py"}
+        assert bundle.read("config.toml").decode() == CONFIG
+
+
+def test_nothing_calls_home(project: Path, commands: Commands) -> None:
+    script = ". ./environment.sh; python3 -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+    there = json.loads(commands.run("bash", "-c", script, cwd=project).stdout)
+    assert there["FLWR_TELEMETRY_ENABLED"] == there["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert there["FLWR_DISABLE_UPDATE_CHECK"] == there["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+    assert there["FLWR_HOME"] == str(project / ".flower")
+    assert there["OMP_NUM_THREADS"] == "1"
+
+
+# Certificates and keys
+
+
+@pytest.fixture
+def certified(project: Path, commands: Commands) -> Path:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    made = commands.run(project / "certificates.sh", "fed.example.org", "192.0.2.7", "2001:db8::7")
+    assert made.returncode == 0, made.stderr
+    return project / "certificates"
+
+
+@pytest.fixture
+def listening(certified: Path) -> Iterator[int]:
+    """The port of a server with the certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certified / "server.pem", certified / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection = server.accept()[0]
+                except OSError:
+                    return
+                with connection:
+                    try:
+                        context.wrap_socket(connection, server_side=True).close()
+                    except (ssl.SSLError, OSError):
+                        continue
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+def greet(port: int, name: str, authority: Path) -> None:
+    context = ssl.create_default_context(cafile=str(authority))
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
+        context.wrap_socket(plain, server_hostname=name).close()
+
+
+def test_the_server_is_who_its_certificate_names(listening: int, certified: Path) -> None:
+    for name in ("fed.example.org", "192.0.2.7", "2001:db8::7", "localhost", "127.0.0.1"):
+        greet(listening, name, certified / "ca.crt")
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"other\.example\.org"):
+        greet(listening, "other.example.org", certified / "ca.crt")
+
+
+def test_a_renewed_certificate_needs_no_new_authority(certified: Path, commands: Commands) -> None:
+    before = {path.name: path.read_bytes() for path in certified.iterdir()}
+    assert commands.run(certified.parent / "certificates.sh", "new.example.org").returncode == 0
+    after = {path.name: path.read_bytes() for path in certified.iterdir()}
+    assert {name for name in before if before[name] != after[name]} >= {"server.key", "server.pem"}
+    assert [before[name] == after[name] for name in ("ca.key", "ca.crt")] == [True, True]
+
+
+def test_private_keys_are_their_owners_alone(certified: Path, commands: Commands) -> None:
+    project = certified.parent
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("needs ssh-keygen")
+    assert commands.run(project / "key.sh", "cleveland").returncode == 0
+    for path in (certified / "ca.key", certified / "server.key", project / "keys" / "cleveland"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path.name
+    assert (project / "keys" / "cleveland.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
+    before = (project / "keys" / "cleveland").read_bytes()
+    again = commands.run(project / "key.sh", "cleveland")
+    assert (again.returncode, again.stderr) == (2, "keys/cleveland exists\n")
+    assert (project / "keys" / "cleveland").read_bytes() == before
+
+
+# Scripts around Flower's commands
+
+
+def test_the_server_asks_for_keys_over_tls_and_installs_nothing(project: Path, commands: Commands) -> None:
+    commands.put("flower-superlink", 'echo "$@" >"$SAID"')
+    assert commands.run(project / "server.sh", "0.0.0.0", "8123").returncode == 0
+    said = commands.said.read_text().split()
+    assert {
+        "--enable-supernode-auth",
+        "--disable-runtime-dependency-installation",
+        "--ssl-certfile",
+        "--database",
+    } <= set(said)
+    assert "--insecure" not in said
+    assert said[:4] == ["--host", "0.0.0.0", "--port", "8123"]
+    link = tomllib.loads((project / ".flower" / "config.toml").read_text())["superlink"]
+    assert link["deploy"] == {"address": "127.0.0.1:8123", "root-certificates": str(project / "certificates/ca.crt")}
+    commands.run(project / "server.sh")
+    assert commands.said.read_text().split()[1] == "127.0.0.1", "other machines only reach it if told so"
+
+
+def test_a_silo_tries_again_until_it_is_stopped(project: Path, commands: Commands) -> None:
+    commands.put(
+        "flower-supernode", 'echo "$@" >>"$SAID"; [[ $(wc -l <"$SAID") -lt 3 ]] || exec tail -f /dev/null; exit 1'
+    )
+    commands.put("sleep", "exit 0")
+    (project / "a silo.toml").touch()
+    silo = subprocess.Popen(
+        [project / "silo.sh", project / "a silo.toml", "key", "fed.example.org:8443"],
+        env=commands.environment, cwd=project, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        until = time.monotonic() + 20
+        while len(commands.said.read_text().splitlines()) < 3:
+            assert time.monotonic() < until, "not started three times"
+            time.sleep(0.05)
+        silo.send_signal(signal.SIGTERM)
+        assert silo.wait(10) == 0
+        with pytest.raises(ProcessLookupError):
+            os.killpg(silo.pid, 0)
+    finally:
+        if silo.poll() is None:
+            os.killpg(silo.pid, signal.SIGKILL)
+        assert silo.stderr is not None
+        said = silo.stderr.read()
+        silo.stderr.close()
+        silo.wait()
+    assert said.count("key: ended with status 1; again in 10 s") == 2
+    first = commands.said.read_text().splitlines()[0]
+    assert f'--node-config silo="{project}/a silo.toml"' in first
+    assert "--superlink fed.example.org:8443 --root-certificates certificates/ca.crt" in first
+    assert f"--auth-supernode-private-key {project}/key" in first
+
+
+FLWR = """
+case $1 in
+    run) [[ -z ${REFUSED:-} ]] || { echo '{"success": false}'; exit 1; }
+         echo "$@" >>"$SAID"; cat "$5" >>"$SAID"
+         echo 'Started'; echo '{"success": true, "run-id": "7"}' ;;
+    ls) [[ $STATUS != gone ]] || exit 1; echo "{\\"runs\\": [{\\"status\\": \\"$STATUS\\"}]}" ;;
+    log) echo "the log of $2" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("status", "expected"), [("finished:completed", 0), ("finished:failed", 1), ("gone", 1)])
+def test_a_run_ends_as_the_federation_does(project: Path, commands: Commands, status: str, expected: int) -> None:
+    commands.put("flwr", FLWR.replace("$STATUS", status))
+    done = commands.run(project / "run.sh", 'runs/"a"', "rounds=3", 'method.name="uefl"')
+    assert done.returncode == expected
+    assert ("the log of 7" in done.stderr) == (status == "finished:failed")
+    assert ("does not answer" in done.stderr) == (status == "gone")
+    command, *settings = commands.said.read_text().splitlines()
+    assert command.startswith("run . deploy --run-config ")
+    assert tomllib.loads("\n".join(settings)) == {"run": 'runs/"a"', "set": 'rounds=3;method.name="uefl"'}
+    assert not list((commands.folder.parent / "tmp").iterdir())
+
+
+def test_a_run_that_is_not_accepted_or_not_asked_for_well_fails(project: Path, commands: Commands) -> None:
+    commands.put("flwr", "REFUSED=1\n" + FLWR)
+    assert commands.run(project / "run.sh", "runs/a").returncode == 1
+    for arguments in ((), ("--simulation",)):
+        commands.put("flower-superlink", "exit 1")
+        wrong = commands.run(project / "run.sh", *arguments)
+        assert wrong.returncode == 2, wrong.stderr
+        assert "usage: run.sh" in wrong.stderr
+
+
+def test_silos_with_data_of_their_own_are_not_simulated(tmp_path: Path, commands: Commands) -> None:
+    write_project(tmp_path / "own", CONFIG, None)
+    done = commands.run(tmp_path / "own" / "run.sh", "--simulation", "runs/a")
+    assert (done.returncode, done.stderr) == (2, 'data.source = "silos" has no data to simulate with\n')
