@@ -37,6 +37,7 @@ def run(
     uncertainty: Uncertainty | None = None,
     privacy: Privacy | None = None,
     every: int = 1,
+    measured: int | None = None,
     workers: int = 1,
     out: str | Path | None = None,
     progress: Progress | None = None,
@@ -47,7 +48,8 @@ def run(
     perceptron otherwise, unless given; `personal` are the architectures of the silos' own models, for methods that
     have such models. `uncertainty` says how predictions are calibrated and decided upon,
     `privacy` whether what silos send is clipped and gets noise. Every
-    `every` rounds silos are evaluated on their validation split, at the end on the test split. `out` is a folder
+    `every` rounds silos are evaluated on their validation split, at the end on the test split: all of them, or
+    `measured` of them, the same ones every time. `out` is a folder
     for the run's files: the same call continues what was interrupted there, and `caveat report` makes a page of it;
     only the command line's runs can be loaded again. Without one, the files go with the returned run. Results do
     not depend on `workers`. Raises ConfigurationError or DataError before anything runs, RunError if a silo fails.
@@ -64,7 +66,7 @@ def run(
     check_same(folder, silos)
     experiment = Experiment(
         folder=folder, silos=silos, method=method, model=model, seed=seed,
-        participation=Participation(seed, participation, min_silos), evaluation=Evaluation(every),
+        participation=Participation(seed, participation, min_silos), evaluation=Evaluation(every, silos=measured),
         uncertainty=uncertainty or Uncertainty(), workers=workers, personal=tuple(personal),
         privacy=privacy or Privacy(),
     )  # fmt: skip

@@ -116,17 +116,33 @@ class Replies:
         Integer tensors (counters of BatchNorm, for instance) have no mean: the first silo's is copied.
         """
         weights = weights or [update.examples for update in self.updates.values()]
-        total = sum(weights)
-        first = next(iter(self.updates.values())).payload[group]
-        sums = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in first.items() if t.is_floating_point()}
-        for update, weight in zip(self.updates.values(), weights, strict=True):
-            for name, accumulator in sums.items():
-                accumulator.add_(update.payload[group][name].double(), alpha=weight / total)
-        return {name: sums[name].to(t.dtype) if name in sums else t.clone() for name, t in first.items()}
+        groups = [update.payload[group] for update in self.updates.values()]
+        shares = [weight / sum(weights) for weight in weights]
+        return {
+            name: _weighted([tensors[name] for tensors in groups], shares) if t.is_floating_point() else t.clone()
+            for name, t in groups[0].items()
+        }
 
     def stack(self, group: str, name: str) -> Tensor:
         """One tensor of every update, along a new first axis."""
         return torch.stack([update.payload[group][name] for update in self.updates.values()])
+
+
+BLOCK = 1 << 18
+"""Numbers that are summed at a time: a sum that stays in a processor's cache is read and written once."""
+
+
+def _weighted(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+    """The sum of tensors times their shares, in this order, in float64."""
+    mean = torch.empty_like(tensors[0], memory_format=torch.contiguous_format)
+    flat, parts = mean.view(-1), [tensor.reshape(-1) for tensor in tensors]
+    for start in range(0, len(flat), BLOCK):
+        block = slice(start, start + BLOCK)
+        total = torch.zeros(len(flat[block]), dtype=torch.float64)
+        for part, share in zip(parts, shares, strict=True):
+            total.add_(part[block].double(), alpha=share)
+        flat[block] = total
+    return mean
 
 
 Work = Callable[[Payload, State, Site], tuple[Update, State]]

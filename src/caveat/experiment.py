@@ -39,19 +39,19 @@ class Experiment(Plan):
 
     @cached_property
     def roster(self) -> Roster:
-        return Roster.of(self.silos, self.silos.shape, self.silos.classes)
+        return Roster.of(self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes)
 
     def workplace(self) -> Workplace:
-        return self.workplace_of({silo.name: silo for silo in self.silos}, SiloStore(self.folder / "state" / "silos"))
+        return self.workplace_of(self.silos.by_name, self.silos.names, SiloStore(self.folder / "state" / "silos"))
 
     def engine(self) -> Embedded:
         return Embedded(self.workplace(), self.workers)
 
     def prepare(self) -> None:
-        write_json(self.folder / "splits.json", data.splits_record(self.silos))
+        write_json(self.folder / "splits.json", data.splits_record(map(self.silos.named, self.measured)))
 
     def gallery(self) -> dict[str, Any]:
-        return gallery(self.silos, self.predictor)
+        return gallery(self.silos, self.measured, self.predictor)
 
     def predictor(self, silo: SiloId) -> Callable[[Tensor], Prediction]:
         """A function from inputs (N, ...), normalised as the silo's own, to the silo's Prediction of them."""
@@ -116,6 +116,10 @@ def start(config: Config, out: Path, progress: Progress | None = None) -> Path:
     """Run a configuration in a new folder `out`, and return it. All that can be checked is checked before anything
     is written: raises ConfigurationError or DataError; RunError once the run has begun.
     """
+    if config.engine.name != "embedded":
+        raise ConfigurationError(
+            f"engine.name = {config.engine.name!r} is for runs that Flower starts: `caveat flower init` writes the app"
+        )
     silos, methods = data.load(config.data, config.seed), [config.method.name, *config.beside]
     silos.check(config.training.batch_size)
     if config.federation.min_silos > len(silos):

@@ -105,13 +105,14 @@ class Keeper:
     def _evaluate(
         self, t: int, number: int, phase: str, split: str, server: State, write: bool = True
     ) -> tuple[dict[str, float], dict[SiloId, Any]]:
-        evaluated, about = self.engine.method, {"round": number, "phase": phase, "split": split}
-        replies = self.engine.exchange(t, getattr(evaluated, split), evaluated.broadcast(server), self.engine.silos)
+        evaluated, measured = self.engine.method, self.plan.measured
+        about = {"round": number, "phase": phase, "split": split}
+        replies = self.engine.exchange(t, getattr(evaluated, split), evaluated.broadcast(server), sorted(measured))
         payloads = {silo: update.payload for silo, update in replies.updates.items()}
         self.ledger.add(replies.updates, t=t, **about)
         self._left_out(about, replies.left_out)
         if write:
-            cards = [card for card in self.plan.roster if card.name in payloads]
+            cards = [self.plan.roster.cards[name] for name in measured if name in payloads]
             self._append([about | row for card in cards for row in rows(self.plan.method, card, payloads[card.name])])
         mean = across({silo: figures(payload["sums"]) for silo, payload in payloads.items()})["mean"]
         return {name: mean[name] for name in ("accuracy", "entropy")}, payloads

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from .config import Evaluation
-from .core import Data, Method, Payload, Replies, Silo, SiloId, Site, Work, seeded
+from .core import Data, Method, Payload, Replies, Silo, SiloId, Site, Work, key, seeded
 from .engines.workplace import Workplace, one_thread, workspace
 from .keeper import Keeper
 from .loop import Participation, run
@@ -81,6 +81,15 @@ class Plan:
         """The architecture of each silo's own model; empty unless the method has such models."""
         return assign(self.personal, self.model, self.roster.names) if self.method.personal else {}
 
+    @property
+    def measured(self) -> list[SiloId]:
+        """The silos that are evaluated: all, or as many as the configuration says, the same ones every time."""
+        count, names = self.evaluation.silos, self.roster.names
+        if count is None or count >= len(names):
+            return list(names)
+        chosen = torch.randperm(len(names), generator=torch.Generator().manual_seed(key(self.seed, "measured")))[:count]
+        return [names[i] for i in sorted(chosen.tolist())]
+
     def build(self) -> nn.Module:
         """The method's module with the weights that the seed gives."""
         model = build_model(self.model, self.roster.shape, len(self.roster.classes), self.seed)
@@ -96,9 +105,11 @@ class Plan:
                 built[settings] = workspace(model)
         return {silo: built[settings] for silo, settings in self.own_models.items()}
 
-    def workplace_of(self, silos: Mapping[SiloId, Silo], states: SiloStore) -> Workplace:
-        """Where these silos work."""
-        return Workplace(Evaluated(self.complete), self.build(), silos, states, self.seed, self.build_personal())
+    def workplace_of(self, silos: Mapping[SiloId, Silo], names: Sequence[SiloId], states: SiloStore) -> Workplace:
+        """Where these silos work; `names` are theirs."""
+        return Workplace(
+            Evaluated(self.complete), self.build(), silos, states, self.seed, self.build_personal(), names=names
+        )
 
     def engine(self) -> AbstractContextManager[Engine]:
         """Whatever carries out the rounds."""

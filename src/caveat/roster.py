@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,22 @@ class Card:
         return max(self.examples.values())
 
 
+class Cards(Mapping[SiloId, Card]):
+    """The cards of silos, each made when it is asked for."""
+
+    def __init__(self, silos: Mapping[SiloId, Silo], classes: int) -> None:
+        self.silos, self.classes = silos, classes
+
+    def __len__(self) -> int:
+        return len(self.silos)
+
+    def __iter__(self) -> Iterator[SiloId]:
+        return iter(self.silos)
+
+    def __getitem__(self, name: SiloId) -> Card:
+        return Card.of(self.silos[name], self.classes)
+
+
 @dataclass(frozen=True)
 class Roster:
     """The silos of a run, in its order, and what their inputs and labels are."""
@@ -58,17 +74,18 @@ class Roster:
     """Of one input: (C, H, W) or (D,)."""
     classes: tuple[str, ...]
     cards: Mapping[SiloId, Card]
+    order: Sequence[SiloId] | None = None
+    """The names, where they need not be listed."""
 
     @classmethod
-    def of(cls, silos: Iterable[Silo], shape: tuple[int, ...], classes: tuple[str, ...]) -> Roster:
-        return cls(shape, classes, {silo.name: Card.of(silo, len(classes)) for silo in silos})
-
-    def __iter__(self) -> Iterator[Card]:
-        return iter(self.cards.values())
+    def of(
+        cls, silos: Mapping[SiloId, Silo], names: Sequence[SiloId], shape: tuple[int, ...], classes: tuple[str, ...]
+    ) -> Roster:
+        return cls(shape, classes, Cards(silos, len(classes)), names)
 
     def __len__(self) -> int:
         return len(self.cards)
 
     @property
-    def names(self) -> list[SiloId]:
-        return list(self.cards)
+    def names(self) -> Sequence[SiloId]:
+        return list(self.cards) if self.order is None else self.order

@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,12 @@ class SiloStore:
         for version in self._versions(silo):
             if version > after:
                 self._file(silo, version).unlink()
+
+    def forget_all(self, after: int) -> None:
+        """The same for every silo that has a state."""
+        with os.scandir(self.root) if self.root.is_dir() else nullcontext(()) as entries:
+            for entry in entries:
+                self.forget(entry.name, after)
 
     def _file(self, silo: SiloId, t: int) -> Path:
         return self.root / silo / f"{t:06d}.safetensors"

@@ -86,10 +86,9 @@ def summarise(
     silos = [
         _silo(method, silo, test[silo.name])
         | ({"model": personal[silo.name].name} if "local" in test[silo.name] and silo.name in personal else {})
-        for silo in plan.roster
-        if silo.name in test
+        for silo in (plan.roster.cards[name] for name in plan.measured if name in test)
     ]
-    absent = [silo for silo in plan.roster.names if silo not in test]
+    absent = [name for name in plan.measured if name not in test]
     streams = of_streams(method, test)
     inside = streams[INSIDE]
     headline = next(iter(inside["models"].values()))
@@ -161,12 +160,14 @@ def _domains(silos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"domain": d, "silos": len(group), **metrics.across(group)["mean"]} for d, group in groups.items()]
 
 
-def gallery(silos: Silos, predictor: Callable[[SiloId], Callable[[torch.Tensor], Prediction]]) -> dict[str, Any]:
-    """The most and the least certain test inputs of every silo, and some of every stream and quadrant: whose answer it
-    is, and whether it was abstained from. A silo's own business: it never leaves a silo.
+def gallery(
+    silos: Silos, names: Sequence[SiloId], predictor: Callable[[SiloId], Callable[[torch.Tensor], Prediction]]
+) -> dict[str, Any]:
+    """The most and the least certain test inputs of silos, and some of every stream and quadrant: whose answer it is,
+    and whether it was abstained from. A silo's own business: it never leaves a silo.
     """
     shown = []
-    for silo in silos[:GALLERIES]:
+    for silo in map(silos.named, names[:GALLERIES]):
         predict = predictor(silo.name)
         prediction = predict(silo.test.x)
         order = prediction.total.argsort(stable=True).tolist()

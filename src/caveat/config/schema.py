@@ -51,6 +51,8 @@ class Evaluation:
     """Rounds between two evaluations."""
     splits: tuple[Literal["validation", "test"], ...] = ("validation",)
     """The splits to measure, of validation and test; nothing is ever decided on test."""
+    silos: Annotated[int, Field(ge=1)] | None = None
+    """How many silos are measured, the same ones every time (all by default)."""
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -1,7 +1,7 @@
 """Data: sources, shifts, partitions, splits, and the silos they make."""
 
 from .arrays import digits
-from .build import from_arrays, load, rotated
+from .build import from_arrays, load, population, rotated
 from .frames import recoloured, resized
 from .inputs import read_inputs
 from .pools import Pool
@@ -26,6 +26,7 @@ __all__ = [
     "hashes",
     "load",
     "npz",
+    "population",
     "read",
     "read_inputs",
     "recoloured",

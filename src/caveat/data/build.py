@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from ..core import DataError, SiloId
+from ..core import DataError, Silo, SiloId
 from .arrays import pools_of
 from .federation import federate
 from .pools import Array, Pool
+from .population import Population
 from .settings import DataSettings, Labels, Normalise, Shift, Split
 from .silos import Silos
 from .sources import read, read_outside
@@ -91,3 +92,19 @@ def _four(arrays: Sequence[Any], name: SiloId) -> tuple[Array, Array, Array | No
         raise DataError(f"silo {name!r}: {len(arrays)} arrays, expected (x, y) or (x, y, x_test, y_test)")
     x, y, *test = (np.asarray(array) for array in arrays)
     return (x, y, test[0], test[1]) if test else (x, y, None, None)
+
+
+def population(
+    count: int, make: Callable[[int, SiloId], Silo], classes: Sequence[str], normalise: Normalise | None = None
+) -> Silos:
+    """`count` silos that `make` makes from a number and a name, when a round asks for them.
+
+    Neither time nor memory grows with their number. `normalise` are the constants that images were normalised with.
+    Raises DataError if the first silo is none.
+    """
+    if count < 1:
+        raise DataError(f"a population of {count} silos, expected at least 1")
+    silos = Population(count, make)
+    if silos[0].name != silos.names[0]:
+        raise DataError(f"make(0, {silos.names[0]!r}) made a silo called {silos[0].name!r}, expected the name given")
+    return Silos(silos, tuple(classes), normalise)

@@ -14,6 +14,7 @@ from ..core import ConfigurationError, DataError, Silo, SiloId
 from .encoding import Encoder
 from .frames import Frame
 from .pools import Array, feature_array, image_array
+from .population import Named, Population
 from .settings import Normalise
 from .splits import NAMES
 
@@ -22,7 +23,7 @@ from .splits import NAMES
 class Silos(Sequence[Silo]):
     """All silos, and what it takes to show their inputs and to read new ones."""
 
-    silos: tuple[Silo, ...]
+    silos: Sequence[Silo]
     classes: tuple[str, ...]
     """The name of each class."""
     normalise: Normalise | None = None
@@ -37,7 +38,7 @@ class Silos(Sequence[Silo]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Silo, ...]: ...
     def __getitem__(self, index: int | slice) -> Silo | tuple[Silo, ...]:
-        return self.silos[index]
+        return tuple(self.silos[index]) if isinstance(index, slice) else self.silos[index]
 
     def __len__(self) -> int:
         return len(self.silos)
@@ -53,14 +54,26 @@ class Silos(Sequence[Silo]):
 
     def named(self, name: SiloId) -> Silo:
         """Raises DataError if there is no such silo."""
-        for silo in self.silos:
-            if silo.name == name:
-                return silo
-        raise DataError(f"no silo {name!r}, expected one of {', '.join(silo.name for silo in self.silos)}")
+        if name in self.by_name:
+            return self.by_name[name]
+        shown = f"{', '.join(self.names[:20])}{', ...' if len(self.names) > 20 else ''}"
+        raise DataError(f"no silo {name!r}, expected one of {shown}")
+
+    @property
+    def names(self) -> Sequence[SiloId]:
+        """In the order of the silos."""
+        return self.silos.names if isinstance(self.silos, Population) else [silo.name for silo in self.silos]
+
+    @property
+    def by_name(self) -> Mapping[SiloId, Silo]:
+        return Named(self.silos) if isinstance(self.silos, Population) else {silo.name: silo for silo in self.silos}
 
     def check(self, batch_size: int) -> None:
-        """Raises DataError for the first silo that cannot train: an empty split, one class, less than a batch."""
-        for silo in self.silos:
+        """Raises DataError for the first silo that cannot train: an empty split, one class, less than a batch.
+
+        Of a population only the first silo is looked at.
+        """
+        for silo in self.silos[:1] if isinstance(self.silos, Population) else self.silos:
             for name in NAMES:
                 if not len(getattr(silo, name)):
                     raise DataError(f"silo {silo.name!r}: its {name} split is empty, expected at least one sample")

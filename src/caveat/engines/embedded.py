@@ -33,7 +33,7 @@ class Embedded:
             raise ConfigurationError(f"engine.workers = {workers} needs a system with fork; use 1")
         self.workplace = workplace
         self.method = workplace.method
-        self.silos: Sequence[SiloId] = sorted(workplace.silos)
+        self.silos: Sequence[SiloId] = workplace.sorted_names
         self.down = Slab()
         self.workers: list[_Worker] = []
         try:
@@ -54,8 +54,7 @@ class Embedded:
 
     def begin(self, t: int, counted: Mapping[SiloId, int]) -> None:
         """Have silos forget what they kept of a round that was never completed."""
-        for silo in self.silos:
-            self.workplace.states.forget(silo, t - 1)
+        self.workplace.states.forget_all(t - 1)
 
     def exchange(self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId]) -> Replies:
         """Have every silo of the cohort carry out the work. Raises SiloError if one fails."""

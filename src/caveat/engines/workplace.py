@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -61,11 +61,18 @@ class Workplace:
     seed: int
     own: Mapping[SiloId, nn.Module] = field(default_factory=dict)
     """The module for a silo's own model, which silos of the same architecture share."""
+    names: Sequence[SiloId] | None = None
+    """Of the silos, where they need not be listed."""
     secret: int | None = None
     """What a silo's noise is drawn from; by default a function of the seed, which protects nobody."""
 
     def __post_init__(self) -> None:
         self.initial = snapshot(self.module)
+
+    @property
+    def sorted_names(self) -> Sequence[SiloId]:
+        names = list(self.silos) if self.names is None else self.names
+        return sorted(names) if isinstance(names, list) else names
 
     def state(self, silo: SiloId, until: int) -> State:
         """A silo's private state before round `until + 1`; its initial one if it has not worked yet."""
