@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -129,15 +130,24 @@ class Federation:
         self.server: State = method.init_server(self.site)
         self.done: list[Done] = []
 
-    def run(self, engine: Embedded | None = None, participation: Participation | None = None, **bounds: int) -> State:
-        def after(done: Done, server: State) -> None:
+    def run(
+        self,
+        engine: Embedded | None = None,
+        participation: Participation | None = None,
+        after: Callable[[Done, State], None] | None = None,
+        **bounds: int,
+    ) -> State:
+        more = after or (lambda done, server: None)
+
+        def after_each(done: Done, server: State) -> None:
             self.done.append(done)
             self.server = server
+            more(done, server)
 
         with engine or Embedded(self.place, self.workers) as transport:
             self.server = run(
                 self.place.method, transport, self.site, self.server,
-                participation=participation or Participation(0), after=after, **bounds,
+                participation=participation or Participation(0), after=after_each, **bounds,
             )  # fmt: skip
         return self.server
 

@@ -7,18 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-from federations import ADAM, Federation
+from federations import ADAM, Federation, assert_same
 
 from caveat.core import Payload, RunError, Site, State, Update
 from caveat.engines.embedded import Embedded
 from caveat.engines.slab import Slab
 from caveat.engines.workplace import SiloError, address
 from caveat.local import Training
+from caveat.loop import Done
 from caveat.methods import FedAvg, FedBN, Local
 from caveat.wrappers.evaluation import Evaluated
 
@@ -99,11 +101,45 @@ def test_number_of_threads_is_given_back(tmp_path: Path) -> None:
 def test_slab_takes_larger_and_smaller_payloads_and_has_no_name() -> None:
     before = set(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else set()
     slab = Slab()
-    for n in (10, 100_000, 3):
-        payload = {"g": {"t": torch.arange(n)}}
-        assert torch.equal(slab.read(slab.write(payload))["g"]["t"], torch.arange(n))
+    for n in (10, 100_000, 3, 0):
+        slab.restart()
+        payload = {"g": {"t": torch.arange(n), "u": torch.rand(3, n).T}, "empty": {}}
+        there = slab.read(slab.write(payload))
+        assert list(there) == ["g", "empty"]
+        assert torch.equal(there["g"]["t"], torch.arange(n))
+        assert torch.equal(there["g"]["u"], payload["g"]["u"])
     assert (set(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else set()) == before
     slab.close()
+
+
+def test_a_slab_knows_whether_anything_of_it_is_still_in_use() -> None:
+    slab = Slab()
+    assert slab.unread
+    first = slab.read(slab.write({"g": {"t": torch.arange(10)}}))
+    part = first["g"]["t"][3:5]
+    del first
+    assert not slab.unread
+    second = slab.read(slab.write({"g": {"t": torch.zeros(10**6)}}))  # in a new mapping, beside the old one
+    assert part.tolist() == [3, 4]
+    del second
+    assert not slab.unread
+    del part
+    assert slab.unread
+    slab.close()
+
+
+def test_replies_that_are_kept_stay_what_they_were(tmp_path: Path) -> None:
+    """They lie in the memory of workers, which is used again once nobody has them any more."""
+    federation = Federation(FedAvg(rounds=4, training=ADAM), tmp_path, workers=2)
+    copies = []
+
+    def remember(done: Done, server: State) -> None:
+        copies.append({silo: deepcopy(update.payload) for silo, update in done.replies.updates.items()})
+
+    federation.run(after=remember)
+    for done, payloads in zip(federation.done, copies, strict=True):
+        for silo, update in done.replies.updates.items():
+            assert_same(update.payload, payloads[silo])
 
 
 def test_works_of_a_wrapped_method_have_addresses() -> None:
@@ -120,6 +156,7 @@ import signal, sys
 # Where tests run in the background, Ctrl-C is ignored from the start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path[:0] = {paths!r}
+from copy import deepcopy
 from pathlib import Path
 from federations import Federation, ADAM
 from test_engine import Slow

@@ -208,7 +208,7 @@ class Method:
         return {}
 
     def init_silo(self, site: Site) -> State:
-        """A silo's state before its first round, whenever that is."""
+        """A silo's state before its first round, whenever that is: if without tensors, then so at every silo."""
         return {}
 
     def schedule(self) -> Iterable[Round]:

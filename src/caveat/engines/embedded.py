@@ -66,7 +66,10 @@ class Embedded:
         return Replies(updates, len(self.silos))
 
     def _spread(self, t: int, name: str, payload: Payload, cohort: Sequence[SiloId]) -> Iterator[tuple[SiloId, Update]]:
-        order = {"t": t, "work": name, "size": self.down.write(payload)}
+        self.down.restart()
+        order = {"t": t, "work": name, "down": self.down.write(payload)}
+        for worker in self.workers:
+            worker.fresh = worker.up.unread
         # The largest silos first, so that no worker is left with one of them at the end.
         waiting = sorted(cohort, key=lambda silo: -len(self.workplace.silos[silo].train))
         idle = list(self.workers)
@@ -89,6 +92,8 @@ class _Worker:
         self.pipe, theirs = Pipe()
         self.up = Slab()
         self.order: dict[str, Any] = {}
+        self.fresh = True
+        """Whether nothing is left of the replies in its slab."""
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
@@ -106,9 +111,10 @@ class _Worker:
         theirs.close()
 
     def ask(self, order: dict[str, Any]) -> None:
-        self.order = order
+        self.order = order | {"fresh": self.fresh}
+        self.fresh = False
         try:
-            self.pipe.send_bytes(json.dumps(order).encode())
+            self.pipe.send_bytes(json.dumps(self.order).encode())
         except (BrokenPipeError, ConnectionResetError) as error:
             raise self._dead() from error
 
@@ -119,7 +125,7 @@ class _Worker:
             raise self._dead() from error
         if "error" in answer:
             raise SiloError(answer["error"])
-        return self.order["silo"], Update(self.up.read(answer["size"]), answer["examples"])
+        return self.order["silo"], Update(self.up.read(answer["up"]), answer["examples"])
 
     def _dead(self) -> RunError:
         return RunError(
@@ -152,10 +158,11 @@ def _serve(workplace: Workplace, down: Slab, up: Slab, pipe: Connection) -> None
     with contextlib.suppress(EOFError):
         while True:
             order = json.loads(pipe.recv_bytes())
+            if order["fresh"]:
+                up.restart()
             try:
-                payload = down.read(order["size"])
-                update = workplace.perform(order["t"], order["work"], payload, order["silo"])
-                answer: dict[str, Any] = {"size": up.write(update.payload), "examples": update.examples}
+                update = workplace.perform(order["t"], order["work"], down.read(order["down"]), order["silo"])
+                answer: dict[str, Any] = {"up": up.write(update.payload), "examples": update.examples}
             except Exception as error:
                 message = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
                 answer = {"error": message}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -68,6 +69,8 @@ class Workplace:
 
     def __post_init__(self) -> None:
         self.initial = snapshot(self.module)
+        # A silo's initial state, once it is known that silos of this method begin with none.
+        self.nothing: State | None = None
 
     @property
     def sorted_names(self) -> Sequence[SiloId]:
@@ -78,9 +81,14 @@ class Workplace:
         """A silo's private state before round `until + 1`; its initial one if it has not worked yet."""
         if (state := self.states.load(silo, until)) is not None:
             return state
-        load(self.module, self.initial)
-        with seeded(self.seed, "init_silo", silo):
-            return self.method.init_silo(self.site(silo))
+        if self.nothing is None:
+            load(self.module, self.initial)
+            with seeded(self.seed, "init_silo", silo):
+                state = self.method.init_silo(self.site(silo))
+            if any(state.values()):
+                return state
+            self.nothing = state
+        return {group: {} for group in self.nothing}
 
     def site(self, silo: SiloId, t: int = 0) -> Site:
         """What a method may see at a silo in round t."""
@@ -113,7 +121,8 @@ def check_finite(payload: Payload) -> None:
     """Raises FloatingPointError naming the first tensor with NaN or infinity in it."""
     for group, tensors in payload.items():
         for name, tensor in tensors.items():
-            if not tensor.isfinite().all():
+            # A sum that is finite says the same of all its terms, many times faster.
+            if not math.isfinite(tensor.sum().item()) and not tensor.isfinite().all():
                 raise FloatingPointError(f"{group}/{name} is not finite: training diverged; try a lower training.lr")
 
 
