@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..core import Payload, Round, Site, State, Tensors, Update, seeded
+from ..core import ConfigurationError, Payload, Round, Site, State, Tensors, Update, seeded
 from ..local import Loss, load, snapshot
 from ..prediction import Decision
 from ..settings import STRICT
@@ -46,6 +46,14 @@ class PerFedAvg(FedAvg):
     """alpha: learning rate of adaptation, by plain sgd both in training and in the end; beta is the training's."""
     adapt_steps: Annotated[int, Field(gt=0)] = 1
     """Steps by which a silo adapts its copy after the last round; training is for one."""
+
+    def __post_init__(self) -> None:
+        if self.order == "hessian-free" and self.training.precision != "float32":
+            raise ConfigurationError(
+                f"perfedavg with order = 'hessian-free' needs training.precision = 'float32', not "
+                f"{self.training.precision!r}, in whose rounding a difference of two gradients drowns; "
+                "or use order = 'first'"
+            )
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
