@@ -17,36 +17,47 @@ from caveat.nn.models import ModelSettings, build_model
 
 MODELS = {
     "residual, width 8, 28x28": (ModelSettings(name="residual", width=8), (1, 28, 28)),
+    "residual, width 8, hidden 512": (ModelSettings(name="residual", width=8, hidden=512), (1, 28, 28)),
     "residual, width 16, 32x32": (ModelSettings(name="residual", width=16), (3, 32, 32)),
     "lenet5, 28x28": (ModelSettings(name="lenet5"), (1, 28, 28)),
+    "lenet5, features 16, hidden 48": (ModelSettings(name="lenet5", features=16, hidden=48), (1, 28, 28)),
+    "cnn, 32x32": (ModelSettings(name="cnn"), (3, 32, 32)),
+    "cnn, hidden 64": (ModelSettings(name="cnn", hidden=64), (3, 32, 32)),
+    "normed, normed head, 28x28": (ModelSettings(name="normed", norm=True), (1, 28, 28)),
     "mlp, 64 features": (ModelSettings(name="mlp"), (64,)),
+    "mlp, hidden 48": (ModelSettings(name="mlp", hidden=48), (64,)),
 }
 PAIRS, BATCH, SAMPLES = 15, 500, 20
+BURST = 0.1
+"""Seconds of deterministic passes in a measurement, so that models of a millisecond are measured too."""
 
 
-def seconds(work: Callable[[], object]) -> float:
+def seconds(work: Callable[[], object], times: int = 1) -> float:
     start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    for _ in range(times):
+        work()
+    return (time.perf_counter() - start) / times
 
 
-def ratio(settings: ModelSettings, shape: tuple[int, ...]) -> float:
+def ratio(one: Callable[[], object], other: Callable[[], object]) -> float:
+    """How many times as long the other takes: the median over pairs, the first two not counted."""
+    times = max(1, int(BURST / seconds(one)))
+    pairs = [(seconds(one, times), seconds(other, times)) for _ in range(PAIRS + 2)]
+    return median(second / first for first, second in pairs[2:])
+
+
+def passes(settings: ModelSettings, shape: tuple[int, ...]) -> float:
+    """MC dropout over one deterministic pass."""
     model = workspace(build_model(settings, shape, 10, seed=0)).eval()
     x = torch.randn(BATCH, *shape)
-
-    def once() -> object:
-        with torch.no_grad():
-            return model(x)
-
-    pairs = [(seconds(once), seconds(lambda: mc_dropout(model, x, SAMPLES))) for _ in range(PAIRS + 2)]
-    return median(many / one for one, many in pairs[2:])
+    return ratio(torch.no_grad()(lambda: model(x)), lambda: mc_dropout(model, x, SAMPLES))
 
 
 def main() -> None:
     print(f"{SAMPLES} passes of MC dropout over one deterministic pass, batch {BATCH}, one thread, median of {PAIRS}:")
     with one_thread():
         for name, (settings, shape) in MODELS.items():
-            print(f"  {name:28} {ratio(settings, shape):.2f}")
+            print(f"  {name:32} {passes(settings, shape):.2f}")
 
 
 if __name__ == "__main__":

@@ -114,6 +114,44 @@ def test_each_pass_is_the_network_with_one_mask() -> None:
         torch.testing.assert_close((hidden * keep) @ w.T + module[1][3].bias, sample, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(("norm", "second", "bias"), [(False, None, True), (True, None, False), (False, 7, True)])
+def test_passes_are_a_loop_over_networks_with_the_masks_of_the_seed(
+    p: float, norm: bool, second: int | None, bias: bool
+) -> None:
+    """Though only what is missing is computed for each: against all masks, in the order in which they are drawn."""
+    built = build_model(ModelSettings(name="mlp", dropout=p, norm=norm, second=second, hidden=40), (5,), 3, 0).eval()
+    if not bias:
+        built.head[-1].bias = None
+    x = torch.randn(11, 5)
+    stages, drops = list(flat(built)), [stage for stage in flat(built) if isinstance(stage, nn.Dropout)]
+    with seeded("mc-dropout", 4):
+        masks = [F.dropout(torch.ones(6, width), p) for width in (40, second)[: len(drops)]]
+    expected = []
+    for sample in range(6):
+        hidden, mask = x, iter(masks)
+        for stage in stages:
+            hidden = hidden * next(mask)[sample] if stage in drops else stage(hidden)
+        expected.append(hidden)
+    for _ in range(2):
+        torch.testing.assert_close(mc_dropout(built, x, 6, seed=4), torch.stack(expected))
+    assert not torch.allclose(mc_dropout(built, x, 6, seed=5), torch.stack(expected))
+
+
+def test_a_unit_that_is_always_dropped_says_nothing() -> None:
+    module = nn.Sequential(nn.Linear(4, 8), nn.Dropout(1.0), nn.Linear(8, 3))
+    samples = mc_dropout(module, torch.randn(2, 4), 5)
+    torch.testing.assert_close(samples, module[2].bias.detach().expand(5, 2, 3))
+
+
+@pytest.mark.parametrize("second", [None, 5])
+def test_sampling_leaves_the_global_generator_alone(second: int | None) -> None:
+    module = build_model(ModelSettings(name="mlp", second=second), (4,), 3, 0)
+    before = torch.get_rng_state()
+    mc_dropout(module, torch.ones(2, 4), 3, seed=8)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_prefix_is_computed_once() -> None:
     module, calls = net(), []
     module[0][0].register_forward_hook(lambda *_: calls.append(1))

@@ -16,7 +16,7 @@ from caveat.local import Moments, Training
 from caveat.methods import FedPN
 from caveat.nn.encoders import Model, Tokens
 from caveat.nn.posterior import LEAST, MOST, Posterior, clamped, log_alpha, log_evidence, uncertain_cross_entropy
-from caveat.nn.radial import NEAREST, RadialFlows
+from caveat.nn.radial import BLOCK, NEAREST, RadialFlows
 from caveat.prediction import Prediction
 
 
@@ -84,18 +84,22 @@ def test_extreme_layers_and_an_embedding_on_a_centre_stay_finite(radius: float, 
         stack.radius.fill_(radius)
         stack.stretch.fill_(stretch)
     z = torch.cat([stack.centre[0, :1], torch.randn(3, 16), torch.full((1, 16), 1e4)]).detach().requires_grad_()
-    density = stack.log_prob(z)
+    assert not stack.log_prob(z).isnan().any()
+    density = torch.stack([stack.log_prob_of(z, torch.full((5,), flow)) for flow in range(2)], 1)
     assert not density.isnan().any()
     density[1:4].sum().backward()
     assert all(p.grad.isfinite().all() for p in (z, *stack.parameters()))  # type: ignore[union-attr]
 
 
-def test_each_embedding_under_its_own_flow() -> None:
-    stack, z, which = flows(), torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 2, 1, 1, 0, 2])
-    everyone = stack.log_prob(z)[torch.arange(6), which]
-    torch.testing.assert_close(stack.log_prob_of(z, which), everyone)
-    for density in stack.log_prob_twice(z, z, which):
-        torch.testing.assert_close(density, everyone)
+@pytest.mark.parametrize(("scale", "offset"), [(0.3, 0.0), (3.0, 0.0), (1.0, 1e3)])
+def test_each_embedding_under_its_own_flow_and_under_all(scale: float, offset: float) -> None:
+    """By distances alone, in blocks, and by embeddings; also on a centre and far from the origin."""
+    stack, which = flows(scale=scale), torch.arange(BLOCK // 16 + 1) % 3
+    stack.centre.data += offset
+    z = torch.cat([offset + torch.randn(BLOCK // 16, 4, dtype=torch.float64), stack.centre[1, :1].detach()])
+    everyone = stack.log_prob(z)[torch.arange(len(z)), which]
+    for density in (stack.log_prob_of(z, which), *stack.log_prob_twice(z, z, which)):
+        torch.testing.assert_close(density, everyone, rtol=1e-9, atol=1e-6)
 
 
 def test_second_density_moves_its_embedding_and_no_flow() -> None:
@@ -291,5 +295,5 @@ def test_gradients_of_the_flows_are_those_of_finite_differences(scale: float) ->
         tensors = dict(zip(("centre", "radius", "stretch"), parameters, strict=True))
         return torch.func.functional_call(stack, tensors, (z,))
 
-    stack.forward = lambda z: torch.cat([stack.log_prob(z), stack.log_prob_of(z, which)[:, None]], 1)  # type: ignore[method-assign]
+    stack.forward = lambda z: stack.log_prob_of(z, which)  # type: ignore[method-assign]
     assert torch.autograd.gradcheck(density, (z, *stack.parameters()))

@@ -8,7 +8,9 @@ under common random numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +19,13 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ..core import seeded
 
+ELEMENTWISE = (nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh)
+"""Stages that take units and inputs in either order."""
+
 
 def has_dropout(module: nn.Module) -> bool:
     """Whether any layer of the module drops anything."""
-    return any(isinstance(part, _DropoutNd) and part.p > 0 for part in module.modules())
+    return (isinstance(module, _DropoutNd) and module.p > 0) or any(map(has_dropout, module.children()))
 
 
 def flat(module: nn.Module) -> Iterator[nn.Module]:
@@ -40,31 +45,92 @@ def mc_dropout(module: nn.Module, x: Tensor, samples: int, seed: int = 0) -> Ten
     result has one sample, since all would be equal. The networks are a function of `seed` and the module's
     layers alone, except where dropout is hidden inside a stage of its own forward.
     """
-    module.eval()
+    if any(part.training for part in module.modules()):
+        module.eval()
     parts = list(flat(module))
     first = next((i for i, part in enumerate(parts) if has_dropout(part)), len(parts))
-    for part in parts[:first]:
-        x = part(x)
-    if first == len(parts):
+    x, parts = _hidden(parts[:first], x), parts[first:]
+    if not parts:
         return x[None]
-    with seeded("mc-dropout", seed):
-        return _sample(parts[first:], x, samples)
-
-
-def _sample(parts: list[nn.Module], x: Tensor, samples: int) -> Tensor:
-    """Run stages, of which the first drops, on (N, ...); (S, N, ...)."""
-    first, second = parts[0], parts[1] if len(parts) > 1 else None
-    if isinstance(first, nn.Dropout) and isinstance(second, nn.Linear) and x.ndim == 2:
-        # Masks on the weights instead of the inputs: the same numbers without S copies of the inputs.
-        masks = F.dropout(x.new_ones(samples, 1, second.in_features), first.p)
-        weights = (masks * second.weight).flatten(0, 1)
-        y = F.linear(x, weights).view(len(x), samples, -1).transpose(0, 1)
-        x, parts = y if second.bias is None else y + second.bias, parts[2:]
+    drop, linear = parts[0], parts[1] if len(parts) > 1 else None
+    if isinstance(drop, nn.Dropout) and drop.p < 1 and isinstance(linear, nn.Linear) and x.ndim == 2:
+        missing = _missing(samples, *linear.weight.shape, drop.p, seed)
+        x, parts, generator = _thinned(linear, x, drop.p, missing), parts[2:], missing.generator
     else:
-        x = x.expand(samples, *x.shape)
-    for part in parts:
-        x = _pass(part, x)
+        x, generator = x.expand(samples, *x.shape), _generator(seed)
+    if parts:
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(generator)
+            for part in parts:
+                x = _pass(part, x)
     return x
+
+
+def _run(parts: Sequence[nn.Module], x: Tensor) -> Tensor:
+    for part in parts:
+        x = part(x)
+    return x
+
+
+def _hidden(parts: Sequence[nn.Module], x: Tensor) -> Tensor:
+    """Run stages; the units that a linear layer and its activation end in are stored one after the other.
+
+    That is how `_thinned` reads them, and to store them like that costs nothing here and a copy there.
+    """
+    if len(parts) < 2 or not (isinstance(linear := parts[-2], nn.Linear) and isinstance(parts[-1], ELEMENTWISE)):
+        return _run(parts, x)
+    x = _run(parts[:-2], x)
+    if x.ndim != 2:
+        return _run(parts[-2:], x)
+    units: Tensor = parts[-1](_columns(linear, x.T))
+    return units.T
+
+
+def _columns(linear: nn.Linear, columns: Tensor, scale: float = 1) -> Tensor:
+    """(D, N) inputs, one per column, to (H, N) outputs for `scale` times the inputs."""
+    if linear.bias is None:
+        return linear.weight @ columns * scale
+    return torch.addmm(linear.bias[:, None], linear.weight, columns, alpha=scale)
+
+
+class Missing(NamedTuple):
+    """The units that S passes drop, listed for each pass and each of C outputs."""
+
+    units: Tensor  # (M,) int64, pass by pass, in a pass output by output
+    weights: Tensor  # (M,) int64, where the weight from that unit to that output is among all
+    begins: Tensor  # (S * C,) int64, where the list of a pass and output begins
+    generator: Tensor
+    """The state of torch's generator after the masks were drawn."""
+
+
+@lru_cache(maxsize=16)
+def _missing(samples: int, outputs: int, units: int, p: float, seed: int) -> Missing:
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(_generator(seed))
+        dropped = F.dropout(torch.ones(samples, 1, units), p) == 0
+        generator = torch.get_rng_state()
+    lists, unit = dropped.expand(samples, outputs, units).flatten(0, 1).nonzero(as_tuple=True)
+    lengths = torch.bincount(lists, minlength=samples * outputs)
+    return Missing(unit, lists % outputs * units + unit, lengths.cumsum(0) - lengths, generator)
+
+
+@lru_cache(maxsize=16)
+def _generator(seed: int) -> Tensor:
+    """The state of torch's generator from which the networks of a seed are drawn."""
+    with seeded("mc-dropout", seed):
+        return torch.get_rng_state()
+
+
+def _thinned(linear: nn.Linear, x: Tensor, p: float, missing: Missing) -> Tensor:
+    """(N, H) hidden units, of which each pass drops some, through a linear layer; (S, N, C).
+
+    What all units give, once, less what the missing ones would add: S p layers' work instead of S.
+    """
+    columns, keep = x.T.contiguous(), 1 / (1 - p)
+    weights = linear.weight.flatten().index_select(0, missing.weights)
+    y = F.embedding_bag(missing.units, columns, missing.begins, mode="sum", per_sample_weights=weights)
+    y = y.view(-1, linear.out_features, len(x))
+    return torch.sub(_columns(linear, columns, keep), y, alpha=keep, out=y).transpose(1, 2)
 
 
 def _pass(part: nn.Module, x: Tensor) -> Tensor:

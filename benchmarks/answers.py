@@ -1,0 +1,85 @@
+"""What predictions with their uncertainties cost beside bare forward passes: medians of side-by-side ratios.
+
+`Method.answer` in full, for one batch: models put in place, passes, densities, and measures in float64. FedAvg's
+answer is MC dropout, beside one pass of the model; FedPN's are the federation's and the silo's, beside the encoder
+and both heads. And densities of many classes in one go, beside a loop over classes that have one flow each.
+
+python benchmarks/answers.py
+"""
+
+from __future__ import annotations
+
+import torch
+from mc_dropout import BATCH, PAIRS, ratio
+from torch import Tensor
+
+from caveat.core import Data, Payload, Site, State
+from caveat.engines.workplace import one_thread, workspace
+from caveat.local import snapshot
+from caveat.methods import FedAvg, FedPN
+from caveat.nn.models import ModelSettings, build_model
+from caveat.nn.posterior import PosteriorNetwork
+from caveat.nn.radial import RadialFlows
+
+MODELS = {
+    "lenet5, features 16, 28x28": (ModelSettings(name="lenet5", features=16, hidden=48), (1, 28, 28), 10),
+    "residual, width 8, 28x28": (ModelSettings(name="residual", width=8), (1, 28, 28), 10),
+    "residual, width 16, 100 classes": (ModelSettings(name="residual", width=16), (3, 32, 32), 100),
+    "mlp, 64 features": (ModelSettings(name="mlp"), (64,), 10),
+}
+FLOWS = ((10, 16), (10, 64), (100, 64))
+"""Classes and dimensions."""
+LAYERS = 30
+
+
+def silo(module: torch.nn.Module) -> Site:
+    none = Data(torch.zeros(0), torch.zeros(0, dtype=torch.long))
+    return Site("silo", none, none, none, module)
+
+
+def fedavg(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> float:
+    method, module = FedAvg(), workspace(build_model(settings, shape, classes, seed=0)).eval()
+    down, x = {"model": snapshot(module)}, torch.randn(BATCH, *shape)
+    return ratio(torch.no_grad()(lambda: module(x)), lambda: method.answer(down, {}, silo(module), x))
+
+
+def fedpn(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> float:
+    method = FedPN(layers=LAYERS)
+    network = workspace(method.build(build_model(settings, shape, classes, seed=0))).eval()
+    assert isinstance(network, PosteriorNetwork)
+    down: Payload = {"model": snapshot(network)}
+    state: State = {
+        "own": snapshot(network.posterior),
+        "classes": {"shares": torch.full((classes,), 1 / classes, dtype=torch.float64)},
+    }
+    x = torch.randn(BATCH, *shape)
+
+    @torch.no_grad()
+    def bare() -> list[Tensor]:
+        tokens = network.encoder(x)
+        return [network.posterior.head(tokens) for _ in range(2)]
+
+    return ratio(bare, lambda: method.answer(down, state, silo(network), x))
+
+
+def flows(classes: int, features: int) -> float:
+    """A loop over classes beside all at once: how many times as long it takes."""
+    together = RadialFlows(classes, features, LAYERS)
+    apart = [RadialFlows(1, features, LAYERS) for _ in range(classes)]
+    z = torch.randn(BATCH, features)
+    return ratio(lambda: together.log_prob(z), lambda: [one.log_prob(z) for one in apart])
+
+
+def main() -> None:
+    print(f"answers over bare forward passes, batch {BATCH}, one thread, median of {PAIRS}:")
+    print(f"  {'':34} FedAvg  FedPN")
+    with one_thread():
+        for name, model in MODELS.items():
+            print(f"  {name:34} {fedavg(*model):6.2f} {fedpn(*model):6.2f}")
+        print("a loop over classes over their densities in one go:")
+        for classes, features in FLOWS:
+            print(f"  {classes:3} classes, {features} dimensions {flows(classes, features):17.2f}")
+
+
+if __name__ == "__main__":
+    main()
