@@ -16,8 +16,8 @@ check: $(INSTALLED)  ## lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(INSTALLED)  ## ratios, measured side by side
-	$(BIN)/python benchmarks/mc_dropout.py
+bench: $(INSTALLED)  ## ratios, measured side by side: benchmarks/RESULTS.md
+	$(BIN)/python benchmarks/all.py
 
 flower-versions:  ## the transport's tests with the oldest and the newest Flower; 3 GB below .cache
 	@PYTHON=$(PYTHON) tests/flower_versions.sh

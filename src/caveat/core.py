@@ -128,7 +128,7 @@ class Replies:
         return torch.stack([update.payload[group][name] for update in self.updates.values()])
 
 
-BLOCK = 1 << 18
+BLOCK = 1 << 16
 """Numbers that are summed at a time: a sum that stays in a processor's cache is read and written once."""
 
 
@@ -136,12 +136,13 @@ def _weighted(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
     """The sum of tensors times their shares, in this order, in float64."""
     mean = torch.empty_like(tensors[0], memory_format=torch.contiguous_format)
     flat, parts = mean.view(-1), [tensor.reshape(-1) for tensor in tensors]
+    total, term = torch.empty(2, min(BLOCK, len(flat)), dtype=torch.float64)
     for start in range(0, len(flat), BLOCK):
         block = slice(start, start + BLOCK)
-        total = torch.zeros(len(flat[block]), dtype=torch.float64)
+        here, next_term = total[: len(flat[block])].zero_(), term[: len(flat[block])]
         for part, share in zip(parts, shares, strict=True):
-            total.add_(part[block].double(), alpha=share)
-        flat[block] = total
+            here.add_(next_term.copy_(part[block]), alpha=share)
+        flat[block] = here
     return mean
 
 

@@ -1,0 +1,131 @@
+"""The jobs that engines are measured with: synthetic silos, a method, and the bare loop that does the same steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from caveat.core import Data, Method, Silo
+from caveat.engines.embedded import Embedded
+from caveat.engines.workplace import Workplace, one_thread, workspace
+from caveat.local import Training
+from caveat.methods import FedAvg
+from caveat.nn.models import ModelSettings, build_model
+from caveat.store import SiloStore
+from caveat.wrappers.evaluation import Evaluated
+
+
+@dataclass(frozen=True)
+class Job:
+    """A federation of equal silos, one epoch of SGD a round."""
+
+    silos: int
+    examples: int
+    shape: tuple[int, ...]
+    model: ModelSettings
+    batch: int = 64
+    classes: int = 10
+
+    @property
+    def training(self) -> Training:
+        return Training(batch_size=self.batch, optimizer="sgd", lr=0.01)
+
+    def data(self) -> dict[str, Silo]:
+        torch.manual_seed(0)
+        none = Data(torch.zeros(0, *self.shape), torch.zeros(0, dtype=torch.long))
+        width = len(str(self.silos))
+        return {
+            f"silo-{k:0{width}d}": Silo(
+                f"silo-{k:0{width}d}",
+                "",
+                Data(torch.randn(self.examples, *self.shape), torch.randint(self.classes, (self.examples,))),
+                none,
+                none,
+                none,
+            )
+            for k in range(self.silos)
+        }
+
+    def module(self) -> nn.Module:
+        return workspace(build_model(self.model, self.shape, self.classes, 0))
+
+    def bare(self, silos: dict[str, Silo]) -> Callable[[], None]:
+        """A round as one would write it by hand: load, train, sum."""
+        module, training = self.module(), self.training
+        weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+        def round() -> None:
+            nonlocal weights
+            sums = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in weights.items()}
+            for silo in silos.values():
+                module.load_state_dict(weights)
+                module.train()
+                optimizer = torch.optim.SGD(module.parameters(), training.lr, fused=True)
+                for batch in torch.randperm(self.examples).split(self.batch):
+                    optimizer.zero_grad()
+                    cross_entropy(module(silo.train.x[batch]), silo.train.y[batch]).backward()
+                    optimizer.step()
+                for name, tensor in module.state_dict().items():
+                    sums[name].add_(tensor, alpha=1 / len(silos))
+            weights = {name: sums[name].to(t.dtype) for name, t in weights.items()}
+
+        return round
+
+
+@contextmanager
+def rounds(job: Job, method: Method, silos: dict[str, Silo], workers: int) -> Iterator[Callable[[], None]]:
+    """A function that carries out the next round on the embedded engine."""
+    with TemporaryDirectory() as folder:
+        place = Workplace(Evaluated(method), workspace(method.build(job.module())), silos, SiloStore(Path(folder)), 0)
+        site = place.site(next(iter(silos)))
+        server, t = method.init_server(site), 0
+        steps = iter(method.schedule())
+        with Embedded(place, workers) as engine:
+
+            def round() -> None:
+                nonlocal server, t
+                step = next(steps)
+                replies = engine.exchange(t, step.work, step.broadcast(server), engine.silos)
+                server = step.aggregate(server, replies, site)
+                t += 1
+
+            yield round
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def side_by_side(*works: Callable[[], object], pairs: int = 7, warm: int = 2) -> list[list[float]]:
+    """Seconds of each work, in turns, so that what else the machine does hits all alike."""
+    for _ in range(warm):
+        for work in works:
+            work()
+    return [list(each) for each in zip(*([seconds(work) for work in works] for _ in range(pairs)), strict=True)]
+
+
+def ratio(one: list[float], other: list[float]) -> float:
+    """The median of one over the other, pair by pair."""
+    return median(a / b for a, b in zip(one, other, strict=True))
+
+
+LENET = Job(9, 2000, (1, 28, 28), ModelSettings(name="lenet5"))
+ENCODER = Job(9, 2000, (1, 28, 28), ModelSettings(name="residual", width=16))
+
+
+def fedavg(job: Job) -> Method:
+    return FedAvg(rounds=10**6, training=job.training)
+
+
+__all__ = ["ENCODER", "LENET", "Job", "fedavg", "one_thread", "ratio", "rounds", "seconds", "side_by_side"]

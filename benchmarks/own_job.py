@@ -1,0 +1,46 @@
+"""The job of flower_job.py on caveat's embedded engine with two workers; the same arguments."""
+
+import json
+import sys
+import time
+
+import torch
+from jobs import LENET, Job, fedavg, rounds
+from torch import nn
+
+from caveat.core import Payload, Site, State, Update
+from caveat.engines.workplace import one_thread, workspace
+from caveat.local import load, snapshot
+from caveat.methods import FedAvg
+from caveat.nn.models import ModelSettings
+
+SILOS, EXAMPLES, ROUNDS, OUT = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[4]), sys.argv[5]
+MODEL = sys.argv[3]
+
+
+class Idle(FedAvg):
+    """FedAvg whose silos send back what they were sent, through their module."""
+
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        load(site.module, down["model"])
+        return Update({"model": snapshot(site.module)}, 1), state
+
+
+class Plain(Job):
+    def module(self) -> nn.Module:
+        if MODEL == "lenet5":
+            return super().module()
+        torch.manual_seed(0)
+        return workspace(nn.Linear(1000, int(MODEL) // 1001))
+
+
+if __name__ == "__main__":
+    job = Plain(SILOS, max(EXAMPLES, 1), LENET.shape, ModelSettings(name="lenet5"))
+    method = fedavg(job) if EXAMPLES else Idle(rounds=10**6, training=job.training)
+    ends = []
+    with one_thread(), rounds(job, method, job.data(), 2) as round:
+        for _ in range(ROUNDS):
+            round()
+            ends.append(time.time())
+    with open(OUT, "w") as file:
+        json.dump(ends, file)
