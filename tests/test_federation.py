@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs Flower: pip install caveat[flower]")
@@ -15,107 +15,19 @@ pytest.importorskip("flwr", reason="needs Flower: pip install caveat[flower]")
 from federations import assert_same
 from flower_grid import InProcessGrid
 from flwr.app import Message
+from hospitals import NAMES, Federation, losing, summary
 
 import caveat
 from caveat import ledger
-from caveat.config import Config, load
+from caveat.config import load
 from caveat.core import ConfigurationError, RunError
-from caveat.engines.flower import pack, silo_app_of, unpack
+from caveat.engines.flower import silo_app_of
 from caveat.experiment import start
+from caveat.federation import server
 from caveat.federation.node import Node
-from caveat.federation.server import serve
+from caveat.federation.server import Start, serve
 from caveat.progress import Silent
 from caveat.store import read
-
-CONFIG = """
-seed = 3
-rounds = {rounds}
-[data]
-source = "silos"
-target = "outcome"
-categorical = ["site"]
-[model]
-name = "mlp"
-width = 8
-hidden = 8
-features = 6
-[method]
-name = "{method}"
-[training]
-batch_size = 8
-[engine]
-name = "flower"
-[federation]
-begin_with = 3
-quorum = {quorum}
-deadline = 0.3
-patience = 3
-"""
-NAMES = ["coast", "hill", "valley"]
-
-
-class Notes(Silent):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
-def hospital(folder: Path, name: str, seed: int, rows: int = 80) -> Path:
-    """A hospital's table and its `silo.toml`."""
-    rng = np.random.default_rng(seed)
-    here = folder / name
-    here.mkdir(parents=True)
-    x = rng.normal(seed, 1, (rows, 2))
-    y = np.where(x.sum(1) + rng.normal(0, 0.3, rows) > 2 * seed, "ill", "well")
-    kind = rng.choice(["a", "b", f"only {name}"], rows)
-    lines = ["age,site,pressure,smoker,outcome"]
-    for i in range(rows):
-        pressure = "" if rng.random() < 0.1 and name == "hill" else f"{x[i, 1]:.4f}"
-        lines.append(f"{x[i, 0]:.4f},{i % 3 + seed % 2},{pressure},{kind[i]},{y[i]}")
-    (here / f"{name}.csv").write_text("\n".join(lines) + "\n")
-    (here / "silo.toml").write_text(f'silo = "{name}"\nstate = "state"\n[data]\nsource = "csv:{name}.csv"\n')
-    return here
-
-
-class Federation:
-    """Three hospitals behind a Grid, and a server's folder."""
-
-    def __init__(self, folder: Path, method: str = "scaffold", rounds: int = 3, quorum: int = 2) -> None:
-        self.folder, self.run = folder, folder / "run"
-        self.homes = {name: hospital(folder / "silos", name, seed) for seed, name in enumerate(NAMES)}
-        (folder / "config.toml").write_text(CONFIG.format(method=method, rounds=rounds, quorum=quorum))
-        self.config = load(str(folder / "config.toml"))
-        self.node = {name: 7 + k for k, name in enumerate(NAMES)}
-        self.grid = InProcessGrid({node: silo_app_of(Node()) for node in self.node.values()})
-        self.grid.node_config = {self.node[n]: {"silo": str(home / "silo.toml")} for n, home in self.homes.items()}
-        self.notes: list[str] = []
-
-    def serve(self, config: Config | None = None) -> Path:
-        progress = Notes()
-        self.notes = progress.notes
-        return serve(config or self.config, self.grid, self.run, progress)
-
-    def embedded(self) -> Path:
-        """The same run on one machine that has all three tables."""
-        table = self.folder / "config.toml"
-        sources = ",".join(str(self.homes[name] / f"{name}.csv") for name in NAMES)
-        text = table.read_text().replace('"silos"', f'"csv:{sources}"').replace('name = "flower"', 'name = "embedded"')
-        lines = [line for line in text.splitlines()
-                 if not line.startswith(("begin_with", "quorum", "deadline", "patience"))]  # fmt: skip
-        (self.folder / "embedded.toml").write_text("\n".join(lines))
-        return start(load(str(self.folder / "embedded.toml")), self.folder / "embedded")
-
-    def kept(self, name: str) -> Path:
-        """What a silo keeps of the federation."""
-        (found,) = self.homes[name].glob("state/*/*/silo.json")
-        return found.parent
-
-
-def summary(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run / "summary.json").read_text())
-    return {key: value for key, value in found.items() if key != "seconds"}
 
 
 def states(folder: Path) -> dict[str, Path]:
@@ -160,12 +72,6 @@ def test_the_ledger_says_what_left_the_silos_at_the_server_and_at_each_of_them(t
         assert own.forms.keys() == {form for _, form, _ in sent}
 
 
-def losing(first: int) -> Callable[[Message], Message | None]:
-    """Lose all replies but the first few."""
-    calls = iter(range(10**6))
-    return lambda reply: reply if next(calls) < first else None
-
-
 def test_a_server_that_gives_up_continues_to_the_same_bits(tmp_path: Path) -> None:
     federation, whole = Federation(tmp_path / "a", quorum=3), Federation(tmp_path / "b", quorum=3)
     federation.grid.tamper[federation.node["hill"]] = losing(2)
@@ -199,29 +105,6 @@ def test_who_is_left_out_is_named_in_rows_log_and_summary(tmp_path: Path) -> Non
     found = summary(run)
     assert found["absent"] == ["hill"]
     assert [silo["name"] for silo in found["silos"]] == ["coast", "valley"]
-
-
-def nan(reply: Message) -> Message:
-    payload = unpack(reply.content)
-    for tensors in payload.values():
-        for tensor in tensors.values():
-            tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
-    reply.content = pack(payload, examples=52)
-    return reply
-
-
-def test_a_hostile_silo_is_named_and_the_others_are_as_without_it(tmp_path: Path) -> None:
-    hostile, without = Federation(tmp_path / "a", "fedavg"), Federation(tmp_path / "b", "fedavg")
-    hostile.grid.tamper[hostile.node["hill"]] = nan
-    without.grid.tamper[without.node["hill"]] = losing(0)
-    runs = [federation.serve() for federation in (hostile, without)]
-    assert_same(*(read(run / "model" / "model.safetensors") for run in runs))
-    assert summary(runs[0]) == summary(runs[1])
-    rows = [json.loads(line) for line in (runs[0] / "rounds.jsonl").read_text().splitlines()]
-    named = {(row["round"], row.get("split", "train")) for row in rows if "left_out" in row and row["silo"] == "hill"}
-    assert named >= {(1, "train"), (2, "train"), (3, "train"), (3, "test")}
-    assert all("is not finite" in row["left_out"] for row in rows if "left_out" in row)
-    assert any("without hill" in note and "is not finite" in note for note in hostile.notes)
 
 
 def test_a_silo_predicts_with_the_federation_s_model_on_its_own_machine(tmp_path: Path) -> None:
@@ -261,31 +144,6 @@ def test_a_silo_may_join_later(tmp_path: Path) -> None:
     assert list(json.loads((run / "splits.json").read_text())) == NAMES
 
 
-def test_nobody_is_believed_to_be_a_silo_that_is_connected(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg")
-    federation.grid.apps[99] = silo_app_of(Node())
-    federation.grid.node_config[99] = federation.grid.node_config[federation.node["hill"]]
-    federation.serve()
-    assert any("node 99 is not admitted" in note and "another node that is connected is" in note
-               for note in federation.notes)  # fmt: skip
-
-
-class Nonsense:
-    def greet(self, context: Any, question: Any) -> dict[str, Any]:
-        return {"silo": "x", "sketch": '{"labels": [1, 2, {"a": null}], "shape": "wide"}'}
-
-    def perform(self, *args: Any) -> Any:
-        raise NotImplementedError
-
-
-def test_a_greeting_that_makes_no_sense_stops_nobody(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg")
-    federation.grid.apps[1] = silo_app_of(Nonsense())
-    run = federation.serve()
-    assert len(summary(run)["silos"]) == 3
-    assert any(note.startswith("node 1 is not admitted: introduce: DataError") for note in federation.notes)
-
-
 def test_the_order_of_silos_is_by_name_whoever_is_quicker(tmp_path: Path) -> None:
     federation = Federation(tmp_path, "fedavg", rounds=1)
     federation.node = {name: 9 - k for k, name in enumerate(NAMES)}
@@ -319,17 +177,109 @@ def test_another_configuration_does_not_continue_a_run(tmp_path: Path) -> None:
         federation.serve(load(str(federation.folder / "config.toml"), ["seed=4"]))
 
 
-def test_a_changed_table_is_refused_when_the_run_continues(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", quorum=3)
-    federation.grid.tamper[federation.node["hill"]] = losing(1)
-    with pytest.raises(RunError):
+# Starting, and starting again
+
+
+def test_two_processes_do_not_start_the_same_run(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=1)
+    with server._held(federation.run), pytest.raises(RunError, match="is being run by another process"):
         federation.serve()
-    federation.grid.tamper.clear()
-    home = federation.homes["hill"]
-    table = (home / "hill.csv").read_text().splitlines()
-    (home / "hill.csv").write_text("\n".join([table[0], *table[2:]]) + "\n")
-    for path in home.glob("state/*/data-*"):
-        path.unlink()
-    with pytest.raises(RunError, match=r"3 silos are needed|fewer than the quorum"):
+    assert not federation.run.exists()
+    federation.serve()
+
+
+def test_a_start_that_was_killed_early_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=1)
+    given = Start("/project", ("rounds=1",))
+
+    written = list[Path]()
+
+    def killed_at_the_second(path: Path, value: Any, write: Callable[..., None]) -> None:
+        written.append(path)
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        write(path, value)
+
+    with monkeypatch.context() as patch:
+        for name in ("write_json", "replace"):
+            patch.setattr(server, name, partial(killed_at_the_second, write=getattr(server, name)))
+        with pytest.raises(KeyboardInterrupt):
+            serve(federation.config, federation.grid, federation.run, Silent(), given)
+    assert {path.name for path in written} == {"config.toml", "started.json"}
+    serve(federation.config, federation.grid, federation.run, Silent(), given)
+    assert json.loads((federation.run / "started.json").read_text())["set"] == ["rounds=1"]
+
+
+def test_a_finished_run_without_a_report_needs_no_silos(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=1)
+    (federation.serve() / "report.html").unlink()
+    federation.grid.apps.clear()
+    assert (federation.serve() / "report.html").exists()
+
+
+def test_how_long_the_server_waits_may_differ_when_a_run_continues(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=2, quorum=3, patience=0.5)
+    federation.grid.tamper[federation.node["hill"]] = losing(2)
+    with pytest.raises(RunError, match="fewer than the quorum"):
         federation.serve()
-    assert any("hill" in note and "not those that it joined with" in note for note in federation.notes)
+    del federation.grid.apps[federation.node["hill"]]
+    table = str(federation.folder / "config.toml")
+    with pytest.raises(ConfigurationError, match="began with another configuration"):
+        federation.serve(load(table, ["federation.begin_with=4"]))
+    federation.serve(load(table, ["federation.quorum=2", "federation.deadline=0.5", "federation.patience=1"]))
+    assert summary(federation.run)["absent"] == ["hill"]
+
+
+def test_messages_are_dropped_some_time_after_their_deadline(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=1)
+    kept: dict[str, set[float]] = {"query": set(), "train": set()}
+    deliver = federation.grid._deliver
+
+    def delivered(message: Message) -> str:
+        kept[message.metadata.message_type].add(message.metadata.ttl)
+        return deliver(message)
+
+    federation.grid._deliver = delivered  # type: ignore[method-assign]
+    federation.serve()
+    assert all(600 < seconds <= 600.3 for seconds in kept["train"])
+    assert kept["query"] == {660.0}
+
+
+def test_a_greeting_without_an_answer_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caveat.federation.members.AGAIN", 0.3)
+    federation, greeted = Federation(tmp_path, "fedavg", rounds=1), list[int]()
+    deliver, hill = federation.grid._deliver, federation.node["hill"]
+
+    def delivered(message: Message) -> str:
+        name = deliver(message)
+        if message.metadata.dst_node_id == hill and message.metadata.message_type == "query":
+            greeted.append(1)
+            if len(greeted) == 1:  # killed while it answered
+                federation.grid._replies.pop(name)
+        return name
+
+    federation.grid._deliver = delivered  # type: ignore[method-assign]
+    assert [silo["name"] for silo in summary(federation.serve())["silos"]] == NAMES
+
+
+def test_a_silo_that_comes_back_before_there_is_an_agreement_is_asked_anew(tmp_path: Path) -> None:
+    """Its table had another column when it was there first."""
+    federation = Federation(tmp_path, "fedavg", rounds=1)
+    apps, node = federation.grid.apps, federation.node
+    table = federation.homes["hill"] / "hill.csv"
+    mended = table.read_text()
+    table.write_text(mended.replace("pressure", "Pressure"))
+    late, looks = apps.pop(node["valley"]), list[int]()
+    ids = federation.grid.get_node_ids
+
+    def seen() -> list[int]:
+        looks.append(1)
+        found = [each for each in ids() if each != node["hill"] or not 8 < len(looks) < 16]
+        if len(looks) == 12:
+            table.write_text(mended)
+        if len(looks) == 20:
+            apps[node["valley"]] = late
+        return found
+
+    federation.grid.get_node_ids = seen  # type: ignore[method-assign]
+    assert [silo["name"] for silo in summary(federation.serve())["silos"]] == NAMES

@@ -7,6 +7,8 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .core import RunError, SiloId, State
 from .ledger import Ledger, read
 from .loop import Done
@@ -48,6 +50,7 @@ class Keeper:
     def after(self, done: Done, server: State) -> None:
         phase = done.step.work.__name__
         seconds = self._lap("train")
+        self._check_numbers(done.number, phase, server)
         self.books.count(done, phase)
         self.ledger.add(done.replies.updates, round=done.number, t=done.t, phase=phase)
         self._left_out({"round": done.number, "phase": phase}, done.replies.left_out)
@@ -67,6 +70,18 @@ class Keeper:
         self.store.save(done.t, server, self.books.record())
         self.progress.round(done.number, phase, {**metrics, "seconds": seconds})
         self._lap("engine")
+
+    def _check_numbers(self, number: int, phase: str, server: State) -> None:
+        """Raises RunError for a state that no run can continue from, so that the checkpoint before it stays."""
+        # An infinity may stand for what is not known yet, but none can be sent.
+        for state, bad in ((server, torch.isnan), (self.plan.complete.broadcast(server), lambda t: ~t.isfinite())):
+            for group, tensors in state.items():
+                for name, tensor in tensors.items():
+                    if bool(bad(tensor).any()):
+                        raise RunError(
+                            f"round {number}, {phase}: the server's {group}/{name} is not finite after it; what was "
+                            "saved before is kept"
+                        )
 
     def finish(self, server: State) -> None:
         """Measure the final model on every split, and write the result."""

@@ -8,6 +8,10 @@ from typing import Any
 
 from .core import DataError, Silo, SiloId
 
+MOST = 10**9
+"""Examples of a split, or of a class."""
+LONGEST = 500
+"""Characters of the name of a silo or a domain."""
 SPLITS = ("train", "validation", "calibration", "test")
 
 
@@ -33,9 +37,13 @@ class Card:
         try:
             card = cls(value["name"], value["domain"], value["examples"], tuple(value["class_counts"]))
             counts = [*card.examples.values(), *card.class_counts]
-            whole = all(type(count) is int and count >= 0 for count in counts)
+            whole = all(type(count) is int and 0 <= count <= MOST for count in counts)
             fits = set(card.examples) == set(SPLITS) and len(card.class_counts) == classes
-            if whole and fits and isinstance(card.name, str) and isinstance(card.domain, str):
+            named = all(
+                isinstance(text, str) and text.isprintable() and len(text) <= LONGEST
+                for text in (card.name, card.domain)
+            )
+            if whole and fits and named and sum(card.class_counts) == card.examples["train"]:
                 return card
         except (KeyError, TypeError, AttributeError):
             pass

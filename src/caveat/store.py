@@ -120,6 +120,10 @@ class SiloStore:
             for entry in entries:
                 self.forget(entry.name, after)
 
+    def newest(self, silo: SiloId) -> int:
+        """The last round that changed the silo's state, counted or not; -1 before the first."""
+        return max(self._versions(silo), default=-1)
+
     def _file(self, silo: SiloId, t: int) -> Path:
         return self.root / silo / f"{t:06d}.safetensors"
 

@@ -28,6 +28,7 @@ __all__ = ["Agreement", "Sketch", "agree", "check_fits", "own_settings", "own_si
 
 TELLING = 20
 """So many texts in a column, and more than one for every two rows, are taken for names or identifiers of persons."""
+THEY = "they would be told to the server and look like names"
 
 
 def own_settings(
@@ -51,21 +52,27 @@ def own_settings(
 def sketch(settings: DataSettings, seed: int, name: SiloId) -> Sketch:
     """What the silo says of its data, read as its own settings say.
 
-    Raises DataError for data that cannot be used, and for a column of texts that looks like names of persons:
-    its texts would leave the silo.
+    Raises DataError for data that cannot be used, and for labels or a column of texts that look like names of
+    persons: they would leave the silo.
     """
     return _sketch(read_own(settings, name), settings, seed)
 
 
 def _sketch(pool: Pool, settings: DataSettings, seed: int) -> Sketch:
     index = own_plot(pool, settings, seed).indices["train"]
+    # The server names the column to predict, unless the silo does.
+    if len(pool.classes) > max(TELLING, len(index) / 2):
+        raise DataError(
+            f"{pool.origin or pool.domain}: {len(pool.classes)} labels in {len(index)} rows; {THEY}: set data.target "
+            "in silo.toml to the column to predict"
+        )
     train = pool.x[index] if pool.table else pool.x[:0]
     known = seen(pool.table, train)
     for column in known:
         if len(column.categories or ()) > max(TELLING, len(train) / 2):
             raise DataError(
                 f"{pool.origin or pool.domain}: column {column.name!r} has {len(column.categories or ())} texts in "
-                f"{len(train)} rows; they would be told to the server and look like names: leave the column out"
+                f"{len(train)} rows; {THEY}: leave the column out"
             )
     try:
         columns = tuple(_column(column, pool.x[:, i], train[:, i]) for i, column in enumerate(known))

@@ -8,22 +8,33 @@ nothing is kept in Flower's context: private state is on the silo's own disk, wh
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from ..core import Method, Payload, Replies, RunError, SiloId, Update, Work, is_evaluation
-from .inspection import left_out, left_out_measuring
+from ..core import Method, Payload, Replies, RunError, SiloId, Update, Work, is_evaluation, keep
+from .inspection import VARIANCES, left_out
+from .measurements import left_out_measuring
 from .workplace import address
 
 POLL = 0.1
 """Seconds between two looks for replies."""
 NEVER = -1
 """The round of which the reply was counted where none was yet."""
+
+GRACE = 600.0
+"""Seconds after the deadline that a message is still kept for, since clocks differ."""
+LONGEST = 500
+"""Characters of what is told of a silo's reply."""
+UNREADABLE = (DecodeError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What Flower raises for a reply that it cannot decode."""
 
 Words = Mapping[str, str | int]
 """What a message says beside its arrays."""
@@ -37,6 +48,8 @@ class Order(NamedTuple):
     """Its address, e.g. "base.train"."""
     counted: int
     """The last round of which the silo's reply was counted."""
+    silo: SiloId
+    """Who is meant."""
 
 
 def pack(payload: Payload, **words: str | int) -> RecordDict:
@@ -70,28 +83,34 @@ class Wire:
     def online(self) -> set[int]:
         return set(self.grid.get_node_ids())
 
-    def push(self, contents: Mapping[int, RecordDict], kind: str) -> dict[str, int]:
-        """Send; return the node of each message."""
-        messages = [Message(content, dst_node_id=node, message_type=kind) for node, content in contents.items()]
+    def push(self, contents: Mapping[int, RecordDict], kind: str, seconds: float) -> dict[str, int]:
+        """Send, to be answered within so many seconds; return the node of each message."""
+        ttl = max(seconds, 0.0) + GRACE
+        messages = [
+            Message(content, dst_node_id=node, message_type=kind, ttl=ttl) for node, content in contents.items()
+        ]
         return dict(zip(self.grid.push_messages(messages), contents, strict=True))
 
     def pull(self, sent: Sequence[str]) -> tuple[dict[str, RecordDict], dict[str, str]]:
         """The answers to those messages that have come so far, and the errors."""
         answers, errors = dict[str, RecordDict](), dict[str, str]()
-        for reply in self.grid.pull_messages(sent) if sent else ():
-            # By message: the error of a node that is lost comes from elsewhere.
-            message = reply.metadata.reply_to_message_id
-            if reply.has_error():
-                errors[message] = f"failed: {_short(reply.error.reason) or f'code {reply.error.code}'}"
-            else:
-                answers[message] = reply.content
+        for message in sent:
+            try:
+                # One by one: a reply that Flower cannot decode takes those that are pulled with it along.
+                for reply in self.grid.pull_messages([message]):
+                    if reply.has_error():
+                        errors[message] = f"failed: {_last_line(reply.error.reason) or f'code {reply.error.code}'}"
+                    else:
+                        answers[message] = reply.content
+            except UNREADABLE as error:
+                errors[message] = f"a reply that Flower cannot read: {type(error).__name__}"
         return answers, errors
 
     def ask(
         self, contents: Mapping[int, RecordDict], kind: str, until: float
     ) -> tuple[dict[int, RecordDict], dict[int, str]]:
         """What nodes answer before a point of time, and the errors of those that do with one."""
-        waiting = self.push(contents, kind)
+        waiting = self.push(contents, kind, until - time.monotonic())
         answers, errors = dict[int, RecordDict](), dict[int, str]()
         while waiting:
             found, failed = self.pull(list(waiting))
@@ -103,10 +122,15 @@ class Wire:
         return answers, errors
 
 
-def _short(reason: str | None) -> str:
+def _last_line(reason: str | None) -> str:
     """The line of a remote traceback that says what was wrong."""
     lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
-    return lines[-1][:500] if lines else ""
+    return lines[-1] if lines else ""
+
+
+def legible(text: str) -> str:
+    """What somebody else has written, for a log: its beginning, and nothing that a terminal would obey."""
+    return "".join(character if character.isprintable() else " " for character in text[:LONGEST])
 
 
 class Members(Protocol):
@@ -132,6 +156,10 @@ class Members(Protocol):
         """Greet nodes that are not known yet, so that silos may join and come back at any time."""
 
 
+def unread(split: str, silo: SiloId, payload: Payload) -> None:
+    """What becomes of measurements where nobody reads them."""
+
+
 @dataclass
 class Flower:
     """A transport to silos behind a Grid.
@@ -151,6 +179,10 @@ class Flower:
     """Seconds after the deadline that a round waits for its quorum."""
     pause: float = 5.0
     """Seconds before silos that did not answer, or not well, are asked again."""
+    variances: frozenset[str] = VARIANCES
+    """Parts of the names of tensors in which a negative number is a fault."""
+    read: Callable[[str, SiloId, Payload], object] = unread
+    """What measurements on a split are for. A silo for whose it raises anything is left out."""
     counted: dict[SiloId, int] = field(default_factory=dict)
     """The last round of which each silo's reply was counted."""
 
@@ -175,9 +207,12 @@ class Flower:
             missing = [silo for silo in cohort if silo not in updates]
             found, reasons = self._ask(t, name, payload, missing, until)
             updates |= found
-            bad = (left_out_measuring if measures else left_out)(updates, payload, self.members.most)
+            if measures:
+                bad = left_out_measuring(updates, self.members.most, partial(self.read, work.__name__))
+            else:
+                bad = self._not_counted(t, updates, payload)
             updates = {silo: update for silo, update in updates.items() if silo not in bad}
-            reasons |= bad
+            reasons = {silo: legible(why) for silo, why in (reasons | bad).items()}
             if len(updates) >= least or time.monotonic() >= end:
                 break
             time.sleep(min(self.pause, max(0.0, end - time.monotonic())))
@@ -192,13 +227,23 @@ class Flower:
             self.counted |= dict.fromkeys(updates, t)
         return Replies(updates, len(self.silos), reasons)
 
+    def _not_counted(self, t: int, updates: Mapping[SiloId, Update], sent: Payload) -> dict[SiloId, str]:
+        reasons = left_out(updates, sent, self.members.most, self.variances)
+        step = next(islice(self.method.schedule(), t, None), None)
+        told = {silo: update for silo, update in updates.items() if update.payload}
+        # Where all is kept at the silos, sending nothing is right whatever others send.
+        if not told or told.keys() - reasons.keys() or step is None or step.aggregate is keep:
+            return reasons
+        empty = dict.fromkeys(updates.keys() - told.keys(), "sends nothing")
+        return empty | left_out(told, sent, self.members.most, self.variances)
+
     def _ask(
         self, t: int, work: str, payload: Payload, silos: Sequence[SiloId], until: float
     ) -> tuple[dict[SiloId, Update], dict[SiloId, str]]:
-        nodes, online = dict(self.members.nodes), self.wire.online()
+        nodes, online, terms = dict(self.members.nodes), self.wire.online(), self.members.terms
         orders = {
             nodes[silo]: pack(
-                payload, t=t, work=work, counted=self.counted.get(silo, NEVER), terms=self.members.terms
+                payload, t=t, work=work, counted=self.counted.get(silo, NEVER), silo=silo, terms=terms
             )
             for silo in silos
             if nodes.get(silo) in online
@@ -239,7 +284,7 @@ def silo_app_of(host: Host) -> ClientApp:
     @app.train()
     def work(message: Message, context: Context) -> Message:
         words = words_of(message.content)
-        order = Order(int(words["t"]), str(words["work"]), int(words["counted"]))
+        order = Order(int(words["t"]), str(words["work"]), int(words["counted"]), str(words["silo"]))
         update = host.perform(context, order, str(words["terms"]), unpack(message.content))
         return Message(pack(update.payload, examples=update.examples), reply_to=message)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from ..core import Payload, SiloId, Update
@@ -12,48 +13,33 @@ from ..core import Payload, SiloId, Update
 LARGEST = 1e6
 """How many times as large as the median silo's (or as what was sent, or as 1) a tensor's largest entry may be."""
 
+DTYPES = (
+    torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+    torch.bool,
+)  # fmt: skip
+"""Types of which everything that is done with an update is defined."""
+VARIANCES = frozenset({"exp_avg_sq", "running_var"})
+"""Parts of the names of tensors that are means of squares: a root is taken of them."""
+
 Form = tuple[tuple[str, str, str, str], ...]
 """Group, name, shape and type of every tensor, in order."""
 
 
-def left_out(updates: Mapping[SiloId, Update], sent: Payload, most: Mapping[SiloId, int]) -> dict[SiloId, str]:
+def left_out(
+    updates: Mapping[SiloId, Update], sent: Payload, most: Mapping[SiloId, int], variances: frozenset[str] = VARIANCES
+) -> dict[SiloId, str]:
     """The silos whose updates cannot be counted, and why.
 
     An update is judged by itself first: `most` are the examples that each silo may speak for, what was sent under the
-    same name gives a tensor's shape and type, and all numbers have to be finite. Then by the others: it has the
-    tensors that most of them have, and none whose entries are out of all proportion.
+    same name gives a tensor's shape and type, all numbers have to be finite, and those of tensors with one of
+    `variances` in their name not negative. Then by the others: it has the tensors that most of them have, and none
+    whose entries are out of all proportion.
     """
-    reasons = {silo: why for silo, update in updates.items() if (why := _by_itself(update, sent, most[silo]))}
+    reasons = {silo: why for silo, update in updates.items() if (why := by_itself(update, sent, most[silo], variances))}
     rest = {silo: update for silo, update in updates.items() if silo not in reasons}
-    reasons |= _unlike_most({silo: form(update.payload) for silo, update in rest.items()})
+    reasons |= unlike_most({silo: form(update.payload) for silo, update in rest.items()}, form(sent))
     rest = {silo: update for silo, update in rest.items() if silo not in reasons}
     return reasons | _out_of_proportion(rest, sent)
-
-
-def left_out_measuring(
-    updates: Mapping[SiloId, Update], sent: Payload, most: Mapping[SiloId, int]
-) -> dict[SiloId, str]:
-    """The same of measurements: sums that differ in size between silos by right, for what only some of them have.
-
-    Every silo measures the same on its own split, so that these groups have one form; groups of streams,
-    "ood_local.sums" for instance, are of the form of the group that they are named after, and a method's own numbers
-    ("method") have the same names everywhere.
-    """
-    reasons = {silo: why for silo, update in updates.items() if (why := _by_itself(update, {}, most[silo]))}
-    rest = {silo: update.payload for silo, update in updates.items() if silo not in reasons}
-    own = {silo: {group: t for group, t in each.items() if "." not in group and group != "method"}
-           for silo, each in rest.items()}  # fmt: skip
-    reasons |= _unlike_most({silo: form(payload) for silo, payload in own.items()})
-    reasons |= _unlike_most({
-        silo: tuple(("method", name, "", str(t.dtype)) for name, t in sorted(each.get("method", {}).items()))
-        for silo, each in rest.items() if silo not in reasons
-    })  # fmt: skip
-    for silo, each in rest.items():
-        for group in (group for group in each if "." in group and silo not in reasons):
-            base = own[silo].get(group.rpartition(".")[2], {})
-            if base.keys() - each[group].keys() or any(each[group][n].shape != t.shape for n, t in base.items()):
-                reasons[silo] = f"{group} is not measured as {group.rpartition('.')[2]} is"
-    return reasons
 
 
 def form(payload: Payload) -> Form:
@@ -64,7 +50,8 @@ def form(payload: Payload) -> Form:
     )
 
 
-def _by_itself(update: Update, sent: Payload, most: int) -> str:
+def by_itself(update: Update, sent: Payload, most: int, variances: frozenset[str] = VARIANCES) -> str:
+    """What is wrong with an update, whatever others send; empty if nothing is."""
     if not 0 < update.examples <= most:
         return f"speaks for {update.examples} examples, expected 1 to {most}"
     for group, tensors in update.payload.items():
@@ -75,16 +62,22 @@ def _by_itself(update: Update, sent: Payload, most: int) -> str:
                     f"{group}/{name} is {tuple(tensor.shape)} {tensor.dtype}, expected {tuple(known.shape)} "
                     f"{known.dtype} as sent"
                 )
+            if tensor.dtype not in DTYPES:
+                return f"{group}/{name} is of type {tensor.dtype}"
             if not bool(tensor.isfinite().all()):
                 return f"{group}/{name} is not finite"
+            if variances.intersection(name.split(".")) and bool((tensor < 0).any()):
+                return f"{group}/{name} has a negative entry, and is a mean of squares"
     return ""
 
 
-def _unlike_most(forms: Mapping[SiloId, Form]) -> dict[SiloId, str]:
-    """Those whose tensors are not the ones that most silos have; of equally many, the first silo's count."""
+def unlike_most(forms: Mapping[SiloId, Form], sent: Form = ()) -> dict[SiloId, str]:
+    """Those whose tensors are not the ones that most silos have; of equally many, those nearest to `sent` count."""
     if len(set(forms.values())) < 2:
         return {}
-    usual, _ = Counter(forms.values()).most_common(1)[0]
+    counts = Counter(forms.values())
+    largest = max(counts.values())
+    usual = min((each for each, n in counts.items() if n == largest), key=lambda each: len({*each} ^ {*sent}))
     return {silo: _difference(each, usual) for silo, each in forms.items() if each != usual}
 
 

@@ -15,19 +15,20 @@ from typing import Any
 
 from torch import Tensor
 
+from .. import config as configuration
 from .. import store
 from ..core import Data, DataError, Payload, RunError, Silo, SiloId, Update
 from ..data import Silos, splits_record
 from ..data.agreement import own_silos, sketch
 from ..engines.flower import Order
-from ..engines.workplace import Workplace
+from ..engines.workplace import Workplace, address
 from ..experiment import Experiment, Run, planned
 from ..ledger import Ledger
 from ..roster import SPLITS, Card, Roster
 from ..store import read, to_bytes, write_json
 from ..wrappers.evaluation import Evaluated
 from .silofile import SiloFile
-from .terms import Terms
+from .terms import Terms, lasting
 
 BUSY = 60.0
 """Seconds to wait for a process that still works for the same silo, such as one whose node was killed."""
@@ -64,6 +65,7 @@ class Member:
 
     def join(self, terms: Terms) -> dict[str, str | int]:
         """Its sizes, class counts and the hashes of its splits, under what was agreed."""
+        self.abide(terms)
         part = self.part(terms)
         part.silos.check(terms.config.training.batch_size)
         card = part.roster.cards[self.file.silo].to_json()
@@ -71,10 +73,15 @@ class Member:
         return {"silo": self.file.silo, "card": json.dumps(card), "record": json.dumps(record)}
 
     def perform(self, terms: Terms, order: Order, payload: Payload) -> Update:
-        """Carry out a work; keep the state it leaves, and a line of what is sent."""
+        """Carry out a work; keep the state it leaves, and a line of what is sent.
+
+        Raises RunError for an order that no server of this federation has a reason to give.
+        """
+        self.abide(terms)
         folder = self.folder(terms)
         with alone(folder):
             place = self.part(terms).workplace()
+            check(order, place, self.file.silo)
             place.states.forget(self.file.silo, order.counted)
             update = place.perform(order.t, order.work, payload, self.file.silo)
             ledger = Ledger(folder / "ledger.jsonl")
@@ -83,6 +90,14 @@ class Member:
             if order.work == Evaluated.test.__name__:
                 self._keep_model(folder, terms, order.t, payload)
         return update
+
+    def abide(self, terms: Terms) -> None:
+        """Keep a federation's configuration when it is first seen. Raises DataError for another one after that."""
+        path = self.file.private(self.home(terms).name) / "config.toml"
+        if not path.exists():
+            store.replace(path, configuration.dump(terms.config).encode())
+        elif lasting(configuration.loads(path.read_text(), str(path))) != lasting(terms.config):
+            raise DataError(f"the federation's configuration is not the one that was joined, {path}")
 
     def part(self, terms: Terms) -> Part:
         """The experiment that these terms make of its data."""
@@ -106,12 +121,17 @@ class Member:
         config = terms.config
         return own_silos(self.file.settings(config.data), config.seed, self.file.silo, terms.agreement)
 
+    def home(self, terms: Terms) -> Path:
+        """What it keeps of a federation."""
+        if not (terms.federation.isalnum() and terms.federation.isascii()):
+            raise DataError(f"{terms.federation!r} is no name of a federation")
+        return self.file.state / terms.federation
+
     def folder(self, terms: Terms) -> Path:
-        """What it keeps of one method of one federation."""
-        for name in (terms.federation, terms.method):
-            if not name.isalnum():
-                raise DataError(f"{name!r} is no name of a federation or method")
-        return self.file.state / terms.federation / terms.method
+        """What it keeps of one method of a federation."""
+        if terms.method not in (terms.config.method.name, *terms.config.beside):
+            raise DataError(f"{terms.method!r} is no method of the federation")
+        return self.home(terms) / terms.method
 
     def _data(self, terms: Terms) -> Silo:
         """Its splits, from the disk after the first time: reading and encoding a source takes longer than a round."""
@@ -121,11 +141,10 @@ class Member:
             self.file.categorical,
         ]  # fmt: skip
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
-        path = self.file.state / terms.federation / f"data-{key}.safetensors"
+        path = self.home(terms) / f"data-{key}.safetensors"
         if path.exists():
             return _silo(self.file.silo, read(path))
         silo = self.silos(terms)[0]
-        path.parent.mkdir(parents=True, exist_ok=True)
         store.replace(path, to_bytes(_tensors(silo)))
         return silo
 
@@ -136,6 +155,18 @@ class Member:
         write_json(folder / "model" / "model.json", {"schema": 1, "t": t})
         about = vars(self.file) | {"state": str(self.file.state)}
         write_json(folder / "silo.json", {"schema": 1, "file": about, "terms": terms.to_text()})
+
+
+def check(order: Order, place: Workplace, silo: SiloId) -> None:
+    """Raises RunError for an order for somebody else, for a work that is no round's, or for a round that is over."""
+    if order.silo != silo:
+        raise RunError(f"an order for silo {order.silo!r}, but this is {silo!r}")
+    works = {address(place.method, step.work) for step in place.method.schedule()}
+    # A wrapper's base, for instance, would send what the wrapper protects.
+    if order.work not in works | {Evaluated.validation.__name__, Evaluated.test.__name__}:
+        raise RunError(f"{order.work!r} is neither a round's work nor a measurement")
+    if order.t < (newest := place.states.newest(silo)):
+        raise RunError(f"an order of round {order.t}, but there is a state of round {newest}")
 
 
 def _tensors(silo: Silo) -> Payload:

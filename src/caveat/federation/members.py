@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import RecordDict
 
-from ..core import CaveatError, DataError, RunError, SiloId
+from ..core import DataError, RunError, SiloId
 from ..data.agreement import Agreement, Sketch, agree, check_fits
-from ..engines.flower import Wire, pack, words_of
+from ..engines.flower import Wire, legible, pack, words_of
 from ..roster import Card, Roster
 from ..store import write_json
 from .terms import Terms
@@ -27,7 +27,17 @@ LONGEST_NAME = 200
 PAUSE = 0.2
 """Seconds between two looks for silos before the first round."""
 AGAIN = 60.0
-"""Seconds before a node whose greeting failed is greeted again."""
+"""Seconds before a node is greeted again whose greeting failed, or was not answered."""
+LONGEST_RECORD = 1_000_000
+"""Characters of what a silo says of its sizes, and of the hashes of its splits."""
+
+
+class Asked(NamedTuple):
+    """A greeting that is under way."""
+
+    node: int
+    question: str
+    until: float
 
 
 @dataclass
@@ -47,7 +57,7 @@ class Members:
     sketches: dict[SiloId, Sketch] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._pending: dict[str, tuple[int, str]] = {}
+        self._pending: dict[str, Asked] = {}
         self._until: dict[int, float] = {}
         self._changed = False
 
@@ -111,37 +121,42 @@ class Members:
         self.nodes.clear()
 
     def _greet(self, wire: Wire) -> None:
-        asked = {node for node, _ in self._pending.values()}
-        now, known = time.monotonic(), set(self.nodes.values())
-        for node in sorted(wire.online()):
+        now, online = time.monotonic(), wire.online()
+        # A process that was killed while it answered never will.
+        self._pending = {message: asked for message, asked in self._pending.items() if now < asked.until}
+        if self.terms_.agreement is None:
+            # Who comes back may have mended its data.
+            self.nodes = {silo: node for silo, node in self.nodes.items() if node in online}
+        asked, known = {each.node for each in self._pending.values()}, set(self.nodes.values())
+        for node in sorted(online):
             if node not in known and node not in asked and now >= self._until.get(node, 0.0):
                 self._ask(wire, node, "introduce")
 
     def _ask(self, wire: Wire, node: int, question: str, names: tuple[SiloId, ...] = ()) -> None:
         terms = dataclasses.replace(self.terms_, names=(*self.cards, *names))
-        sent = wire.push({node: pack({}, question=question, terms=terms.to_text())}, "query")
-        self._pending |= dict.fromkeys(sent, (node, question))
+        sent = wire.push({node: pack({}, question=question, terms=terms.to_text())}, "query", AGAIN)
+        self._pending |= dict.fromkeys(sent, Asked(node, question, time.monotonic() + AGAIN))
 
     def _read(self, wire: Wire) -> None:
         answers, errors = wire.pull(list(self._pending))
         for message, error in errors.items():
-            node, question = self._pending.pop(message)
+            node, question, _ = self._pending.pop(message)
             self._refuse(node, f"{question}: {error}")
         for message, records in answers.items():
-            node, question = self._pending.pop(message)
+            node, question, _ = self._pending.pop(message)
             try:
                 self._hear(wire, node, question, records)
-            except (CaveatError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            except Exception as error:  # whatever a hostile answer makes anything raise
                 self._refuse(node, f"{question}: {type(error).__name__}: {error}")
 
     def _refuse(self, node: int, why: str) -> None:
         self._until[node] = time.monotonic() + AGAIN
-        self.note(f"node {node} is not admitted: {why}")
+        self.note(f"node {node} is not admitted: {legible(why)}")
 
     def _hear(self, wire: Wire, node: int, question: str, records: RecordDict) -> None:
         words = words_of(records)
         silo = str(words["silo"])
-        if not silo or len(silo.encode()) > LONGEST_NAME or not silo.isprintable():
+        if not silo.strip() or len(silo.encode()) > LONGEST_NAME or not silo.isprintable():
             raise DataError(f"silo {silo[:LONGEST_NAME]!r}: expected a name")
         if self.nodes.get(silo, node) != node and self.nodes[silo] in wire.online():
             raise DataError(f"says that it is silo {silo!r}, but another node that is connected is")
@@ -154,15 +169,16 @@ class Members:
             self.nodes[silo] = node
             return
         check_fits(self.terms_.agreement, silo, sketch)
+        self.sketches[silo] = sketch
         self._ask(wire, node, "join", () if silo in self.cards else (silo,))
 
     def _join(self, silo: SiloId, node: int, words: Mapping[str, Any]) -> None:
         assert self.terms_.agreement is not None
-        value = json.loads(str(words["card"]))
-        card, record = Card.of_json(value, len(self.terms_.agreement.classes)), json.loads(str(words["record"]))
+        card = Card.of_json(_said(words["card"]), len(self.terms_.agreement.classes))
+        record = _said(words["record"])
         if card.name != silo:
             raise DataError(f"silo {silo!r} gave a card of {card.name!r}")
-        if silo in self.records and record != self.records[silo]:
+        if silo in self.cards and (card, record) != (self.cards[silo], self.records[silo]):
             raise DataError(f"silo {silo!r}: its data are not those that it joined with")
         new = silo not in self.cards
         self.cards[silo], self.records[silo], self.nodes[silo] = card, record, node
@@ -193,3 +209,14 @@ class Members:
             self.cards[name] = Card.of_json(entry["card"], len(agreement.classes))
             self.records[name] = entry["record"]
         self.sketches = {name: Sketch.of_json(value) for name, value in found["sketches"].items()}
+
+
+def _said(text: object) -> dict[str, Any]:
+    """An object in JSON that can be written again. Raises DataError, ValueError or RecursionError for anything else."""
+    if not isinstance(text, str) or len(text) > LONGEST_RECORD:
+        raise DataError(f"expected a text of {LONGEST_RECORD} characters at most")
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise DataError("expected an object")
+    json.dumps(value, allow_nan=False)
+    return value

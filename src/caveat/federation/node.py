@@ -16,7 +16,7 @@ from ..data import load
 from ..engines.flower import Order, Words, silo_app_of
 from ..engines.workplace import Workplace
 from ..experiment import Experiment, planned
-from .member import Member
+from .member import Member, check
 from .silofile import read_silo_file
 from .terms import Terms
 
@@ -47,6 +47,7 @@ class Node:
             with discreet():
                 return _member(context).perform(Terms.of_text(text), order, payload)
         silo, place = _partition(context, Terms.of_text(text))
+        check(order, place, silo)
         place.states.forget(silo, order.counted)
         return place.perform(order.t, order.work, payload, silo)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core import RunError, SiloId
-from ..engines.flower import Wire, pack, words_of
+from ..engines.flower import Wire, legible, pack, words_of
 from ..roster import Roster
 from .terms import Terms
 
@@ -37,7 +37,7 @@ class Partitions:
         strangers = wire.online() - set(self.nodes.values())
         answers, errors = wire.ask({node: pack({}, terms=self.terms) for node in sorted(strangers)}, "query", until)
         for why in errors.values():
-            raise RunError(f"a node of the simulation {why}")
+            raise RunError(f"a node of the simulation {legible(why)}")
         for node, records in answers.items():
             self.nodes[str(words_of(records)["silo"])] = node
 

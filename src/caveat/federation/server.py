@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import os
 import secrets
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,11 @@ from flwr.serverapp import Grid, ServerApp
 
 from .. import config as configuration
 from ..config import Config
-from ..core import ConfigurationError
+from ..core import ConfigurationError, RunError
 from ..data import load
 from ..engines.flower import Flower, Wire
 from ..engines.flower import Members as Greeter
+from ..engines.inspection import VARIANCES
 from ..experiment import Experiment, check_empty, load_config, planned
 from ..plan import Engine, Plan, carry_out
 from ..progress import Plain, Progress
@@ -27,10 +31,12 @@ from ..report import write_report
 from ..roster import Roster
 from ..store import replace, write_json
 from ..wrappers.evaluation import Evaluated
+from ..wrappers.private import VARIANCE
 from .members import Members
 from .partitions import Partitions
 from .rerun import STARTED
-from .terms import Terms
+from .terms import Terms, lasting
+from .trial import read_alone
 
 PATIENCE = 600.0
 """Seconds, where the configuration says nothing."""
@@ -82,7 +88,10 @@ class Simulated(Experiment):
 def engine_of(plan: Plan, config: Config, wire: Wire, members: Greeter) -> Flower:
     bounds = {key: getattr(config.federation, key) for key in ("quorum", "deadline", "patience")}
     given = {key: value for key, value in bounds.items() if value is not None}
-    return Flower(Evaluated(plan.complete), wire, members, **given)
+    # Noise may make a variance negative, which the server then does not take over.
+    variances = VARIANCES if config.privacy.clip is None else VARIANCES - {VARIANCE}
+    read = partial(read_alone, plan)
+    return Flower(Evaluated(plan.complete), wire, members, variances=variances, read=read, **given)
 
 
 def server_app(config_file: Path) -> ServerApp:
@@ -107,26 +116,39 @@ def server_app(config_file: Path) -> ServerApp:
 def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: Start | None = None) -> Path:
     """Carry out a federation in a new folder, or what is left of the one that is there; return the folder.
 
-    Raises ConfigurationError if the folder holds a run of another configuration, RunError if there are too few silos.
+    Raises ConfigurationError if the folder holds a run of another configuration, RunError if there are too few silos
+    or another process has the folder.
     """
     if config.engine.name != "flower":
         raise ConfigurationError(f"engine.name = {config.engine.name!r}, expected 'flower'")
-    begun = (folder / "config.toml").exists()
-    if begun and load_config(folder) != config:
-        raise ConfigurationError(f"{folder} began with another configuration than the one given now")
-    if not begun:
-        check_empty(folder)
-    run = _federate if config.data.source == "silos" else _simulate
-    run(config, Wire(grid), folder, progress, begun, start)
-    write_report(folder)
+    with _held(folder):
+        begun = (folder / "config.toml").exists()
+        if begun and lasting(load_config(folder)) != lasting(config):
+            raise ConfigurationError(f"{folder} began with another configuration than the one given now")
+        if not begun:
+            check_empty(folder)
+        run = _federate if config.data.source == "silos" else _simulate
+        run(config, Wire(grid), folder, progress, begun, start)
+        write_report(folder)
     return folder
 
 
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold a folder that need not be there yet, by a file beside it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"{folder} is being run by another process") from None
+        yield
+
+
 def _federate(config: Config, wire: Wire, folder: Path, progress: Progress, begun: bool, start: Start | None) -> None:
-    rounds, wanted = config, config.federation.begin_with or config.federation.quorum or 1
-    for name in (config.method.name, *config.beside):
-        part = folder if name == config.method.name else folder / "beside" / name
-        terms = Terms(secrets.token_hex(8), config, name, str(part), ())
+    wanted = config.federation.begin_with or config.federation.quorum or 1
+    for name, part, rounds in _unfinished(config, folder):
+        terms = Terms(secrets.token_hex(8), config, name, "", ())
         members = Members(folder / "federation.json", terms, progress.note)
         if members.path.exists():
             members.restore()
@@ -136,15 +158,12 @@ def _federate(config: Config, wire: Wire, folder: Path, progress: Progress, begu
         carry_out(
             Federated(**planned(rounds, name), folder=part, wire=wire, members=members, config=config), progress, name
         )
-        rounds = _same_rounds(config, folder)
 
 
 def _simulate(config: Config, wire: Wire, folder: Path, progress: Progress, begun: bool, start: Start | None) -> None:
     silos = load(config.data, config.seed)
     silos.check(config.training.batch_size)
-    rounds = config
-    for name in (config.method.name, *config.beside):
-        part = folder if name == config.method.name else folder / "beside" / name
+    for name, part, rounds in _unfinished(config, folder):
         terms = Terms("simulation", config, name, str(part), tuple(silo.name for silo in silos))
         members = Partitions(Roster.of(silos.by_name, silos.names, silos.shape, silos.classes), terms)
         plan = Simulated(
@@ -153,16 +172,23 @@ def _simulate(config: Config, wire: Wire, folder: Path, progress: Progress, begu
         members.gather(wire, config.federation.patience or PATIENCE)
         _begin(config, folder, part, begun, start)
         carry_out(plan, progress, name)
-        rounds = _same_rounds(config, folder)
+
+
+def _unfinished(config: Config, folder: Path) -> Iterator[tuple[str, Path, Config]]:
+    """The methods of a run that are not done yet, with their folders and the configuration for their rounds."""
+    for name in (config.method.name, *config.beside):
+        part = folder if name == config.method.name else folder / "beside" / name
+        if not (part / "summary.json").exists():
+            yield name, part, config if part == folder else _same_rounds(config, folder)
 
 
 def _begin(config: Config, folder: Path, part: Path, begun: bool, start: Start | None) -> None:
     part.mkdir(parents=True, exist_ok=True)
-    if begun:
-        return
-    if start is not None and start.project:
+    # First of all: without it a folder with anything in it is no run.
+    if not begun:
+        replace(folder / "config.toml", configuration.dump(config).encode())
+    if start is not None and start.project and not (folder / STARTED).exists():
         write_json(folder / STARTED, {"schema": 1, "project": start.project, "set": list(start.sets)})
-    replace(folder / "config.toml", configuration.dump(config).encode())
 
 
 def _same_rounds(config: Config, folder: Path) -> Config:

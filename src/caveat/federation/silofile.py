@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Mapping
@@ -35,14 +36,23 @@ class SiloFile:
 
     def secret(self) -> int:
         """A number that nobody else knows, drawn when it is first asked for."""
-        path = self.state / "secret"
-        self.state.mkdir(parents=True, exist_ok=True)
-        try:
-            with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+        path = self.private() / "secret"
+        if not path.exists():
+            part = path.with_name(f".secret.{os.getpid()}.part")
+            with os.fdopen(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
                 file.write(secrets.token_hex(16))
-        except FileExistsError:
-            pass
+            # Whole or not at all, and never over one that another process has just drawn.
+            with contextlib.suppress(FileExistsError):
+                os.link(part, path)
+            part.unlink()
         return int(path.read_text(), 16)
+
+    def private(self, *names: str) -> Path:
+        """A folder in `state`, made if it is not there; if `state` is made too, nobody else may look into it."""
+        self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = self.state.joinpath(*names)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
 
 def read_silo_file(path: Path) -> SiloFile:

@@ -4,7 +4,7 @@ come to a new process."""
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import config as configuration
@@ -23,7 +23,7 @@ class Terms:
     method: str
     """The configured one, or one beside it."""
     folder: str
-    """The folder of the method's run at the server; silos on the same machine keep their states there."""
+    """The folder of the method's run, where silos of a simulation keep their states; else empty."""
     names: tuple[SiloId, ...]
     """Every silo so far, in the order of the run."""
     agreement: Agreement | None = None
@@ -48,3 +48,11 @@ class Terms:
             raise DataError(f"these are no terms of a federation: {type(error).__name__}: {error}") from None
         agreed = None if agreement is None else Agreement.of_json(agreement)
         return cls(**found, config=config, names=names, agreement=agreed)
+
+
+def lasting(config: Config) -> Config:
+    """What of a configuration holds for a whole run: all but how long the server waits, and for how many replies."""
+    federation = config.federation
+    # Where nothing else says how many silos are expected, the quorum does, and with it each one's share of the noise.
+    quorum = None if federation.begin_with else federation.quorum
+    return replace(config, federation=replace(federation, quorum=quorum, deadline=None, patience=None))

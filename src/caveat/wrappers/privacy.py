@@ -52,8 +52,9 @@ class Privacy:
     def outcome(self, messages: Iterable[Mapping[str, Any]], silos: int, covers: tuple[str, ...]) -> dict[str, Any]:
         """The entry of a run's summary: for which silo which epsilon, by what the ledger's messages say was sent.
 
-        "epsilon" is towards whoever sees sums only, "epsilon_server" towards a server that sees each update; the
-        largest of all silos'. null is infinite: some round had no noise. Not covered: what else left the silos.
+        "epsilon" is towards whoever sees sums only, the largest of all silos'. "epsilon_server" is towards a server
+        that sees each update, also those that came too late to count: of a silo that worked in every round of training.
+        null is infinite: some round had no noise. Not covered: what else left the silos.
         """
         trained, other = list[Mapping[str, Any]](), set[str]()
         for message in messages:
@@ -69,9 +70,7 @@ class Privacy:
         return {
             "clip": self.clip, "noise": noise, "delta": delta,
             "epsilon": _largest(epsilon(noise, each, silos, delta) for each in _distinct(rounds.values())),
-            "epsilon_server": _largest(
-                epsilon_against_server(noise, count, silos, delta) for count in {len(each) for each in rounds.values()}
-            ),
+            "epsilon_server": _largest([epsilon_against_server(noise, len(replies), silos, delta)]),
             "covers": list(covers), "not_covered": sorted(other),
         }  # fmt: skip
 

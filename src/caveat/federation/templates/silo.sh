@@ -2,6 +2,7 @@
 # silo.sh SILO.toml KEY SERVER:PORT   On the silo's machine: work for the federation until stopped.
 # Needs certificates/ca.crt from the server, and the server has to know KEY.pub.
 set -euo pipefail
+umask 077
 (($# == 3)) || { echo "usage: silo.sh SILO.toml KEY SERVER:PORT" >&2; exit 2; }
 silo=$(realpath "$1") key=$(realpath "$2") server=$3
 cd "$(dirname "$0")"
