@@ -23,7 +23,6 @@ def main() -> None:
         overhead, gain = compare(job, pairs)
         print(f"{name}, 9 silos x 2,000, batch 64: one worker over the bare loop {overhead:.3f}", end="")
         print(f"; two workers {gain:.2f} x as fast as one", flush=True)
-    print("nine silos alike on two workers: 9 / 5 = 1.8 x at the very most, one worker having five of them")
 
 
 if __name__ == "__main__":

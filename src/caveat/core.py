@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from .means import weighted_sum
 from .prediction import Decision, Prediction
 
 Tensors = dict[str, Tensor]
@@ -119,31 +120,13 @@ class Replies:
         groups = [update.payload[group] for update in self.updates.values()]
         shares = [weight / sum(weights) for weight in weights]
         return {
-            name: _weighted([tensors[name] for tensors in groups], shares) if t.is_floating_point() else t.clone()
+            name: weighted_sum([tensors[name] for tensors in groups], shares) if t.is_floating_point() else t.clone()
             for name, t in groups[0].items()
         }
 
     def stack(self, group: str, name: str) -> Tensor:
         """One tensor of every update, along a new first axis."""
         return torch.stack([update.payload[group][name] for update in self.updates.values()])
-
-
-BLOCK = 1 << 16
-"""Numbers that are summed at a time: a sum that stays in a processor's cache is read and written once."""
-
-
-def _weighted(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    """The sum of tensors times their shares, in this order, in float64."""
-    mean = torch.empty_like(tensors[0], memory_format=torch.contiguous_format)
-    flat, parts = mean.view(-1), [tensor.reshape(-1) for tensor in tensors]
-    total, term = torch.empty(2, min(BLOCK, len(flat)), dtype=torch.float64)
-    for start in range(0, len(flat), BLOCK):
-        block = slice(start, start + BLOCK)
-        here, next_term = total[: len(flat[block])].zero_(), term[: len(flat[block])]
-        for part, share in zip(parts, shares, strict=True):
-            here.add_(next_term.copy_(part[block]), alpha=share)
-        flat[block] = here
-    return mean
 
 
 Work = Callable[[Payload, State, Site], tuple[Update, State]]
