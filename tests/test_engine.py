@@ -21,6 +21,7 @@ from caveat.engines.slab import Slab
 from caveat.engines.workplace import SiloError, address
 from caveat.local import Training
 from caveat.loop import Done
+from caveat.means import all_finite
 from caveat.methods import FedAvg, FedBN, Local
 from caveat.wrappers.evaluation import Evaluated
 
@@ -96,6 +97,14 @@ def test_number_of_threads_is_given_back(tmp_path: Path) -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_finite_is_told_from_what_is_not_whatever_it_adds_up_to(bad: float) -> None:
+    assert all_finite(torch.full((4,), 3e38))  # of which the sum is not
+    assert all_finite(torch.zeros(0))
+    assert not all_finite(torch.tensor([1.0, bad, 2.0]))
+    assert not all_finite(torch.tensor([float("inf"), float("-inf")]))
 
 
 def test_slab_takes_larger_and_smaller_payloads_and_has_no_name() -> None:

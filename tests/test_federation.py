@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("flwr", reason="needs Flower: pip install caveat[flower]")
-
 from federations import assert_same
 from flower_grid import InProcessGrid
 from flwr.app import Message
@@ -137,9 +134,8 @@ def test_a_silo_may_join_later(tmp_path: Path) -> None:
     config = load(str(federation.folder / "config.toml"), ["federation.begin_with=2"])
     run = federation.serve(config)
     trained = [m for m in ledger.read(run / "ledger.jsonl").messages if "split" not in m]
-    assert [m["round"] for m in trained if m["silo"] == "valley"] == [3, 4] or [
-        m["round"] for m in trained if m["silo"] == "valley"
-    ] == [2, 3, 4]
+    # It comes while the first round is at work, and the second one knows of it.
+    assert [m["round"] for m in trained if m["silo"] == "valley"] == [2, 3, 4]
     assert "silo valley has joined: 52 training examples" in federation.notes
     assert list(json.loads((run / "splits.json").read_text())) == NAMES
 

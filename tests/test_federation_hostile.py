@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("flwr", reason="needs Flower: pip install caveat[flower]")
-
 from federations import assert_same
 from flwr.app import Message
 from google.protobuf.message import DecodeError
@@ -74,18 +71,24 @@ def test_a_greeting_that_makes_no_sense_stops_nobody(tmp_path: Path) -> None:
     assert any(note.startswith("node 1 is not admitted: introduce: DataError") for note in federation.notes)
 
 
-def test_a_changed_table_is_refused_when_the_run_continues(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", quorum=3, patience=0.5)
+def interrupted(folder: Path) -> Federation:
+    """A federation that has lost a silo in its second round, and waits to be continued."""
+    federation = Federation(folder, "fedavg", quorum=3, patience=0.5)
     federation.grid.tamper[federation.node["hill"]] = losing(1)
-    with pytest.raises(RunError):
+    with pytest.raises(RunError, match="fewer than the quorum"):
         federation.serve()
     federation.grid.tamper.clear()
+    return federation
+
+
+def test_a_changed_table_is_refused_when_the_run_continues(tmp_path: Path) -> None:
+    federation = interrupted(tmp_path)
     home = federation.homes["hill"]
     table = (home / "hill.csv").read_text().splitlines()
     (home / "hill.csv").write_text("\n".join([table[0], *table[2:]]) + "\n")
     for path in home.glob("state/*/data-*"):
         path.unlink()
-    with pytest.raises(RunError, match=r"3 silos are needed|fewer than the quorum"):
+    with pytest.raises(RunError, match="3 silos are needed"):
         federation.serve()
     assert any("hill" in note and "not those that it joined with" in note for note in federation.notes)
 
@@ -210,13 +213,9 @@ def test_a_card_or_record_that_makes_no_sense_admits_nobody(changes: dict[str, A
 
 
 def test_another_card_is_refused_when_the_run_continues(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", quorum=3, patience=0.5)
-    federation.grid.tamper[federation.node["hill"]] = losing(1)
-    with pytest.raises(RunError):
-        federation.serve()
-    federation.grid.tamper.clear()
+    federation = interrupted(tmp_path)
     federation.grid.apps[federation.node["hill"]] = silo_app_of(Telling(domain="elsewhere"))
-    with pytest.raises(RunError, match=r"3 silos are needed|fewer than the quorum"):
+    with pytest.raises(RunError, match="3 silos are needed"):
         federation.serve()
     assert any("not those that it joined with" in note for note in federation.notes)
 

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("flwr", reason="needs Flower: pip install caveat[flower]")
-
 from federations import assert_same
 from flwr.app import Message, RecordDict
 from hospitals import Federation

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
-pytest.importorskip("flwr", reason="needs Flower: pip install caveat[flower]")
-
 from federations import ADAM, FAST, METHODS, WRAPPED, Federation, assert_same, assert_same_states
 from flower_grid import Silos
 from flwr.app import Message

@@ -94,7 +94,6 @@ def test_the_apps_are_where_flower_looks_for_them(project: Path) -> None:
 
 
 def test_flower_hands_out_the_app_and_its_configuration_and_nothing_else(project: Path, commands: Commands) -> None:
-    pytest.importorskip("flwr", reason="needs Flower: pip install caveat[flower]")
     deep = "runs/" + "/".join("abcdefghijk") + "/deep.json"
     for private in ("table.csv", "cleveland.toml", "keys/key.toml", "state/x.json", "certificates/notes.md", deep):
         (project / private).parent.mkdir(parents=True, exist_ok=True)

@@ -7,11 +7,10 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from .core import RunError, SiloId, State
 from .ledger import Ledger, read
 from .loop import Done
+from .means import all_finite
 from .metrics import across, figures
 from .progress import Progress
 from .store import ServerStore, append, replace, to_bytes, write_json
@@ -74,10 +73,11 @@ class Keeper:
     def _check_numbers(self, number: int, phase: str, server: State) -> None:
         """Raises RunError for a state that no run can continue from, so that the checkpoint before it stays."""
         # An infinity may stand for what is not known yet, but none can be sent.
-        for state, bad in ((server, torch.isnan), (self.plan.complete.broadcast(server), lambda t: ~t.isfinite())):
+        sent = self.plan.complete.broadcast(server)
+        for state in (server, sent):
             for group, tensors in state.items():
                 for name, tensor in tensors.items():
-                    if bool(bad(tensor).any()):
+                    if not all_finite(tensor) and (state is sent or bool(tensor.isnan().any())):
                         raise RunError(
                             f"round {number}, {phase}: the server's {group}/{name} is not finite after it; what was "
                             "saved before is kept"

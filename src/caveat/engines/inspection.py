@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core import Payload, SiloId, Update
+from ..means import all_finite
 
 LARGEST = 1e6
 """How many times as large as the median silo's (or as what was sent, or as 1) a tensor's largest entry may be."""
@@ -64,7 +65,7 @@ def by_itself(update: Update, sent: Payload, most: int, variances: frozenset[str
                 )
             if tensor.dtype not in DTYPES:
                 return f"{group}/{name} is of type {tensor.dtype}"
-            if not bool(tensor.isfinite().all()):
+            if not all_finite(tensor):
                 return f"{group}/{name} is not finite"
             if variances.intersection(name.split(".")) and bool((tensor < 0).any()):
                 return f"{group}/{name} has a negative entry, and is a mean of squares"
