@@ -1,28 +1,37 @@
-"""What the embedded engine costs beside a bare loop, and what two workers gain: rounds in turns.
+"""What the embedded engine costs beside bare loops, in one process and in two, and what two workers gain.
 
-python benchmarks/engine.py
+python benchmarks/engine.py [JOB ...]      jobs: lenet5, residual; both by default. Rounds are in turns.
 """
 
 from __future__ import annotations
 
-from jobs import ENCODER, LENET, Job, fedavg, one_thread, ratio, rounds, side_by_side
+import sys
 
-JOBS = {"LeNet-5": (LENET, 9), "residual encoder, width 16": (ENCODER, 5)}
+from jobs import ENCODER, LENET, Job, bare_processes, fedavg, one_thread, ratio, rounds, side_by_side
+
+JOBS = {"lenet5": ("LeNet-5", LENET, 9), "residual": ("residual encoder, width 16", ENCODER, 5)}
 
 
-def compare(job: Job, pairs: int) -> tuple[float, float]:
-    """One worker over the bare loop, and one worker over two."""
+def compare(job: Job, pairs: int) -> tuple[float, float, float]:
+    """One worker over the bare loop, one worker over two, and two workers over two processes with bare loops."""
     silos = job.data()
-    with one_thread(), rounds(job, fedavg(job), silos, 1) as one, rounds(job, fedavg(job), silos, 2) as two:
-        bare, single, double = side_by_side(job.bare(silos), one, two, pairs=pairs, warm=1)
-    return ratio(single, bare), ratio(single, double)
+    with (
+        one_thread(),
+        rounds(job, fedavg(job), silos, 1) as one,
+        rounds(job, fedavg(job), silos, 2) as two,
+        # Last, so that they keep freed memory as workers do.
+        bare_processes(job, silos, 2) as limit,
+    ):
+        bare, single, double, least = side_by_side(job.bare(silos), one, two, limit, pairs=pairs, warm=1)
+    return ratio(single, bare), ratio(single, double), ratio(double, least)
 
 
 def main() -> None:
-    for name, (job, pairs) in JOBS.items():
-        overhead, gain = compare(job, pairs)
-        print(f"{name}, 9 silos x 2,000, batch 64: one worker over the bare loop {overhead:.3f}", end="")
-        print(f"; two workers {gain:.2f} x as fast as one", flush=True)
+    for name in sys.argv[1:] or JOBS:
+        about, job, pairs = JOBS[name]
+        overhead, gain, limit = compare(job, pairs)
+        print(f"{about}, 9 silos x 2,000, batch 64: one worker over the bare loop {overhead:.3f}", end="")
+        print(f"; two workers {gain:.2f} x as fast as one, {limit:.3f} over two bare processes", flush=True)
 
 
 if __name__ == "__main__":

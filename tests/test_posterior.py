@@ -79,7 +79,7 @@ def test_density_integrates_to_one() -> None:
 @pytest.mark.parametrize(("radius", "stretch"), [(50.0, -200.0), (-200.0, 50.0), (-200.0, -200.0), (60.0, 60.0)])
 def test_extreme_layers_and_an_embedding_on_a_centre_stay_finite(radius: float, stretch: float) -> None:
     """beta close to -alpha: 1 + beta / (alpha + r) cancels in float32, to NaN where it is formed."""
-    stack = RadialFlows(2, 16, 3)
+    stack = RadialFlows(2, 16, 9)
     with torch.no_grad():
         stack.radius.fill_(radius)
         stack.stretch.fill_(stretch)
@@ -93,10 +93,10 @@ def test_extreme_layers_and_an_embedding_on_a_centre_stay_finite(radius: float, 
 
 @pytest.mark.parametrize(("scale", "offset"), [(0.3, 0.0), (3.0, 0.0), (1.0, 1e3)])
 def test_each_embedding_under_its_own_flow_and_under_all(scale: float, offset: float) -> None:
-    """By distances alone, in blocks, and by embeddings; also on a centre and far from the origin."""
-    stack, which = flows(scale=scale), torch.arange(BLOCK // 16 + 1) % 3
+    """By distances, in blocks of layers and inputs, and by embeddings; also on a centre and far from the origin."""
+    stack, which = flows(layers=14, scale=scale), torch.arange(BLOCK // 32 + 1) % 3
     stack.centre.data += offset
-    z = torch.cat([offset + torch.randn(BLOCK // 16, 4, dtype=torch.float64), stack.centre[1, :1].detach()])
+    z = torch.cat([offset + torch.randn(BLOCK // 32, 4, dtype=torch.float64), stack.centre[1, :1].detach()])
     everyone = stack.log_prob(z)[torch.arange(len(z)), which]
     for density in (stack.log_prob_of(z, which), *stack.log_prob_twice(z, z, which)):
         torch.testing.assert_close(density, everyone, rtol=1e-9, atol=1e-6)

@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from .core import ConfigurationError, Site, Tensors
+from .optimizers import SGD, Adam, Optimizer
 from .settings import STRICT
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -28,18 +29,19 @@ class Moments:
         self.tensors = tensors
         """By "exp_avg.PARAMETER" and so on; empty before the first step."""
 
-    def give(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> None:
-        for name, parameter in parameters.items():
+    def give(self, optimizer: Adam) -> None:
+        for name, parameter in optimizer.parameters.items():
             if f"step.{name}" in self.tensors:
-                optimizer.state[parameter] = {
+                optimizer.state[name] = {
                     part: torch.empty_like(parameter).copy_(tensor) if tensor.ndim else tensor.clone()
                     for part, tensor in ((part, self.tensors[f"{part}.{name}"]) for part in self.NAMES)
                 }
 
-    def take(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> None:
+    def take(self, optimizer: Adam) -> None:
         self.tensors = {
-            f"{part}.{name}": state[part].detach().clone(memory_format=torch.contiguous_format)
-            for name, state in ((name, optimizer.state[p]) for name, p in parameters.items() if p in optimizer.state)
+            f"{part}.{name}": optimizer.state[name][part].clone(memory_format=torch.contiguous_format)
+            for name in optimizer.parameters
+            if name in optimizer.state
             for part in self.NAMES
         }
 
@@ -93,9 +95,9 @@ class Training:
         Raises ConfigurationError if encoders are to compute in bfloat16 and the workspace has none.
         """
         parameters = {name: p for name, p in site.module.named_parameters() if name not in frozen}
-        optimizer = self._optimizer(list(parameters.values()), self.rate(site))
-        if moments is not None:
-            moments.give(optimizer, parameters)
+        optimizer = self._optimizer(parameters, self.rate(site))
+        if moments is not None and isinstance(optimizer, Adam):
+            moments.give(optimizer)
         site.module.train()
         steps = 0
         with in_bfloat16(site.module) if self.precision == "bfloat16" else nullcontext():
@@ -108,8 +110,8 @@ class Training:
                             p.grad = correct(name, p.grad)
                 optimizer.step()
                 steps += 1
-        if moments is not None:
-            moments.take(optimizer, parameters)
+        if moments is not None and isinstance(optimizer, Adam):
+            moments.take(optimizer)
         return steps
 
     def rate(self, site: Site) -> float:
@@ -130,10 +132,10 @@ class Training:
             batches[-2:] = [torch.cat(batches[-2:])]
         return batches
 
-    def _optimizer(self, parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    def _optimizer(self, parameters: Mapping[str, nn.Parameter], lr: float) -> Optimizer:
         if self.optimizer == "sgd":
-            return torch.optim.SGD(parameters, lr, self.momentum, weight_decay=self.weight_decay, fused=True)
-        return torch.optim.Adam(parameters, lr, weight_decay=self.weight_decay, fused=True)
+            return SGD(parameters, lr, self.weight_decay, self.momentum)
+        return Adam(parameters, lr, self.weight_decay)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from .uncertainty import dirichlet
+from .uncertainty.dirichlet import Dirichlet
 from .uncertainty.measures import entropy, expected_entropy, mutual_information
 
 __all__ = ["Decision", "Prediction", "entropy"]
@@ -66,14 +66,15 @@ class Prediction:
         Adds the scores `dirichlet_entropy`, the differential entropy of the distribution in nats, which may be
         negative, and `vacuity`, K over the sum of the parameters. Aleatoric and epistemic add up to the total.
         """
+        found = Dirichlet(log_alpha)
         uncertainty = {
-            "total": dirichlet.entropy(log_alpha),
-            "aleatoric": dirichlet.expected_entropy(log_alpha),
-            "epistemic": dirichlet.mutual_information(log_alpha),
-            "dirichlet_entropy": dirichlet.dirichlet_entropy(log_alpha),
-            "vacuity": dirichlet.vacuity(log_alpha),
+            "total": found.entropy,
+            "aleatoric": found.expected_entropy,
+            "epistemic": found.mutual_information,
+            "dirichlet_entropy": found.dirichlet_entropy,
+            "vacuity": found.vacuity,
         }
-        return cls(dirichlet.mean(log_alpha), uncertainty, _spread(decision, len(log_alpha)), log_evidence)
+        return cls(found.mean, uncertainty, _spread(decision, len(log_alpha)), log_evidence)
 
     def __len__(self) -> int:
         return len(self.probs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from ..core import ConfigurationError, Payload, Replies, RunError, SiloId, Update, Work
+from ..processes import outlive_nobody
 from .slab import Slab
 from .workplace import SiloError, Workplace, address
 
@@ -103,7 +103,7 @@ class _Worker:
             self.process = os.fork()
         if self.process == 0:
             with contextlib.suppress(BaseException):
-                _outlive_nobody(parent)
+                outlive_nobody(parent)
                 for end in (self.pipe, *(other.pipe for other in others)):
                     end.close()
                 _serve(workplace, down, self.up, theirs)
@@ -140,16 +140,6 @@ class _Worker:
             os.waitpid(self.process, 0)
         self.pipe.close()
         self.up.close()
-
-
-def _outlive_nobody(parent: int) -> None:
-    """Leave Ctrl-C to the parent, and end when it ends, however it does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _serve(workplace: Workplace, down: Slab, up: Slab, pipe: Connection) -> None:

@@ -59,8 +59,9 @@ class Slab:
                 layout[group].append([name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), self.end])
                 self.end += math.ceil(tensor.nbytes / ALIGNED) * ALIGNED
         if os.fstat(self.descriptor).st_size < self.end:
-            # Much more than is needed, which costs nothing until it is used: a new mapping costs a look at each page.
-            os.ftruncate(self.descriptor, 4 * self.end)
+            # Much more than is needed, which costs nothing until it is used: every page has to be found anew
+            # in a new mapping.
+            os.ftruncate(self.descriptor, 64 * self.end)
         for group, there in self.read(layout).items():
             for name, tensor in there.items():
                 tensor.copy_(payload[group][name])

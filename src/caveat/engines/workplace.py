@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +17,11 @@ from ..core import Method, Payload, RunError, Silo, SiloId, Site, State, Update,
 from ..local import load, snapshot
 from ..means import all_finite
 from ..store import SiloStore
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Of mallopt(3)."""
+KEPT = 1 << 30
+"""Bytes that a process keeps at the end of its heap, and above which a tensor is still mapped by itself."""
 
 
 class SiloError(RunError):
@@ -46,6 +53,20 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def keep_freed_memory() -> None:
+    """Have the C library hand freed memory to the next tensor rather than to the system; for the whole process.
+
+    The system clears every page that it hands out: a step of training that gives its memory back and asks for it
+    again takes a fifth longer, a copy of 44 MB twice as long. Does nothing where the C library is not glibc.
+    """
+    libc = ctypes.CDLL(None)
+    if sys.platform == "linux" and hasattr(libc, "mallopt"):
+        # Both, since giving one turns off the adaptation of the other. An older glibc takes no more than 32 MB.
+        if not libc.mallopt(M_MMAP_THRESHOLD, KEPT):
+            libc.mallopt(M_MMAP_THRESHOLD, 1 << 25)
+        libc.mallopt(M_TRIM_THRESHOLD, KEPT)
+
+
 def workspace(module: nn.Module) -> nn.Module:
     """A module in the memory layout in which convolutions are fastest on a CPU."""
     return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
@@ -68,6 +89,7 @@ class Workplace:
     """What a silo's noise is drawn from; by default a function of the seed, which protects nobody."""
 
     def __post_init__(self) -> None:
+        keep_freed_memory()
         self.initial = snapshot(self.module)
         # A silo's initial state, once it is known that silos of this method begin with none.
         self.nothing: State | None = None

@@ -20,8 +20,11 @@ from torch.autograd.function import once_differentiable
 
 NEAREST = 1e-3
 """The smallest alpha and alpha + beta: without a bound the gradient at a centre has none either."""
-BLOCK = 2**18
+BLOCK = 2**19
 """Distances that are held at a time, so that they stay in a core's cache."""
+TOGETHER = 6
+"""Layers after which the distances from later centres are brought up to date, by a product of matrices; few enough that
+a product of their ratios stays within float64, whatever their float32 parameters are."""
 
 
 class RadialFlows(nn.Module):
@@ -46,13 +49,13 @@ class RadialFlows(nn.Module):
         """(N, D) embeddings to (N, K) log-densities in nats, computed in float64 and without gradients."""
         points = F.pad(self.centre.double(), (0, 0, 0, 1))  # the last one is the origin
         between = torch.cdist(points, points).square_()
-        alpha, s = (_positive(p.double())[..., None] for p in (self.radius, self.stretch))
+        alpha, s = (_positive(p.double()).T[..., None] for p in (self.radius, self.stretch))
         flows, count, features = points.shape
+        points = points.transpose(0, 1).flatten(0, 1)
 
         def block(part: Tensor) -> Tensor:
-            squares = torch.cdist(points.flatten(0, 1), part).square_().view(flows, count, -1)
-            distances = _move(squares, between, alpha, s)
-            return _log_det(distances, alpha, s, features).sum(1) + _log_normal(squares[:, -1], features)
+            squares = _squares(points, part).view(count, flows, -1)
+            return _move(squares, between, alpha, s, features) + _log_normal(squares[-1], features)
 
         parts = torch.split(z.double(), max(BLOCK // (flows * count), 1))
         return torch.cat([block(part) for part in parts], 1).T.to(z.dtype)
@@ -93,32 +96,57 @@ def _log_normal(square: Tensor, features: int) -> Tensor:
     return -0.5 * (square + features * math.log(2 * math.pi))
 
 
-def _log_det(r: Tensor, alpha: Tensor, s: Tensor, features: int) -> Tensor:
-    """The logarithm of a layer's Jacobian at a distance r from its centre, see `_Layers`; takes the place of r.
-
-    In place, since fresh memory costs more than the arithmetic.
-    """
-    reach = alpha + r
-    narrow = torch.add(reach, alpha).mul_(r).add_(alpha * s).div_(reach).div_(reach).log_()
-    return r.add_(s).div_(reach).log_().mul_(features - 1).add_(narrow)
+def _squares(points: Tensor, z: Tensor) -> Tensor:
+    """(P, D) points and (N, D) embeddings to (P, N) squared distances, some below 0 by rounding."""
+    squares = torch.addmm(z.square().sum(-1), points, z.T, alpha=-2)
+    return squares.add_(points.square().sum(-1, keepdim=True))
 
 
-def _move(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor) -> Tensor:
+def _move(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features: int) -> Tensor:
     """Take N embeddings through K stacks of L layers, by nothing but their squared distances from points.
 
-    `squares` (K, L + 1, N) are those from the centres and from one more point, and are changed in place; `between`
-    (K, L + 1, L + 1) are those of the points from each other; alpha and s are (K, L, 1). Returns (K, L, N) distances
-    from each layer's centre in front of the layer. Differences of squares have half the digits close to a centre,
-    in float64 as many as float32 has.
+    `squares` (L + 1, K, N) are those from the centres and from one more point, and are changed in place; `between`
+    (K, L + 1, L + 1) are those of the points from each other; alpha and s are (L, K, 1). Returns the (K, N) logarithms
+    of the Jacobians, see `_Layers`. Differences of squares have half the digits close to a centre, in float64 as many
+    as float32 has.
     """
-    distances = torch.empty_like(squares[:, :-1])
-    for layer in range(distances.shape[1]):
-        own, others, r = squares[:, layer], squares[:, layer + 1 :], distances[:, layer]
+    log_det = torch.zeros_like(squares[0])
+    for start in range(0, len(alpha), TOGETHER):
+        stop = min(start + TOGETHER, len(alpha))
+        now, later = slice(start, stop), slice(stop, None)
+        own, a, b = squares[now], alpha[now], s[now]
+        r = _distances(own, between[:, now, now], a, b)
+        reach = a + r
+        # What a layer leaves of the distance from its centre, and of the distance between neighbours on a line to it.
+        along = (b + r).div_(reach)
+        across = torch.addcmul(r, a, along).div_(reach)
+        kept = torch.ones_like(log_det)
+        shares = (a - b) / reach
+        for layer in reversed(range(len(r))):
+            shares[layer].mul_(kept)
+            kept.mul_(along[layer])
+        log_det += kept.log().mul_(features - 1).add_(across.prod(0).log_())
+        # After these layers an embedding is `kept` of what it was and `shares` of the centres, weights that sum to 1.
+        lost = along.mul_(own).mul_(shares).sum(0)
+        squares[later].mul_(kept).sub_(lost)
+        squares[later].transpose(0, 1).baddbmm_(between[:, later, now], shares.transpose(0, 1))
+    return log_det
+
+
+def _distances(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor) -> Tensor:
+    """The (B, K, N) distances from each of B layers' centres in front of the layer, as `_move` has them.
+
+    `squares` (B, K, N) become those in front of the layers, too.
+    """
+    distances = torch.empty_like(squares)
+    for layer, (own, r) in enumerate(zip(squares, distances, strict=True)):
         torch.sqrt(own.clamp_(min=0), out=r)
-        # How far towards the centre, -beta / (alpha + r): 0 nowhere, 1 to the centre itself.
-        pull = (alpha - s)[:, layer] / (alpha[:, layer] + r)
-        others.lerp_(between[:, layer, layer + 1 :, None], pull[:, None])
-        others.sub_((pull * (1 - pull) * own)[:, None])
+        if layer + 1 < len(squares):
+            # How far towards the centre, -beta / (alpha + r): 0 nowhere, 1 to the centre itself.
+            pull = (alpha - s)[layer] / (alpha[layer] + r)
+            others = squares[layer + 1 :]
+            others.lerp_(between[:, layer, layer + 1 :].T[..., None], pull)
+            others.sub_(torch.addcmul(pull, pull, pull, value=-1).mul_(own))
     return distances
 
 

@@ -11,6 +11,7 @@ what cancels is never computed, and no parameter is too large. Gradients flow th
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -23,9 +24,57 @@ SMALLEST = -690.0
 """log alpha below which 1 / alpha would overflow, so that it grows no further."""
 
 
+class Dirichlet:
+    """Dirichlet distributions whose measures, the functions below, share what is costly."""
+
+    def __init__(self, log_alpha: Tensor) -> None:
+        self.classes = log_alpha.shape[-1]
+        self.log_mean, self.log_alpha0 = _normalise(log_alpha)
+        # The special functions are wanted of each parameter and of alpha0, which is the last.
+        self.log_x = torch.cat([log_alpha.double(), self.log_alpha0[..., None]], -1)
+
+    @cached_property
+    def mean(self) -> Tensor:
+        return self.log_mean.exp()
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        return -(self.mean * self.log_mean).sum(-1)
+
+    @cached_property
+    def mutual_information(self) -> Tensor:
+        return ((self.mean * self.excess[..., :-1]).sum(-1) - self.excess[..., -1]).clamp_min(0)
+
+    @cached_property
+    def expected_entropy(self) -> Tensor:
+        # Each form is exact where the other one cancels: below alpha0 = 1 nearly all of the total is epistemic.
+        remainder = self.entropy - self.mutual_information
+        direct = (self.mean * (self.digamma[..., -1:] - self.digamma[..., :-1])).sum(-1)
+        return torch.minimum(torch.where(self.log_alpha0 < 0, direct, remainder), self.entropy).clamp_min(0)
+
+    @cached_property
+    def dirichlet_entropy(self) -> Tensor:
+        term = _term(self.log_x, self.digamma)
+        digamma0 = self.log_alpha0 + self.excess[..., -1] - _reciprocal(self.log_alpha0)
+        return term[..., :-1].sum(-1) - term[..., -1] - (self.classes - 1) * digamma0
+
+    @property
+    def vacuity(self) -> Tensor:
+        return (math.log(self.classes) - self.log_alpha0).exp()
+
+    @cached_property
+    def digamma(self) -> Tensor:
+        """psi(x + 1) for x up to 20, and that of 20 for what is larger: (..., K + 1)."""
+        return torch.digamma(self.log_x.clamp_max(LARGE).exp() + 1)
+
+    @cached_property
+    def excess(self) -> Tensor:
+        return _excess(self.log_x, self.digamma)
+
+
 def mean(log_alpha: Tensor) -> Tensor:
     """Expected class probabilities: (..., K) to (..., K)."""
-    return log_alpha.double().softmax(-1)
+    return Dirichlet(log_alpha).mean
 
 
 def log_total(log_alpha: Tensor) -> Tensor:
@@ -35,8 +84,7 @@ def log_total(log_alpha: Tensor) -> Tensor:
 
 def entropy(log_alpha: Tensor) -> Tensor:
     """Shannon entropy of the mean, the total uncertainty; exact also for a mean that is all but certain."""
-    log_mean, _ = _normalise(log_alpha)
-    return -(log_mean.exp() * log_mean).sum(-1)
+    return Dirichlet(log_alpha).entropy
 
 
 def mutual_information(log_alpha: Tensor) -> Tensor:
@@ -46,19 +94,12 @@ def mutual_information(log_alpha: Tensor) -> Tensor:
     With g(x) = psi(x + 1) - ln x it is sum_k p_k g(alpha_k) - g(alpha0), in which the two entropies that it is
     the difference of no longer occur.
     """
-    log_mean, log_alpha0 = _normalise(log_alpha)
-    return ((log_mean.exp() * _excess(log_alpha.double())).sum(-1) - _excess(log_alpha0)).clamp_min(0)
+    return Dirichlet(log_alpha).mutual_information
 
 
 def expected_entropy(log_alpha: Tensor) -> Tensor:
     """Expected Shannon entropy of the class probabilities, the aleatoric uncertainty; never above `entropy`."""
-    log_mean, log_alpha0 = _normalise(log_alpha)
-    total = -(log_mean.exp() * log_mean).sum(-1)
-    # Each form is exact where the other one cancels: below alpha0 = 1 nearly all of the total is epistemic.
-    remainder = total - mutual_information(log_alpha)
-    alpha, alpha0 = (part.clamp_max(LARGE).exp() for part in (log_alpha.double(), log_alpha0))
-    direct = (log_mean.exp() * (torch.digamma(alpha0 + 1)[..., None] - torch.digamma(alpha + 1))).sum(-1)
-    return torch.minimum(torch.where(log_alpha0 < 0, direct, remainder), total).clamp_min(0)
+    return Dirichlet(log_alpha).expected_entropy
 
 
 def dirichlet_entropy(log_alpha: Tensor) -> Tensor:
@@ -67,9 +108,7 @@ def dirichlet_entropy(log_alpha: Tensor) -> Tensor:
     May be negative. With t(x) = lgamma(x) - (x - 1) psi(x) + x, of which the leading terms at infinity cancel by
     themselves, it is sum_k t(alpha_k) - t(alpha0) - (K - 1) psi(alpha0).
     """
-    _, log_alpha0 = _normalise(log_alpha)
-    others = log_alpha.shape[-1] - 1
-    return _term(log_alpha.double()).sum(-1) - _term(log_alpha0) - others * _digamma(log_alpha0)
+    return Dirichlet(log_alpha).dirichlet_entropy
 
 
 def kl_to_uniform(log_alpha: Tensor) -> Tensor:
@@ -85,7 +124,7 @@ def vacuity(log_alpha: Tensor) -> Tensor:
 
     It ranks inputs as `log_total` does, but rounds to 0 where that still tells them apart.
     """
-    return (math.log(log_alpha.shape[-1]) - log_total(log_alpha)).exp()
+    return Dirichlet(log_alpha).vacuity
 
 
 def epkl(log_alpha: Tensor) -> Tensor:
@@ -125,19 +164,18 @@ def _reciprocal(log_x: Tensor) -> Tensor:
     return (-log_x.clamp_min(SMALLEST)).exp()
 
 
-def _digamma(log_x: Tensor) -> Tensor:
-    """psi(x)."""
-    return log_x + _excess(log_x) - _reciprocal(log_x)
+def _excess(log_x: Tensor, digamma: Tensor) -> Tensor:
+    """g(x) = psi(x + 1) - ln x, which falls from infinity at 0 like -ln x and to 0 at infinity like 1 / (2 x).
 
-
-def _excess(log_x: Tensor) -> Tensor:
-    """g(x) = psi(x + 1) - ln x, which falls from infinity at 0 like -ln x and to 0 at infinity like 1 / (2 x)."""
+    `digamma` is that of x + 1, needed up to x = 20.
+    """
     small, r, is_large = _branches(log_x)
-    series = r * (1 / 2 - r * (1 / 12 - r**2 * (1 / 120 - r**2 * (1 / 252 - r**2 / 240))))
-    return torch.where(is_large, series, torch.digamma(small.exp() + 1) - small)
+    square = r * r
+    series = r * (1 / 2 - r * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square / 240))))
+    return torch.where(is_large, series, digamma - small)
 
 
-def _term(log_x: Tensor) -> Tensor:
+def _term(log_x: Tensor, digamma: Tensor) -> Tensor:
     """t(x) = lgamma(x) - (x - 1) psi(x) + x.
 
     For small x by lgamma and psi of x + 1, which have no pole at 0. For large x by the Bernoulli numbers B_n:
@@ -145,8 +183,9 @@ def _term(log_x: Tensor) -> Tensor:
     """
     small, r, is_large = _branches(log_x)
     x = small.exp()
-    exact = torch.lgamma(x + 1) - small - (x - 1) * torch.digamma(x + 1) + 1 - _reciprocal(small) + x
-    odd = r * (-1 / 3 - r**2 * (1 / 90 - r**2 * (1 / 210 - r**2 / 210)))
-    even = -(r**2) * (1 / 12 - r**2 * (1 / 120 - r**2 * (1 / 252 - r**2 / 240)))
+    exact = torch.lgamma(x + 1) - small - (x - 1) * digamma + 1 - _reciprocal(small) + x
+    square = r * r
+    odd = r * (-1 / 3 - square * (1 / 90 - square * (1 / 210 - square / 210)))
+    even = -square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square / 240)))
     series = (math.log(2 * math.pi) + 1 + log_x.clamp_min(LARGE)) / 2 + odd + even
     return torch.where(is_large, series, exact)

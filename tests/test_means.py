@@ -1,0 +1,72 @@
+"""What is done to every large tensor of a round: sums in float64, whatever the blocks."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+import torch
+
+from caveat import means
+from caveat.engines.workplace import keep_freed_memory
+from caveat.means import weighted_sum
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (7, 5), (4, 2, 3)])
+@pytest.mark.parametrize("block", [1, 4, 35, 1000])
+def test_weighted_sum_rounds_the_exact_sum_once(
+    shape: tuple[int, ...], block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(means, "BLOCK", block)
+    # Large numbers that cancel: in float32 nothing would be left of the small ones.
+    tensors = [scale * torch.rand(shape) for scale in (1e6, 1.0, 1e-3)]
+    tensors.append(-tensors[0])
+    shares = [0.25, 0.5, 0.125, 0.25]
+    entries = zip(*(tensor.flatten().tolist() for tensor in tensors), strict=True)
+    exact = [math.fsum(share * number for share, number in zip(shares, numbers, strict=True)) for numbers in entries]
+    found = weighted_sum(tensors, shares)
+    assert found.dtype == torch.float32
+    assert found.shape == shape
+    torch.testing.assert_close(found.flatten(), torch.tensor(exact), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_blocks_do_not_change_a_bit(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = [torch.randn(70, 30).to(dtype) for _ in range(9)]
+    shares = torch.rand(9).tolist()
+    whole = weighted_sum(tensors, shares)
+    monkeypatch.setattr(means, "BLOCK", 64)
+    assert torch.equal(weighted_sum(tensors, shares), whole)
+    # The order is the cohort's: starting from zero, one after the other.
+    monkeypatch.setattr(means, "BLOCK", 1)
+    assert torch.equal(weighted_sum([t[:2, :2] for t in tensors], shares), whole[:2, :2])
+
+
+def test_weighted_sum_does_not_mind_how_tensors_lie_in_memory() -> None:
+    tensors = [torch.randn(2, 3, 4, 5) for _ in range(3)]
+    last = [tensor.contiguous(memory_format=torch.channels_last) for tensor in tensors]
+    found = weighted_sum(last, [0.2, 0.3, 0.5])
+    assert torch.equal(found, weighted_sum(tensors, [0.2, 0.3, 0.5]))
+    assert found.is_contiguous()
+
+
+@pytest.mark.parametrize("shares", [[1.0], [0.2, 0.3, 0.5]])
+def test_as_many_shares_as_tensors(shares: list[float]) -> None:
+    with pytest.raises(ValueError, match="zip"):
+        weighted_sum([torch.ones(2), torch.ones(2)], shares)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's, and pages are counted as Linux does")
+def test_memory_that_was_freed_is_not_asked_for_again() -> None:
+    import resource
+
+    def faults() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(10):
+            torch.empty(11_000_000).fill_(1.0)  # more than glibc would keep by itself
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    keep_freed_memory()
+    faults()
+    assert faults() < 10  # one per tensor at the very least, if they were mapped anew
