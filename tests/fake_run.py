@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-SILOS, PER_DOMAIN, ROUNDS, EXTENSION = 9, 3, 25, 20
+SILOS, ROUNDS, EXTENSION = 9, 25, 20
 DOMAINS = ("rotate(0)", "rotate(-50)", "rotate(120)")
 CONFIG = """\
 seed = 0
@@ -26,19 +26,21 @@ name = "{method}"
 """
 
 
-def fake_run(folder: Path, beside: bool = True, method: str = "uefl", shift: float = 0.0) -> Path:
-    """A finished run of 9 silos in 3 domains; the last domain's silos get 32 codewords of their own at round 20."""
+def fake_run(folder: Path, beside: bool = True, method: str = "uefl", shift: float = 0.0, silos: int = SILOS) -> Path:
+    """A finished run of silos in 3 domains; the last domain's silos get 32 codewords of their own at round 20."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     codebook = method == "uefl"
     (folder / "config.toml").write_text(CONFIG.format(method=method))
-    rows = [row(silo, at, random, codebook, shift) for at in range(1, ROUNDS + 1) for silo in range(SILOS)]
-    rows += [{**row(silo, ROUNDS, random, codebook, shift), "split": "test"} for silo in range(SILOS)]
+    hard = [silo * len(DOMAINS) // silos for silo in range(silos)]
+    rows = [row(i, hard[i], at, random, codebook, shift) for at in range(1, ROUNDS + 1) for i in range(silos)]
+    rows += [{**row(i, hard[i], ROUNDS, random, codebook, shift), "split": "test"} for i in range(silos)]
     write_rows(folder, rows)
-    write_json(folder / "summary.json", summary(method, random, codebook, shift))
-    write_json(folder / "gallery.json", gallery(random))
+    write_json(folder / "summary.json", summary(method, hard, random, codebook, shift))
+    write_json(folder / "gallery.json", gallery(hard, random))
+    write_json(folder / "features.json", features(hard, random, codebook))
     if beside:
-        fake_run(folder / "beside" / "fedavg", beside=False, method="fedavg", shift=0.07)
+        fake_run(folder / "beside" / "fedavg", beside=False, method="fedavg", shift=0.07, silos=silos)
     return folder
 
 
@@ -145,15 +147,14 @@ def promised(guaranteed: bool) -> dict[str, Any]:
 def interrupted_run(folder: Path) -> Path:
     """A run that was killed while it wrote the line after its 14th round."""
     fake_run(folder, beside=False)
-    (folder / "summary.json").unlink()
-    (folder / "gallery.json").unlink()
+    for name in ("summary", "gallery", "features"):
+        (folder / f"{name}.json").unlink()
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     (folder / "rounds.jsonl").write_text("\n".join(lines[: 14 * SILOS]) + "\n" + lines[14 * SILOS][:40])
     return folder
 
 
-def row(silo: int, at: int, random: np.random.Generator, codebook: bool, shift: float) -> dict[str, Any]:
-    hard = silo // PER_DOMAIN
+def row(silo: int, hard: int, at: int, random: np.random.Generator, codebook: bool, shift: float) -> dict[str, Any]:
     gain = 0.05 if codebook and hard == 2 and at >= EXTENSION else 0.0
     accuracy = 0.97 - 0.05 * hard - shift + gain - 0.7 * math.exp(-at / 5) + 0.012 * float(random.normal())
     entropy = 0.08 + 0.12 * hard + shift - 2 * gain + 1.6 * math.exp(-at / 6) + 0.015 * abs(float(random.normal()))
@@ -166,8 +167,8 @@ def row(silo: int, at: int, random: np.random.Generator, codebook: bool, shift: 
     return content
 
 
-def summary(method: str, random: np.random.Generator, codebook: bool, shift: float) -> dict[str, Any]:
-    silos = [silo_summary(silo, random, codebook, shift) for silo in range(SILOS)]
+def summary(method: str, hard: list[int], random: np.random.Generator, codebook: bool, shift: float) -> dict[str, Any]:
+    silos = [silo_summary(silo, hard[silo], random, codebook, shift) for silo in range(len(hard))]
     accuracies = {silo["name"]: silo["test"]["accuracy"] for silo in silos}
     worst = min(accuracies, key=lambda name: accuracies[name])
     content = {
@@ -198,8 +199,8 @@ def summary(method: str, random: np.random.Generator, codebook: bool, shift: flo
     return content
 
 
-def silo_summary(silo: int, random: np.random.Generator, codebook: bool, shift: float) -> dict[str, Any]:
-    hard, count = silo // PER_DOMAIN, 200
+def silo_summary(silo: int, hard: int, random: np.random.Generator, codebook: bool, shift: float) -> dict[str, Any]:
+    count = 200
     accuracy = 0.968 - 0.017 * hard - 0.004 * (silo % 3) - shift
     own = 32 if codebook and hard == 2 else 0
     content: dict[str, Any] = {
@@ -222,6 +223,7 @@ def silo_summary(silo: int, random: np.random.Generator, codebook: bool, shift: 
             "auroc_error": 0.91 - 0.02 * hard,
             "augrc": 0.0112,
         },
+        "entropy_error": 0.01,
         "reliability": bins(random, count, 0.03 * hard),
     }
     if codebook:
@@ -246,16 +248,15 @@ def bins(random: np.random.Generator, count: int, over: float) -> dict[str, Any]
     }
 
 
-def gallery(random: np.random.Generator) -> dict[str, Any]:
-    def items(probability: float, right: float) -> list[dict[str, Any]]:
+def gallery(hard: list[int], random: np.random.Generator) -> dict[str, Any]:
+    """Of 20 silos at most, as a run has it."""
+
+    def items(probability: float, right: float, decision: str) -> list[dict[str, Any]]:
         labels = random.integers(0, 10, 5).tolist()
         predicted = [label if random.random() < right else (label + 3) % 10 for label in labels]
-        uncertain = {
-            "total": 1 - probability,
-            "aleatoric": 0.8 * (1 - probability),
-            "epistemic": 0.2 * (1 - probability),
-        }
-        common = {"probability": probability, **uncertain, "decision": "global"}
+        doubt = 1 - probability
+        uncertain = {"total": doubt, "aleatoric": 0.8 * doubt, "epistemic": 0.2 * doubt}
+        common = {"probability": probability, **uncertain, "decision": decision}
         return [
             {"image": picture(random), "label": a, "predicted": b, **common}
             for a, b in zip(labels, predicted, strict=True)
@@ -264,13 +265,24 @@ def gallery(random: np.random.Generator) -> dict[str, Any]:
     silos = [
         {
             "name": f"silo-{i}",
-            "domain": DOMAINS[i // PER_DOMAIN],
-            "certain": items(0.9987, 1),
-            "uncertain": items(0.41, 0.5),
+            "domain": DOMAINS[hard[i]],
+            "certain": items(0.9987, 1, "global"),
+            "uncertain": items(0.41, 0.5, "abstain"),
         }
-        for i in range(SILOS)
+        for i in range(min(len(hard), 20))
     ]
     return {"classes": list("0123456789"), "silos": silos}
+
+
+def features(hard: list[int], random: np.random.Generator, codebook: bool) -> dict[str, Any]:
+    """Domains side by side; after discretisation inputs share few places."""
+    shown = range(min(len(hard), 20))
+    silos = [{"name": f"silo-{i}", "domain": DOMAINS[hard[i]], "labels": [0] * 60} for i in shown]
+    for i, silo in enumerate(silos):
+        before = random.normal((3.0 * hard[i], 0.0), size=(60, 2))
+        silo["points"] = {"encoder": before.round(3).tolist()}
+        silo["points"] |= {"discretised": before.round().tolist()} if codebook else {}
+    return {"schema": 1, "stages": ["encoder", "discretised"][: 1 + codebook], "explained": [0.5, 0.25], "silos": silos}
 
 
 def picture(random: np.random.Generator) -> str:

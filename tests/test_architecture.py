@@ -14,6 +14,7 @@ SOURCE = Path(caveat.__file__).parent
 ABOVE = {
     "config", "cli", "api", "experiment", "summary", "listing", "progress", "report", "wrappers", "loop", "engines",
     "metrics", "methods", "tally", "auditing", "plan", "keeper", "federation", "console", "cli_flower",
+    "cli_compare", "comparing", "reproducing",
 }  # fmt: skip
 """Everything that is not a foundation."""
 FORBIDDEN = {
@@ -31,6 +32,8 @@ FORBIDDEN = {
     "loop": ABOVE - {"loop"} | {"nn", "local", "data", "store"},
     "engines": ABOVE - {"engines", "loop"} | {"nn", "data"},
     "auditing": {"api", "cli", "summary", "listing", "methods", "metrics", "tally", "engines"},
+    "comparing": {"api", "cli", "summary", "auditing", "reproducing", "engines", "plan", "federation"},
+    "reproducing": {"api", "cli", "cli_compare", "summary", "auditing", "engines", "plan", "experiment", "methods"},
     "roster": ABOVE | {"nn", "local", "data", "store"},
     "ledger": ABOVE | {"nn", "local", "data"},
     "plan": {"api", "cli", "cli_flower", "console", "experiment", "federation", "auditing", "report", "data"},
@@ -72,7 +75,20 @@ def test_the_reader_of_imports_sees_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["core", "loop", "local", "engines", "store", "metrics", "summary", "report", "experiment", "auditing"]
+    "part",
+    [
+        "core",
+        "loop",
+        "local",
+        "engines",
+        "store",
+        "metrics",
+        "summary",
+        "report",
+        "experiment",
+        "auditing",
+        "comparing",
+    ],
 )
 def test_only_the_table_of_methods_names_one(part: str) -> None:
     for file in files(part):

@@ -28,8 +28,13 @@ COMMANDS = {
     "list": set(),
     "config": {"--set"},
     "data": {"--target", "--silo"},
+    "compare": {
+        "--methods", "--variant", "--seeds", "--set", "--sweep", "--tune", "--rounds-of", "--out", "--workers",
+        "--quiet",
+    },
+    "reproduce": {"--list", "--scale", "--seeds", "--out", "--workers", "--quiet"},
     "flower": set(),
-}
+}  # fmt: skip
 FLOWER = {"init": {"--set"}, "ledger": set()}
 
 
@@ -43,7 +48,7 @@ def test_the_commands_are_those_of_the_interface() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_options_are_those_of_the_interface(command: str) -> None:
-    options = set(re.findall(r"^  (--\w+)", caveat(command, "--help").stdout, re.MULTILINE))
+    options = set(re.findall(r"^  (--[\w-]+)", caveat(command, "--help").stdout, re.MULTILINE))
     assert options == COMMANDS[command] | {"--help"}
 
 

@@ -21,8 +21,11 @@ from caveat.report.folder import natural
 from caveat.report.records import Codewords, Reliability, Row
 from caveat.report.svg import ticks
 
-SECTIONS = ["silos", "decisions", "rounds", "codebook", "reliability", "milestones", "samples", "cost", "again"]
-VOID = {"meta", "img", "br"}
+SECTIONS = [
+    "overview", "silos", "decisions", "rounds", "features", "codebook", "reliability", "milestones", "samples", "cost",
+    "again",
+]  # fmt: skip
+VOID = {"meta", "img", "br", "input"}
 
 
 class Page(HTMLParser):
@@ -77,7 +80,7 @@ def test_every_section_of_a_full_run_is_there_in_order(full_page: str) -> None:
 
 
 def test_a_section_without_data_is_absent_rather_than_empty(minimal_page: str) -> None:
-    assert sections(minimal_page) == ["silos", "rounds", "samples", "again"]
+    assert sections(minimal_page) == ["overview", "silos", "rounds", "samples", "again"]
     words = re.sub(r"<(style|script)>.*?</\1>", "", minimal_page, flags=re.DOTALL)
     for absent in ("None", "nan", "NLL", "ECE", "codeword", "perplexity", "mean entropy", "domain<", "0.000"):
         assert absent not in words
@@ -86,7 +89,7 @@ def test_a_section_without_data_is_absent_rather_than_empty(minimal_page: str) -
 def test_the_page_asks_the_network_for_nothing(full_page: str) -> None:
     assert not re.search(r"https?://|url\(|@import", full_page)
     page = Page(full_page)
-    assert not [a for _, a in page.elements if "href" in a or "srcset" in a]
+    assert not [a for _, a in page.elements if "srcset" in a or not (a.get("href") or "#").startswith("#")]
     assert all((a["src"] or "").startswith("data:image/png;base64,") for a in page.all("img"))
     assert all("src" not in a for a in page.all("script"))
     assert len(full_page.encode()) < 8_000_000
@@ -97,7 +100,7 @@ def test_every_figure_has_a_name_and_a_caption(full_page: str) -> None:
     drawings = [a for a in page.all("svg") if a.get("aria-hidden") != "true"]
     assert len(drawings) > SILOS
     assert all(a["role"] == "img" and a["aria-label"] for a in drawings)
-    assert len(page.all("figure")) == len(page.all("figcaption")) == 5
+    assert len(page.all("figure")) == len(page.all("figcaption")) == 14
     assert all(a["alt"] for a in page.all("img"))
 
 
@@ -155,9 +158,9 @@ def test_what_users_name_is_text_and_never_markup(tmp_path: Path) -> None:
 
 
 def test_the_configuration_is_on_the_page_to_the_letter(full: Path, full_page: str) -> None:
-    shown = full_page.split("<pre>")[1].split("</pre>")[0]
+    shown = full_page.split('<pre class="config"')[1].split(">", 1)[1].split("</pre>")[0]
     assert shown.replace("&#34;", '"') == (full / "config.toml").read_text()
-    assert "<code>caveat run config.toml</code>" in full_page
+    assert "<code>caveat run config.toml --out NEW</code>" in full_page
 
 
 def test_an_interrupted_run_reports_what_is_there_and_says_so(tmp_path: Path) -> None:
@@ -169,7 +172,7 @@ def test_an_interrupted_run_reports_what_is_there_and_says_so(tmp_path: Path) ->
     assert "stopped after round 14 of 25" in text
     assert "caveat resume half" in text
     assert "Complete" not in text
-    assert sections(text) == ["silos", "rounds", "again"]
+    assert sections(text) == ["overview", "silos", "rounds", "again"]
 
 
 def test_validation_figures_are_never_put_beside_test_figures(tmp_path: Path) -> None:

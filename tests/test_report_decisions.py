@@ -121,7 +121,7 @@ def test_a_promise_stands_beside_what_test_inputs_show(
     assert (wilson(wrong, 180)[0] > 0.1) == alarm
     text = write_report(run).read_text()
     box = text.split('<div class="promise')[1].split("</table>")[0].replace("\N{NO-BREAK SPACE}", " ")
-    assert text.index('class="promise') < text.index("<section")
+    assert text.index('class="promise') < text.index("<figure>")
     assert "Answers 90 % of inputs with at most 10 % errors among them." in box
     assert verdict in box
     assert box.startswith(" alarm") == alarm

@@ -73,7 +73,7 @@ def test_a_row_that_is_neither_is_named(tmp_path: Path) -> None:
 
 
 def test_the_page_says_who_was_left_out_when_and_why(page: str) -> None:
-    assert sections(page) == ["silos", "rounds", "samples", "left-out", "ledger", "again"]
+    assert sections(page) == ["overview", "silos", "rounds", "samples", "left-out", "ledger", "again"]
     assert rows_of(page, "left-out")[1:] == [
         ["hill", "2 to 3", "train", "no reply in time"],
         ["hill", "4", "measure test", "sums/nll is not finite"],
@@ -81,7 +81,7 @@ def test_the_page_says_who_was_left_out_when_and_why(page: str) -> None:
 
 
 def test_the_page_and_the_terminal_say_whom_the_figures_are_without(federated: Path, page: str) -> None:
-    head = page.split("</header>")[0]
+    head = page.split('<section id="silos">')[0]
     assert "<strong>Without hill</strong>" in head
     assert "<dd>2 <small>of 3</small></dd>" in head
     assert "every silo that was there is tested" in head
@@ -239,7 +239,7 @@ def test_a_folder_without_a_ledger_is_refused_and_those_with_one_are_named(tmp_p
 def test_a_page_of_a_run_without_these_files_has_no_such_sections(tmp_path: Path) -> None:
     run = minimal_run(tmp_path / "run")
     write_json(run / "federation.json", {"schema": 1, "sketches": {}, "silos": {}})
-    assert sections(write_report(run).read_text()) == ["silos", "rounds", "samples", "again"]
+    assert sections(write_report(run).read_text()) == ["overview", "silos", "rounds", "samples", "again"]
     assert read_run(run).sent is None
 
 

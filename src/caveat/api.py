@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import Evaluation, check_personal
-from .core import ConfigurationError, Method
+from .core import ConfigurationError, Method, SiloId
 from .data import Silos
 from .experiment import Experiment, Run, check_same, open_run
 from .local import Training
@@ -34,6 +34,7 @@ def run(
     training: Training | None = None,
     participation: float = 1.0,
     min_silos: int = 1,
+    newcomers: Sequence[SiloId] = (),
     uncertainty: Uncertainty | None = None,
     privacy: Privacy | None = None,
     every: int = 1,
@@ -49,7 +50,8 @@ def run(
     have such models. `uncertainty` says how predictions are calibrated and decided upon,
     `privacy` whether what silos send is clipped and gets noise. Every
     `every` rounds silos are evaluated on their validation split, at the end on the test split: all of them, or
-    `measured` of them, the same ones every time. `out` is a folder
+    `measured` of them, the same ones every time. `newcomers` are the names of silos that take no part and are measured
+    on their test split in the end, as if they had joined then. `out` is a folder
     for the run's files: the same call continues what was interrupted there, and `caveat report` makes a page of it;
     only the command line's runs can be loaded again. Without one, the files go with the returned run. Results do
     not depend on `workers`. Raises ConfigurationError or DataError before anything runs, RunError if a silo fails.
@@ -68,7 +70,7 @@ def run(
         folder=folder, silos=silos, method=method, model=model, seed=seed,
         participation=Participation(seed, participation, min_silos), evaluation=Evaluation(every, silos=measured),
         uncertainty=uncertainty or Uncertainty(), workers=workers, personal=tuple(personal),
-        privacy=privacy or Privacy(),
+        privacy=privacy or Privacy(), newcomers=tuple(dict.fromkeys(newcomers)),
     )  # fmt: skip
     check_personal(method, experiment.personal)
     experiment.check()

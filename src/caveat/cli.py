@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ._version import __version__
+from .cli_compare import compare, reproduce
 from .cli_flower import flower
 from .console import Config, Quiet, RunFolder, Sets, Workers, reported, show
 
@@ -111,14 +112,19 @@ def report(
     folder: RunFolder,
     out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Where to [RUN/report.html].")] = None,
 ) -> None:
-    """Write a run's report.
+    """Write the report of a run or a comparison.
 
-    One self-contained page, also of a run that is not finished.
+    One self-contained page, also of what is not finished.
     """
     with reported():
         from .report import write_report
 
-        typer.echo(write_report(folder, out))
+        if (folder / "grid.json").exists():
+            from .comparing.command import grid_of, write
+
+            typer.echo(write(grid_of(folder), folder, out))
+        else:
+            typer.echo(write_report(folder, out))
 
 
 @app.command()
@@ -217,6 +223,8 @@ def _write_csv(prediction: Any, classes: tuple[str, ...], out: str) -> None:
         raise ConfigurationError(f"--out {out}: {error.strerror}") from None
 
 
+app.command()(compare)
+app.command()(reproduce)
 app.add_typer(flower, name="flower")
 
 

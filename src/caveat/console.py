@@ -25,12 +25,15 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a 
 
 
 class Reporter:
-    """What an error message should add: the run that can be resumed, or the audit, if there is one."""
+    """What an error message should add: the run that can be resumed, or the audit or comparison, if there is one."""
 
     run: Path | None = None
     audit: Path | None = None
+    grid: Path | None = None
 
     def hint(self) -> str:
+        if self.grid is not None and (self.grid / "grid.json").exists():
+            return "; the same command continues"
         if self.audit is not None and (self.audit / "plan.json").exists():
             return "; the same command continues"
         begun = self.run is not None and (self.run / "config.toml").exists()

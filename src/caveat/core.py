@@ -231,6 +231,16 @@ class Method:
         """The entries of a silo's summary that `describe`'s numbers stand for."""
         return {}
 
+    def features(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
+        """What a silo's model makes of inputs (N, ...) on its way, for pictures: (N, T, D) tokens of the "encoder", and
+        by name what a method puts behind it. Empty for a model without an encoder.
+        """
+        answers = self.answer(down, state, site, x)  # asks the model that the silo predicts with last
+        module = site.own if self.personal and Decision.LOCAL in answers else site.module
+        encoders = (getattr(part, "encoder", None) for part in module.eval().modules()) if module else ()
+        with torch.no_grad():
+            return next(({"encoder": each(x)} for each in encoders if isinstance(each, nn.Module)), {})
+
     def milestone(self, server: State) -> dict[str, float]:
         """Named numbers that describe the server's state, e.g. the iteration a run is in; for rows and reports."""
         return {}

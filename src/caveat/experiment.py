@@ -15,19 +15,21 @@ from torch import Tensor
 from . import config as configuration
 from . import data
 from .config import Config
-from .core import Answers, ConfigurationError, Payload, RunError, SiloId, Site, State
+from .core import Answers, ConfigurationError, Payload, RunError, SiloId, Site, State, Tensors
 from .data.pools import Array
 from .engines.embedded import Embedded
 from .engines.workplace import Workplace, one_thread
+from .features import features
+from .gallery import gallery
 from .loop import Participation
+from .origin import origin
 from .plan import Plan, carry_out
 from .prediction import Prediction
 from .progress import Progress, Silent
 from .roster import Roster
 from .store import SiloStore, read, replace, write_json
-from .summary import gallery
 
-Asked = TypeVar("Asked", Prediction, Answers)
+Asked = TypeVar("Asked", Prediction, Answers, Tensors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +44,20 @@ class Experiment(Plan):
         return Roster.of(self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes)
 
     def workplace(self) -> Workplace:
-        return self.workplace_of(self.silos.by_name, self.silos.names, SiloStore(self.folder / "state" / "silos"))
+        return self.workplace_of(self.silos.by_name, self.participants, SiloStore(self.folder / "state" / "silos"))
 
     def engine(self) -> Embedded:
         return Embedded(self.workplace(), self.workers)
 
     def prepare(self) -> None:
-        write_json(self.folder / "splits.json", data.splits_record(map(self.silos.named, self.measured)))
+        silos = [*self.measured, *self.newcomers]
+        write_json(self.folder / "splits.json", data.splits_record(map(self.silos.named, silos)))
 
     def gallery(self) -> dict[str, Any]:
         return gallery(self.silos, self.measured, self.predictor)
+
+    def features(self) -> dict[str, Any] | None:
+        return features(self.silos, self.measured, lambda silo: self._asked(silo, self.method.features))
 
     def predictor(self, silo: SiloId) -> Callable[[Tensor], Prediction]:
         """A function from inputs (N, ...), normalised as the silo's own, to the silo's Prediction of them."""
@@ -112,37 +118,46 @@ class Run:
         return lambda x: predict(x if isinstance(x, Tensor) else self.silos.prepare(x, silo))
 
 
-def start(config: Config, out: Path, progress: Progress | None = None) -> Path:
-    """Run a configuration in a new folder `out`, and return it. All that can be checked is checked before anything
-    is written: raises ConfigurationError or DataError; RunError once the run has begun.
+def start(config: Config, out: Path, progress: Progress | None = None, silos: data.Silos | None = None) -> Path:
+    """Run a configuration in a new folder `out`, and return it; `silos` are those it describes, if they were loaded
+    before. All that can be checked is checked before anything is written: raises ConfigurationError or DataError;
+    RunError once the run has begun.
     """
     if config.engine.name != "embedded":
         raise ConfigurationError(
             f"engine.name = {config.engine.name!r} is for runs that Flower starts: `caveat flower init` writes the app"
         )
-    silos, methods = data.load(config.data, config.seed), [config.method.name, *config.beside]
+    silos = silos or data.load(config.data, config.seed)
+    methods = [config.method.name, *config.beside]
     silos.check(config.training.batch_size)
-    if config.federation.min_silos > len(silos):
-        raise ConfigurationError(
-            f"federation.min_silos = {config.federation.min_silos}, but data.source {config.data.source!r} gives "
-            f"{len(silos)} silos"
-        )
     for name in methods:
         experiment = _experiment(config, silos, out, name)
         experiment.check()
+    if config.federation.min_silos > (count := len(silos) - len(config.federation.newcomers)):
+        raise ConfigurationError(
+            f"federation.min_silos = {config.federation.min_silos}, but data.source {config.data.source!r} gives "
+            f"{count} silos{' beside federation.newcomers' if config.federation.newcomers else ''}"
+        )
     check_empty(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(f"cannot make the folder {out}: {error.strerror}") from error
     replace(out / "config.toml", configuration.dump(config).encode())
+    if (recipe := origin(config)) is not None:
+        write_json(out / "origin.json", recipe)
     return _with_those_beside(config, silos, out, progress or Silent())
 
 
-def proceed(folder: Path, progress: Progress | None = None, workers: int | None = None) -> Path:
-    """Continue an interrupted run; a finished one is left as it is. Same bits as without the interruption."""
+def proceed(
+    folder: Path, progress: Progress | None = None, workers: int | None = None, silos: data.Silos | None = None
+) -> Path:
+    """Continue an interrupted run, with its silos if they are loaded; a finished one is left as it is.
+
+    Same bits as without the interruption.
+    """
     config = load_config(folder)
-    silos = data.load(config.data, config.seed)
+    silos = silos or data.load(config.data, config.seed)
     check_same(folder, silos)
     return _with_those_beside(config, silos, folder, progress or Silent(), workers)
 
@@ -162,7 +177,11 @@ def open_run(folder: Path) -> Run:
 def check_same(folder: Path, silos: data.Silos) -> None:
     """Raises RunError if a run in the folder began with other data."""
     splits = folder / "splits.json"
-    if splits.exists() and json.loads(splits.read_text()) != json.loads(json.dumps(data.splits_record(silos))):
+    if not splits.exists():
+        return
+    begun = json.loads(splits.read_text())  # of the silos that are measured
+    same = [silos.named(name) for name in begun if name in silos.by_name]
+    if len(same) < len(begun) or begun != json.loads(json.dumps(data.splits_record(same))):
         raise RunError(f"{folder}: the data are not those that the run began with")
 
 
@@ -190,7 +209,7 @@ def planned(config: Config, name: str | None = None) -> dict[str, Any]:
     return {
         "method": method, "model": config.model, "seed": config.seed, "participation": participation,
         "evaluation": config.evaluation, "uncertainty": uncertainty, "personal": config.personal,
-        "privacy": config.privacy, "expected": expected,
+        "privacy": config.privacy, "expected": expected, "newcomers": federation.newcomers,
     }  # fmt: skip
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .core import RunError, SiloId, State
+from .core import Payload, RunError, SiloId, State
 from .ledger import Ledger, read
 from .loop import Done
 from .means import all_finite
 from .metrics import across, figures
 from .progress import Progress
 from .store import ServerStore, append, replace, to_bytes, write_json
-from .summary import Books, rows, summarise
+from .summary import Books, rows, silo_record, summarise
+from .tally import INSIDE, of_streams
 from .wrappers.base import find
 from .wrappers.private import Private
 
@@ -56,7 +58,7 @@ class Keeper:
         metrics: dict[str, float] = {}
         if done.step.trains and done.number % self.plan.evaluation.every == 0:
             for split in self.plan.evaluation.splits:
-                metrics = self._evaluate(done.t, done.number, phase, split, server)[0]
+                metrics = self._evaluate(done.t, done.number, phase, split, server, self.plan.measured)[0]
             self.books.measured = done.t
         self._lap("evaluate")
         milestone = self.plan.complete.milestone(server)
@@ -89,15 +91,28 @@ class Keeper:
         final: dict[str, Any] = {}
         for split in SPLITS:
             known = split in self.plan.evaluation.splits and self.books.measured == t
-            final[split] = self._evaluate(t, number, "final", split, server, write=not known)[1]
+            final[split] = self._evaluate(t, number, "final", split, server, self.plan.measured, not known)[1]
+        newcomers: dict[SiloId, Payload] = {}
+        if self.plan.newcomers:
+            newcomers = self._evaluate(t, number, "final", "test", server, self.plan.newcomers)[1]
         self._lap("evaluate")
         self._write_model(t, server)
-        if (shown := self.plan.gallery()) is not None:
-            write_json(self.plan.folder / "gallery.json", shown)
+        for name, shown in (("gallery", self.plan.gallery()), ("features", self.plan.features())):
+            if shown is not None:
+                write_json(self.plan.folder / f"{name}.json", shown)
         self._lap("engine")
-        write_json(
-            self.plan.folder / "summary.json", summarise(self.plan, self.books, final["test"], server, self._privacy())
-        )
+        summary = summarise(self.plan, self.books, final["test"], server, self._privacy())
+        write_json(self.plan.folder / "summary.json", self._with_newcomers(summary, newcomers))
+
+    def _with_newcomers(self, summary: dict[str, Any], payloads: dict[SiloId, Payload]) -> dict[str, Any]:
+        """The summary with the silos that took no part, marked, and their mean; all else is of those that did."""
+        if not payloads:
+            return summary
+        method, cards = self.plan.method, self.plan.roster.cards
+        entries = [silo_record(method, cards[name], payload) | {"newcomer": True} for name, payload in payloads.items()]
+        models = of_streams(method, payloads)[INSIDE]["models"]
+        mean = next(iter(models.values()))["mean"]
+        return summary | {"silos": [*summary["silos"], *entries], "newcomers": {"mean": mean}}
 
     def _privacy(self) -> dict[str, Any] | None:
         """What clipping and noise come to, by what was sent."""
@@ -118,16 +133,16 @@ class Keeper:
         })  # fmt: skip
 
     def _evaluate(
-        self, t: int, number: int, phase: str, split: str, server: State, write: bool = True
-    ) -> tuple[dict[str, float], dict[SiloId, Any]]:
-        evaluated, measured = self.engine.method, self.plan.measured
+        self, t: int, number: int, phase: str, split: str, server: State, silos: Sequence[SiloId], write: bool = True
+    ) -> tuple[dict[str, float], dict[SiloId, Payload]]:
+        evaluated = self.engine.method
         about = {"round": number, "phase": phase, "split": split}
-        replies = self.engine.exchange(t, getattr(evaluated, split), evaluated.broadcast(server), sorted(measured))
+        replies = self.engine.exchange(t, getattr(evaluated, split), evaluated.broadcast(server), sorted(silos))
         payloads = {silo: update.payload for silo, update in replies.updates.items()}
         self.ledger.add(replies.updates, t=t, **about)
         self._left_out(about, replies.left_out)
         if write:
-            cards = [self.plan.roster.cards[name] for name in measured if name in payloads]
+            cards = [self.plan.roster.cards[name] for name in silos if name in payloads]
             self._append([about | row for card in cards for row in rows(self.plan.method, card, payloads[card.name])])
         mean = across({silo: figures(payload["sums"]) for silo, payload in payloads.items()})["mean"]
         return {name: mean[name] for name in ("accuracy", "entropy")}, payloads

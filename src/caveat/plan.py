@@ -12,13 +12,15 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from .config import Evaluation
-from .core import Data, Method, Payload, Replies, Silo, SiloId, Site, Work, key, seeded
+from .core import ConfigurationError, Data, Method, Payload, Replies, Silo, SiloId, Site, Work, key, seeded
 from .engines.workplace import Workplace, one_thread, workspace
 from .keeper import Keeper
 from .loop import Participation, run
 from .nn.models import ModelSettings, PersonalModel, assign, build_model
+from .prediction import Decision
 from .progress import Progress
 from .roster import Roster
 from .store import ServerStore, SiloStore, locked
@@ -60,6 +62,8 @@ class Plan:
     personal: tuple[PersonalModel, ...] = ()
     expected: int | None = None
     """How many silos there are, where they come and go; by default those of the roster."""
+    newcomers: tuple[SiloId, ...] = ()
+    """Silos that take no part, and are measured in the end."""
 
     @property
     def roster(self) -> Roster:
@@ -74,7 +78,13 @@ class Plan:
     @property
     def asked(self) -> int:
         """How many silos a round asks, if all are there."""
-        return self.participation.count(self.expected or len(self.roster))
+        return self.participation.count(self.expected or len(self.roster) - len(self.newcomers))
+
+    @property
+    def participants(self) -> Sequence[SiloId]:
+        """The silos that take part, in the roster's order."""
+        names = self.roster.names
+        return [name for name in names if name not in self.newcomers] if self.newcomers else names
 
     @property
     def own_models(self) -> dict[SiloId, ModelSettings]:
@@ -83,8 +93,8 @@ class Plan:
 
     @property
     def measured(self) -> list[SiloId]:
-        """The silos that are evaluated: all, or as many as the configuration says, the same ones every time."""
-        count, names = self.evaluation.silos, self.roster.names
+        """The participants that are evaluated: all, or as many as the configuration says, the same ones every time."""
+        count, names = self.evaluation.silos, self.participants
         if count is None or count >= len(names):
             return list(names)
         chosen = torch.randperm(len(names), generator=torch.Generator().manual_seed(key(self.seed, "measured")))[:count]
@@ -120,13 +130,43 @@ class Plan:
 
     def check(self) -> None:
         """Raises ConfigurationError for what cannot be run, before anything is."""
+        if self.newcomers:
+            self._check_newcomers()
         self.privacy.check()
         self.build_personal()
         assert self.complete
         self.build()
 
+    def _check_newcomers(self) -> None:
+        names = self.roster.names
+        if unknown := sorted({*self.newcomers} - {*names}):
+            shown = f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+            raise ConfigurationError(f"federation.newcomers: no silo {unknown[0]!r}, expected some of {shown}")
+        if len(self.newcomers) == len(names):
+            raise ConfigurationError(f"federation.newcomers names all {len(names)} silos, so that none takes part")
+        if Decision.GLOBAL not in self.method.models and (kept := self._kept()):
+            raise ConfigurationError(
+                f"federation.newcomers does not fit {self.method.name!r}: {kept[0]} stays at its silo, so that one "
+                "that takes no part has only a random one; choose a method that sends silos a whole model"
+            )
+
+    def _kept(self) -> list[str]:
+        """Parameters that the server does not send, but for those of normalisation, which begin as the identity."""
+        site = self._server_site()
+        with seeded(self.seed, "init_server"):
+            sent = self.method.broadcast(self.method.init_server(site)).get("model", {})
+        parts = [(path, part) for path, part in site.module.named_modules() if not isinstance(part, _BatchNorm)]
+        names = [
+            f"{path}.{name}".lstrip(".") for path, part in parts for name, _ in part.named_parameters(recurse=False)
+        ]
+        return [name for name in names if name not in sent]
+
     def gallery(self) -> dict[str, Any] | None:
         """Inputs to show, where there are any to see."""
+        return None
+
+    def features(self) -> dict[str, Any] | None:
+        """Where such inputs lie among each other, as the models see them."""
         return None
 
     def proceed(self, progress: Progress) -> None:

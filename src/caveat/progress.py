@@ -39,19 +39,19 @@ class Silent:
 
 
 class Plain:
-    """One line per round and note: for logs and pipes."""
+    """One line per round, or whatever `unit` is counted, and note: for logs and pipes."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, unit: str = "round") -> None:
         self._stream = stream or sys.stderr
-        self._rounds = 0
+        self._rounds, self._unit = 0, unit
 
     def begin(self, title: str, rounds: int) -> None:
         self._rounds = rounds
-        self._print(f"{title}: up to {rounds} rounds")
+        self._print(f"{title}: up to {rounds} {self._unit}s")
 
     def round(self, number: int, phase: str, metrics: Mapping[str, float]) -> None:
         width = len(str(self._rounds))
-        self._print(f"round {number:>{width}}/{self._rounds}  {phase}  {describe(metrics)}".rstrip())
+        self._print(f"{self._unit} {number:>{width}}/{self._rounds}  {phase}  {describe(metrics)}".rstrip())
 
     def note(self, text: str) -> None:
         self._print(text)
@@ -103,8 +103,8 @@ def describe(metrics: Mapping[str, float]) -> str:
     return "  ".join(form.format(metrics[name]) for name, form in SHOWN.items() if name in metrics)
 
 
-def on_terminal(quiet: bool = False) -> Progress:
+def on_terminal(quiet: bool = False, unit: str = "round") -> Progress:
     """What suits standard error: a live bar on a terminal, lines otherwise, nothing if `quiet`."""
     if quiet:
         return Silent()
-    return Live() if sys.stderr.isatty() else Plain()
+    return Live() if sys.stderr.isatty() else Plain(unit=unit)

@@ -1,37 +1,25 @@
-"""A run's books, and what they come to: rows, `summary.json`, the gallery."""
+"""A run's books, and what they come to: rows, and `summary.json`."""
 
 from __future__ import annotations
 
-import base64
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
-from PIL import Image
-
 from . import metrics
 from ._version import __version__
-from .core import Data, Method, Payload, SiloId, State
-from .data import Silos
+from .core import Method, Payload, SiloId, State, Tensors
 from .loop import Done
-from .prediction import Decision, Prediction
 from .roster import Card
 from .store import size
 from .tally import INSIDE, by_model, of_streams
+from .uncertainty import grid
 
 if TYPE_CHECKING:
     from .plan import Plan
 
 MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
 """The figures of a domain."""
-SHOWN = 6
-"""Most and least certain inputs per silo in the gallery."""
-EXAMPLES = 3
-"""Inputs per stream and quadrant in the gallery."""
-GALLERIES = 20
-"""Silos with a gallery at most, so that a report of many silos stays readable."""
 
 
 @dataclass
@@ -84,7 +72,7 @@ def summarise(
     """What `summary.json` holds: figures on the test split after the last round, of the silos that gave them."""
     method, personal = plan.method, plan.own_models
     silos = [
-        _silo(method, silo, test[silo.name])
+        silo_record(method, silo, test[silo.name])
         | ({"model": personal[silo.name].name} if "local" in test[silo.name] and silo.name in personal else {})
         for silo in (plan.roster.cards[name] for name in plan.measured if name in test)
     ]
@@ -126,7 +114,7 @@ def summarise(
     }
 
 
-def _silo(method: Method, silo: Card, payload: Payload) -> dict[str, Any]:
+def silo_record(method: Method, silo: Card, payload: Payload) -> dict[str, Any]:
     sums = payload["sums"]
     streams = of_streams(method, {silo.name: payload})
     null = metrics.ece_null(sums)
@@ -136,12 +124,25 @@ def _silo(method: Method, silo: Card, payload: Payload) -> dict[str, Any]:
         **{f"n_{split}": count for split, count in silo.examples.items()},
         "class_counts": list(silo.class_counts),
         "test": {**metrics.figures(sums), **({"ece_null": null} if null else {}), **metrics.errors(sums)},
+        **({"entropy_error": error} if (error := entropy_error(sums)) is not None else {}),
         "reliability": metrics.reliability(sums),
         "decisions": metrics.decisions(sums),
         **({"models": _means(streams[INSIDE])["models"]} if len(method.models) > 1 else {}),
         **({"streams": {name: _means(found) for name, found in streams.items()}} if len(streams) > 1 else {}),
         **_of_method(method, payload),
     }
+
+
+def entropy_error(sums: Tensors) -> float | None:
+    """The standard error of the mean entropy, in nats, to the resolution of its histogram; None below two inputs."""
+    counts, edges = sums["score.total"].sum(0), grid.edges("total")
+    n = float(counts.sum())
+    if n < 2:
+        return None
+    lower, upper = edges[:-1].clamp_min(0), edges[1:]
+    middles = ((lower + upper) / 2).nan_to_num(posinf=float(edges[-2]))
+    mean = counts @ middles / n
+    return float((counts @ (middles - mean).square() / (n - 1) / n).sqrt())
 
 
 def _means(stream: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,55 +159,3 @@ def _domains(silos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for silo in silos:
         groups.setdefault(silo["domain"], {})[silo["name"]] = {k: v for k, v in silo["test"].items() if k in MEANS}
     return [{"domain": d, "silos": len(group), **metrics.across(group)["mean"]} for d, group in groups.items()]
-
-
-def gallery(
-    silos: Silos, names: Sequence[SiloId], predictor: Callable[[SiloId], Callable[[torch.Tensor], Prediction]]
-) -> dict[str, Any]:
-    """The most and the least certain test inputs of silos, and some of every stream and quadrant: whose answer it is,
-    and whether it was abstained from. A silo's own business: it never leaves a silo.
-    """
-    shown = []
-    for silo in map(silos.named, names[:GALLERIES]):
-        predict = predictor(silo.name)
-        prediction = predict(silo.test.x)
-        order = prediction.total.argsort(stable=True).tolist()
-        ends = {"certain": order[:SHOWN], "uncertain": order[::-1][:SHOWN]}
-        items = {end: [_item(silos, silo.test, prediction, i) for i in chosen] for end, chosen in ends.items()}
-        streams = {INSIDE: (silo.test, prediction)} | {n: (d, predict(d.x)) for n, d in silo.streams.items()}
-        shown.append({"name": silo.name, "domain": silo.domain, **items, "quadrants": _quadrants(silos, streams)})
-    return {"classes": list(silos.classes), "silos": shown}
-
-
-def _quadrants(silos: Silos, streams: Mapping[str, tuple[Data, Prediction]]) -> list[dict[str, Any]]:
-    """The first inputs of each quadrant of each stream; nothing where every input is answered by one model."""
-    cells: dict[tuple[str, str, int, bool], list[dict[str, Any]]] = {}
-    for stream, (data, prediction) in streams.items():
-        decided = zip(prediction.answerer.tolist(), (prediction.decision == Decision.ABSTAIN).tolist(), strict=True)
-        for i, (whose, abstained) in enumerate(decided):
-            found = cells.setdefault((stream, Decision(whose).name.lower(), whose, abstained), [])
-            if len(found) < EXAMPLES:
-                found.append(_item(silos, data, prediction, i))
-    if len({key[2:] for key in cells}) < 2:
-        return []
-    return [{"stream": stream, "model": model, "abstained": abstained, "items": items}
-            for (stream, model, _, abstained), items in sorted(cells.items())]  # fmt: skip
-
-
-def _item(silos: Silos, data: Data, prediction: Prediction, i: int) -> dict[str, Any]:
-    item = {
-        "label": int(data.y[i]),
-        "predicted": int(prediction.label[i]),
-        "probability": float(prediction.probs[i].max()),
-        **{name: float(values[i]) for name, values in prediction.uncertainty.items()},
-        "decision": Decision(int(prediction.decision[i])).name.lower(),
-    }
-    return {"image": _png(silos, data.x[i]), **item} if silos.images else item
-
-
-def _png(silos: Silos, x: torch.Tensor) -> str:
-    array = silos.to_image(x)
-    image = Image.fromarray(array.squeeze(-1) if array.shape[-1] == 1 else array)
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return base64.b64encode(buffer.getvalue()).decode()

@@ -20,6 +20,8 @@ def audit_configured(
     config: Config, out: Path, seeds: str, shares: str, workers: int | None, progress: Progress
 ) -> Audit:
     """Audit the configured method in folder `out`; methods beside it are left out, `seed` decides the splits."""
+    if config.federation.newcomers:
+        raise ConfigurationError("federation.newcomers is not for audits, in which every silo takes part")
     return audit(
         data.load(config.data, config.seed),
         config.build_method(),

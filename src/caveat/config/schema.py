@@ -63,6 +63,9 @@ class Federation:
     """Share of the silos that a round asks."""
     min_silos: Annotated[int, Field(ge=1)] = 1
     """A round asks at least this many silos."""
+    newcomers: tuple[str, ...] = ()
+    """embedded: silos that take no part. Their test splits are measured in the end, with what a silo has that joins
+    then: the federation's model, and where parts of it stay at silos, these as they begin."""
     begin_with: Annotated[int, Field(ge=1)] | None = None
     """flower: silos that have to be there before the first round (by default as many as a quorum). What classes and
     columns there are is agreed on by them."""
@@ -74,6 +77,7 @@ class Federation:
     """flower: seconds after the deadline, and before the first round, that the run waits for silos (600 by default)."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "newcomers", tuple(dict.fromkeys(self.newcomers)))
         if (self.begin_with or self.quorum or 1) < (self.quorum or 1):
             raise ConfigurationError(
                 f"federation.begin_with = {self.begin_with}, expected at least federation.quorum = {self.quorum}"
@@ -131,6 +135,11 @@ class Config:
         if self.engine.name == "flower" and self.engine.workers != 1:
             raise ConfigurationError(
                 f"engine.workers = {self.engine.workers} is ignored by engine 'flower'; it belongs to 'embedded'"
+            )
+        if self.engine.name == "flower" and self.federation.newcomers:
+            raise ConfigurationError(
+                "federation.newcomers is ignored by engine 'flower', where whoever joins takes part; it belongs to "
+                "'embedded'"
             )
         if not any(map(has_personal, others)):
             check_personal(method_class(self.method.name), self.personal)

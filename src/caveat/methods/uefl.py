@@ -194,6 +194,13 @@ class UEFL(FedAvg):
         room = self.codewords + len(codebook.private)
         return {"use": torch.bincount(index, minlength=room).double(), "own": codebook.used.double()}
 
+    def features(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
+        """Before and after they are discretised."""
+        module = self.workspace(down, state, site).eval()
+        with torch.no_grad():
+            tokens = module.encoder(x)
+            return {"encoder": tokens, "discretised": module.codebook(tokens)}
+
     def summarise(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
         use, own = sums["use"], int(sums["own"])
         return {

@@ -8,6 +8,7 @@ from .folder import Run, natural
 from .records import LeftOut
 from .sections import Cell, Column, Table, table
 from .sent import purpose
+from .tables import percent
 from .words import listed, plain, ranges
 
 _MOST_ROWS = 60
@@ -46,6 +47,11 @@ def absence(run: Run) -> Absence | None:
 
 def _case(row: LeftOut) -> tuple[str, str, str]:
     return row.silo, purpose(row.phase, row.split), plain(row.left_out, _LONGEST_REASON)
+
+
+def newcomers(run: Run) -> str:
+    """The silos that took no part and what the federation's model is worth there, in words; empty without any."""
+    return listed([f"{plain(s.name)} ({percent(s.test.accuracy)})" for s in run.newcomers], _MOST_NAMES)
 
 
 def absent(run: Run) -> str:

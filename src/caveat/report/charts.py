@@ -33,9 +33,14 @@ class Event:
 
 
 def line_chart(
-    lines: Sequence[Line], events: Sequence[Event], label: str, write: Callable[[float], str], ceiling: float | None
+    lines: Sequence[Line],
+    events: Sequence[Event],
+    label: str,
+    write: Callable[[float], str],
+    ceiling: float | None,
+    marks: Sequence[Event] = (),
 ) -> Markup:
-    """Lines over rounds; `ceiling` is the largest possible value, where there is one."""
+    """Lines over rounds; `ceiling` is the largest possible value, where there is one; `marks` stand on the axis."""
     values = [value for one in lines for _, value in one.points]
     rounds = [at for one in lines for at, _ in one.points]
     top = ceiling if ceiling is not None else max(values)
@@ -50,6 +55,7 @@ def line_chart(
         frame.axes([(t, f"{t:g}") for t in x_ticks], [(t, write(t)) for t in y_ticks]),
         text(frame.right, frame.bottom + 31, "round", "end", "tick"),
         *(_event(frame, event, i % 3, depth) for i, event in enumerate(events)),
+        *(_mark(frame, mark) for mark in marks if frame.x_range[0] <= mark.round <= frame.x_range[1]),
         *(_line(frame, one) for one in lines),
         class_="chart",
     )
@@ -61,6 +67,12 @@ def _event(frame: Frame, event: Event, level: int, depth: int) -> Markup:
     left_half = x < frame.left + frame.width / 2
     label = text(x + (4 if left_half else -4), y, event.label, "start" if left_half else "end", "note")
     return line((x, y - 9), (x, frame.bottom), "event") + label
+
+
+def _mark(frame: Frame, mark: Event) -> Markup:
+    x, y = frame.x(mark.round), frame.bottom
+    corners = element("polygon", points=f"{x:.1f},{y - 1:.1f} {x + 5:.1f},{y + 7:.1f} {x - 5:.1f},{y + 7:.1f}")
+    return element("g", element("title", mark.label), corners, class_="compared")
 
 
 def _line(frame: Frame, one: Line) -> Markup:

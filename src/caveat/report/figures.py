@@ -16,7 +16,7 @@ from .guarantee import kept
 from .records import Codewords, Reliability, Row, SiloRecord
 from .tables import decimal, percent
 
-_LONGEST_LABEL = 34  # characters that half a chart is wide
+_LONGEST_LABEL = 24  # characters: two labels side by side should not cover each other
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _told(grown: dict[int, dict[str, int]]) -> list[str]:
 
 def _event(at: int, silos: Sequence[str]) -> Event:
     names = ", ".join(silos)
-    return Event(at, names if len(names) <= _LONGEST_LABEL else f"{len(silos)} silos")
+    return Event(at, names if len(names) <= _LONGEST_LABEL else f"{len(silos)} silos extended")
 
 
 def _curve(
@@ -109,8 +109,20 @@ def _curve(
     whose = " with its own model" if {row.model for row in run.curve_rows} == {"local"} else ""
     caption = f"Each line is one silo's {metric}{whose} on its validation samples, drawn by domain; {better}"
     caption += ", and a vertical rule marks where silos received codewords of their own." if events else "."
+    compared = comparisons(run)
+    caption += " Triangles on the axis mark rounds after which the server compared the silos." if compared else ""
     label = f"{title} per round for {len(points)} silos; final values are in the table above"
-    return [Figure(title, line_chart(lines, events, label, tick, ceiling), caption)]
+    return [Figure(title, line_chart(lines, events, label, tick, ceiling, compared), caption)]
+
+
+def comparisons(run: Run) -> list[Event]:
+    """Where the server compared silos with a threshold, and what it then knew."""
+    milestones = run.summary.milestones if run.summary else []
+    return [
+        Event(int(at), ", ".join(f"{name} {value:.4g}" for name, value in found.items() if value is not None))
+        for found in milestones
+        if (at := found.get("round")) is not None and found.get("threshold") is not None
+    ]
 
 
 def _points(rows: Sequence[Row], metric: str) -> dict[str, list[tuple[float, float]]]:

@@ -11,9 +11,9 @@ from typing import Any
 
 from ..core import DataError
 from .files import checked, lines_of, record_of, text_of
-from .gallery import Gallery
+from .gallery import Features, Gallery
 from .greeting import Greeting
-from .records import LeftOut, Metrics, Row, SiloRecord, Summary, Worst
+from .records import LeftOut, Metrics, Origin, Row, SiloRecord, Summary, Worst
 from .sent import Sent, read_sent
 
 _FILES = ("config.toml", "rounds.jsonl", "summary.json")
@@ -26,12 +26,14 @@ class Run:
     path: Path
     config: str | None = None
     """config.toml, verbatim."""
+    origin: Origin | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     rows: Sequence[Row] = ()
     left_out: Sequence[LeftOut] = ()
     """Silos that were asked and are not counted."""
     summary: Summary | None = None
     gallery: Gallery | None = None
+    features: Features | None = None
     sent: Sent | None = None
     """What left the silos."""
     greeting: Greeting | None = None
@@ -73,10 +75,15 @@ class Run:
         return "test" if self.summary else "validation"
 
     @property
+    def newcomers(self) -> list[SiloRecord]:
+        """The final figures of silos that took no part."""
+        return [silo for silo in self.summary.silos if silo.newcomer] if self.summary else []
+
+    @property
     def silos(self) -> list[SiloRecord]:
-        """The final figures of every silo; before there is a summary, those of its last validation row."""
+        """The final figures of the silos that took part; before there is a summary, those of their last validation rows."""
         if self.summary:
-            return self.summary.silos
+            return [silo for silo in self.summary.silos if not silo.newcomer]
         latest = {row.silo: row for row in self.curve_rows}
         return [
             SiloRecord(
@@ -144,11 +151,13 @@ def read_run(path: Path) -> Run:
     return Run(
         path=path.resolve(),  # so that it has a name, even if it is .
         config=config,
+        origin=record_of(path / "origin.json", Origin),
         settings=_settings(config, path / "config.toml"),
         rows=rows,
         left_out=left_out,
         summary=record_of(path / "summary.json", Summary),
         gallery=record_of(path / "gallery.json", Gallery),
+        features=record_of(path / "features.json", Features),
         sent=read_sent(path / "ledger.jsonl"),
         greeting=record_of(path / "federation.json", Greeting),
         beside={folder.name: read_run(folder) for folder in sorted(path.glob("beside/*")) if _is_run(folder)},

@@ -1,13 +1,14 @@
-"""Test inputs as gallery.json holds them, and how many of their images a page may show."""
+"""Test inputs as gallery.json and features.json hold them, and how many of their images a page may show."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .records import Figure, Record
+from .svg import Point
 
 _IMAGE_BUDGET = 4_000_000  # characters of base64; what is over it is described without its image
 _SILOS_BY_QUADRANT = 5
@@ -52,10 +53,35 @@ class Gallery(Record):
     classes: Sequence[str] = ()
     silos: list[GallerySilo]
 
+    @property
+    def decided(self) -> bool:
+        """Whether decisions differ among the most and least certain inputs."""
+        return len({item.decision for silo in self.silos for item in (*silo.certain, *silo.uncertain)}) > 1
+
     def name_of(self, label: int) -> str:
         if label < 0:
             return "no class of the model"
         return self.classes[label] if label < len(self.classes) else str(label)
+
+
+class FeatureSilo(Record):
+    name: str
+    domain: str = ""
+    points: Mapping[str, Sequence[Point]]
+
+
+class Features(Record):
+    schema_version: int = Field(alias="schema")
+    stages: Sequence[str]
+    explained: Sequence[float] = ()
+    """Shares of the variance of the first stage along either axis."""
+    silos: Sequence[FeatureSilo]
+
+    @model_validator(mode="after")
+    def _same_stages(self) -> Features:
+        if any(set(silo.points) != set(self.stages) for silo in self.silos):
+            raise ValueError("every silo must have points of every stage")
+        return self
 
 
 def within_budget(gallery: Gallery | None) -> Gallery | None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from . import figures, sections
-from .absence import absence, absent
+from .absence import absence, absent, newcomers
+from .again import again
 from .decisions import decisions
-from .folder import Run, read_run
+from .folder import Run, natural, read_run
 from .gallery import within_budget
 from .guarantee import promise
+from .overview import overview
+from .panels import more_panels
 from .privacy import privacy
 from .quadrants import examples
+from .scatter import scatter
 from .tables import decimal, percent
 
 _TEMPLATE = "template.html.j2"
@@ -45,24 +51,58 @@ def render(run: Run) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(percent=percent, decimal=decimal)
+    parts = _parts(run)
+    return environment.get_template(_TEMPLATE).render(run=run, contents=_contents(parts), **parts)
+
+
+def _parts(run: Run) -> dict[str, Any]:
+    """What the page shows, by name; None for what the run has nothing for."""
     gallery = within_budget(run.gallery)
-    return environment.get_template(_TEMPLATE).render(
-        run=run,
-        silo_table=sections.silo_table(run),
-        method_table=sections.method_table(run),
-        curves=figures.curves(run),
-        codebook=figures.codebook(run),
-        reliability=figures.reliability(run),
-        temperatures=sections.temperatures(run),
-        milestone_table=sections.milestone_table(run),
-        gallery=gallery,
-        examples=examples(run, gallery),
-        decisions=decisions(run),
-        promise=promise(run),
-        risk_coverage=figures.risk_coverage(run),
-        absence=absence(run),
-        absent=absent(run),
-        privacy=privacy(run),
-        greeting=str(run.greeting or ""),
-        cost_table=sections.cost_table(run),
-    )
+    return {
+        "overview": overview(run),
+        "panels": more_panels(run),
+        "silos": sorted((silo.name for silo in run.silos), key=natural),
+        "silo_table": sections.silo_table(run),
+        "method_table": sections.method_table(run),
+        "curves": figures.curves(run),
+        "scatter": scatter(run.features, figures.domains(run)),
+        "codebook": figures.codebook(run),
+        "reliability": figures.reliability(run),
+        "temperatures": sections.temperatures(run),
+        "milestone_table": sections.milestone_table(run),
+        "gallery": gallery,
+        "examples": examples(run, gallery),
+        "decisions": decisions(run),
+        "promise": promise(run),
+        "risk_coverage": figures.risk_coverage(run),
+        "absence": absence(run),
+        "absent": absent(run),
+        "newcomers": newcomers(run),
+        "privacy": privacy(run),
+        "greeting": str(run.greeting or ""),
+        "costs": sections.costs(run),
+        "cost_table": sections.cost_table(run),
+        "again": again(run),
+    }
+
+
+_CONTENTS = (
+    ("overview", "Overview", ("again",)),
+    ("silos", "Silos", ("silo_table",)),
+    ("decisions", "Decisions", ("decisions",)),
+    ("rounds", "Rounds", ("curves",)),
+    ("features", "Features", ("scatter",)),
+    ("codebook", "Codebook", ("codebook",)),
+    ("reliability", "Reliability", ("reliability", "risk_coverage", "temperatures")),
+    ("milestones", "Milestones", ("milestone_table",)),
+    ("samples", "Examples", ("gallery",)),
+    ("left-out", "Left out", ("absence",)),
+    ("ledger", "Ledger", ("privacy",)),
+    ("cost", "Cost", ("cost_table",)),
+    ("again", "Run it again", ("again",)),
+)
+"""Sections in their order: where, their title, and the parts of which any makes them."""
+
+
+def _contents(parts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(place, title) for place, title, of in _CONTENTS if any(parts[name] for name in of)]

@@ -191,12 +191,14 @@ class SiloRecord(Record):
     n_test: int | None = None
     class_counts: list[int] | None = None
     test: Metrics = Metrics()
+    entropy_error: Figure = None  # standard error of the mean entropy, nats
     codewords: Codewords | None = None
     perplexity: Figure = None
     reliability: Reliability | None = None
     codeword_use: list[int] | None = None
     decisions: dict[str, float] | None = None
     model: str = ""
+    newcomer: bool = False  # took no part in training
     models: dict[str, Metrics] = {}
     streams: dict[str, SiloStream] = {}
 
@@ -281,3 +283,10 @@ class LeftOut(Record):
     split: str | None = None  # where it was asked to measure
     silo: str
     left_out: str
+
+
+class Origin(Record):
+    """The recipe that a configuration is, but for some keys."""
+
+    recipe: str
+    sets: list[str] = []  # SECTION.KEY=VALUE

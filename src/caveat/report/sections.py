@@ -201,6 +201,15 @@ def cost_table(run: Run) -> Table | None:
     return table([Column(headers[i], [Cell(row[i]) for row in rows], words=i == 0) for i in range(3)])
 
 
+def costs(run: Run) -> list[tuple[str, str]]:
+    """What all of it took, in short."""
+    if run.summary is None:
+        return []
+    sent, seconds = run.summary.traffic and run.summary.traffic.bytes_up, sum(run.summary.seconds.values())
+    found = [("sent by silos", size(sent) if sent else ""), ("time", _seconds(seconds, 0)[0] if seconds else "")]
+    return [each for each in found if each[1]]
+
+
 def _seconds(seconds: float, rounds: int) -> tuple[str, str]:
     total = f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
     return total, f"{seconds / rounds:.3g} s" if rounds else ""

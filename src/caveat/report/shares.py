@@ -23,13 +23,13 @@ def share_bars(rows: Mapping[str, Mapping[str, float]], label: str) -> Markup:
     drawn: list[Markup] = []
     for i, (name, shares) in enumerate(rows.items()):
         y = _ROW * i
-        drawn += [text(0, y + 18, name), *_parts(shares, (0, y + 25), (_WIDTH, _BAR), labels=True)]
+        drawn += [text(0, y + 18, name), *parts(shares, (0, y + 25), (_WIDTH, _BAR), labels=True)]
     return drawing(_WIDTH, _ROW * len(rows), label, *drawn, class_="shares")
 
 
 def share_bar(shares: Mapping[str, float], label: str) -> Markup:
     """A bar for a table's cell; its numbers are its alternative text."""
-    return drawing(120, 12, label, *_parts(shares, (0, 0), (120, 12), labels=False), class_="stack")
+    return drawing(120, 12, label, *parts(shares, (0, 0), (120, 12), labels=False), class_="stack")
 
 
 def swatch(kind: str) -> Markup:
@@ -43,9 +43,10 @@ def told(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{kind} {percent(shares[kind])}" for kind in KINDS if shares.get(kind, 0.0) > 0)
 
 
-def _parts(
+def parts(
     shares: Mapping[str, float], at: tuple[float, float], size: tuple[float, float], labels: bool
 ) -> list[Markup]:
+    """The parts of one bar at (x, y) of (width, height)."""
     known = [(kind, shares[kind]) for kind in KINDS if shares.get(kind, 0.0) > 0]
     starts: Sequence[float] = [0.0, *accumulate(share for _, share in known)]
     drawn: list[Markup] = []

@@ -53,6 +53,12 @@ def dash(index: int) -> str | None:
     return _DASHES[index % len(_DASHES)]
 
 
+_CROSS: Sequence[Point] = (
+    (-0.4, -1.2), (0.4, -1.2), (0.4, -0.4), (1.2, -0.4), (1.2, 0.4), (0.4, 0.4),
+    (0.4, 1.2), (-0.4, 1.2), (-0.4, 0.4), (-1.2, 0.4), (-1.2, -0.4), (-0.4, -0.4),
+)  # fmt: skip
+
+
 def marker(index: int, x: float, y: float, class_: str, size: float = 3.2) -> Markup:
     """The mark of a series: disc, square, triangle, diamond or cross."""
     shape = index % _SHAPES
@@ -63,7 +69,7 @@ def marker(index: int, x: float, y: float, class_: str, size: float = 3.2) -> Ma
     corners: Sequence[Point] = {
         2: [(0, -1.3), (1.2, 0.9), (-1.2, 0.9)],
         3: [(0, -1.4), (1.4, 0), (0, 1.4), (-1.4, 0)],
-        4: [(-1.2, -0.4), (1.2, -0.4), (1.2, 0.4), (0.4, 0.4), (0.4, 1.2), (-0.4, 1.2), (-0.4, 0.4), (-1.2, 0.4)],
+        4: _CROSS,
     }[shape]
     points = " ".join(f"{_value(x + dx * size)},{_value(y + dy * size)}" for dx, dy in corners)
     return element("polygon", points=points, class_=class_)

@@ -47,6 +47,9 @@ class Wrapper(Method):
     def describe(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
         return self.base.describe(down, state, site, x)
 
+    def features(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
+        return self.base.features(down, state, site, x)
+
     def summarise(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
         return self.base.summarise(sums)
 

@@ -1,0 +1,59 @@
+"""Put the tables of `caveat reproduce` into docs/results.md, between the marks of each.
+
+    CAVEAT_DATA=DIR caveat reproduce TABLE --out OUT/TABLE     # for every table
+    python benchmarks/results.py OUT                           # what OUT lacks keeps what the page has
+
+The words between the tables are written by hand; every number in a table comes from OUT/TABLE/comparison.json.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from caveat import reproducing
+from caveat.comparing.texts import markdown
+
+PAGE = Path(__file__).parent.parent / "docs" / "results.md"
+
+
+def main(out: Path, page: Path = PAGE) -> None:
+    text = page.read_text()
+    for name in reproducing.tables():
+        path = out / name / "comparison.json"
+        if path.exists():
+            text = placed(text, name, section(name, json.loads(path.read_text())))
+    page.write_text(text)
+
+
+def placed(text: str, name: str, body: str) -> str:
+    """The page with that body between the table's marks."""
+    mark, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    if mark not in text:
+        raise SystemExit(f"{PAGE} has no place for {name}: add the lines {mark} and {end}")
+    before, rest = text.split(mark, 1)
+    return f"{before}{mark}\n{body}{end}{rest.split(end, 1)[1]}"
+
+
+def section(name: str, record: dict[str, Any]) -> str:
+    table = reproducing.named(name)
+    scale = re.search(r"\((\w+) scale\)$", record["title"])
+    seeds, done = len(record["seeds"]), sum(cell["status"] == "done" for cell in record["cells"])
+    tuning = record["tuning"]
+    return "\n\n".join([
+        f"`caveat reproduce {name} --scale {scale[1] if scale else 'cpu'} --seeds {seeds} --out DIR`",
+        f"{table.source}. {table.differs}",
+        f"{seeds} seeds, {done} of {len(record['cells'])} runs done. Mean and 95 % intervals over seeds and silos, in "
+        f"square brackets the paper's. Every row tried {tuning['runs']} values of `{tuning['key']}` on seed "
+        f"{tuning['seed']} and kept the one with the best accuracy on validation data.",
+        markdown(record),
+    ])  # fmt: skip
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""Methods compared: the same runs over seeds, and what their differences amount to."""

@@ -1,0 +1,228 @@
+"""What is compared: rows (methods and variants of them) x columns (settings) x seeds, and how rows are tuned."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..config import Config, load
+from ..config.text import toml
+from ..core import ConfigurationError
+
+Sets = tuple[str, ...]
+"""Overrides "SECTION.KEY=VALUE", as of `--set`."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure of `summary.json`."""
+
+    name: str
+    figure: str = ""
+    """Of every silo, below its `test` or, with slashes, below the silo: intervals then know of silos and seeds."""
+    path: str = ""
+    """Otherwise a path into the summary, of keys and of entries by their name or domain, between slashes."""
+    higher: bool | None = None
+    """Whether more is better; None where neither is."""
+    percent: bool = False
+    """Shown times 100."""
+
+
+MEASURES = (
+    Measure("accuracy", "accuracy", higher=True, percent=True),
+    Measure("entropy", "entropy"),
+    Measure("nll", "nll", higher=False),
+    Measure("brier", "brier", higher=False),
+    Measure("ece", "ece", higher=False),
+    Measure("auroc_error", "auroc_error", higher=True),
+    Measure("augrc", "augrc", higher=False),
+)
+"""What is compared unless a table says otherwise."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method with settings of its own."""
+
+    name: str
+    sets: Sets
+    values: tuple[Any, ...] = ()
+    """What is tried when tuning, if not what every row tries."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A setting that all rows have in common: a configuration and what overrides it."""
+
+    name: str
+    recipe: str | None
+    sets: Sets = ()
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Every row tries as many values of a key on the first seed, and keeps the best on validation data."""
+
+    key: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure that a paper prints for a place in the table."""
+
+    row: str
+    column: str
+    measure: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Published:
+    """The table that a comparison does again."""
+
+    source: str
+    differs: str
+    """What differs from the paper's protocol."""
+    figures: tuple[Figure, ...]
+    claims: tuple[str, ...] = ()
+    """What the paper concludes, in words."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a row in a column with a seed, and with one of the values that are tried."""
+
+    row: Row
+    column: Column
+    seed: int
+    tuned: Sets = ()
+
+    @property
+    def title(self) -> str:
+        where = ", ".join(part for part in (self.column.name, f"seed {self.seed}", *self.tuned) if part)
+        return f"{self.row.name} ({where})"
+
+    @property
+    def folder(self) -> str:
+        """Where the run lies, relative to the comparison's folder."""
+        parts = (self.column.name, self.row.name, *self.tuned, f"seed-{self.seed}")
+        return "/".join(["runs", *(slug(part) for part in parts if part)])
+
+    def config(self, rounds: int | None = None) -> Config:
+        """The run's configuration. Raises ConfigurationError naming the cell."""
+        more = () if rounds is None else (f"rounds={rounds}",)
+        sets = [*self.column.sets, *self.row.sets, *self.tuned, *more, f"seed={self.seed}", "beside=[]"]
+        try:
+            config = load(self.column.recipe, [*sets, "engine.workers=1"])
+            if config.method.name == load(self.column.recipe, self.column.sets).method.name:
+                return config
+            # What decides in the recipe may mean nothing to another method.
+            return dataclasses.replace(config, uncertainty=config.uncertainty.fitting(config.build_method()))
+        except ConfigurationError as error:
+            lines = (f"{self.row.name}{' in ' if self.column.name else ''}{self.column.name}: {line}"
+                     for line in str(error).splitlines())  # fmt: skip
+            raise ConfigurationError("\n".join(lines)) from None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A comparison, before anything runs."""
+
+    title: str
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    seeds: tuple[int, ...]
+    tuning: Tuning | None = None
+    rounds_of: str = ""
+    """The row with whose rounds of training, in the same column and with the same seed, all others train."""
+    measures: tuple[Measure, ...] = MEASURES
+    command: str = ""
+    """What to type to run it again."""
+    about: str = ""
+    published: Published | None = None
+
+    def check(self) -> None:
+        """Raises ConfigurationError for what cannot be compared, with a line per problem, before anything runs."""
+        for kind, names in (("row", [row.name for row in self.rows]), ("column", [c.name for c in self.columns])):
+            slugs = [slug(name) for name in names]
+            if doubled := [name for name, short in zip(names, slugs, strict=True) if slugs.count(short) > 1]:
+                raise ConfigurationError(f"more than one {kind} is called {doubled[0]!r}; give each a name of its own")
+        if len(set(self.seeds)) < len(self.seeds) or not self.seeds:
+            raise ConfigurationError(f"seeds {', '.join(map(str, self.seeds))}: expected some, all different")
+        if self.rounds_of and self.rounds_of not in [row.name for row in self.rows]:
+            rows = ", ".join(row.name for row in self.rows)
+            raise ConfigurationError(f"no row {self.rounds_of!r} to take the rounds of; rows: {rows}")
+        self._check_rows()
+        problems = []
+        for cell in (self.first(row, column) for column in self.columns for row in self.rows):
+            try:
+                cell.config()
+            except ConfigurationError as error:
+                problems.append(str(error))
+        if problems:
+            raise ConfigurationError("\n".join(problems))
+
+    def _check_rows(self) -> None:
+        for row in self.rows:
+            for each in row.sets:
+                if each.split(".")[0].split("=")[0].strip() in ("data", "seed"):
+                    raise ConfigurationError(f"row {row.name!r} sets {each}: rows are compared on the same data and "
+                                             "seeds; settings of the data make columns")  # fmt: skip
+            if self.tuning and row.values and len(row.values) != len(self.tuning.values):
+                raise ConfigurationError(
+                    f"row {row.name!r} tries {len(row.values)} values of {self.tuning.key}, the others "
+                    f"{len(self.tuning.values)}; every row gets as many"
+                )
+
+    def values(self, row: Row) -> tuple[Any, ...]:
+        """What a row tries; empty if nothing is tuned."""
+        return (row.values or self.tuning.values) if self.tuning else ()
+
+    def first(self, row: Row, column: Column) -> Cell:
+        """A row's first run in a column."""
+        return next(iter(self.tried(row, column)), Cell(row, column, self.seeds[0]))
+
+    def tried(self, row: Row, column: Column) -> list[Cell]:
+        """The runs that tuning compares, in the order of the values; empty if nothing is tuned."""
+        return [Cell(row, column, self.seeds[0], (self.setting(value),)) for value in self.values(row)]
+
+    def setting(self, value: Any) -> str:
+        assert self.tuning is not None
+        return f"{self.tuning.key}={toml(value)}"
+
+    def places(self) -> Iterator[tuple[Column, Row, int]]:
+        """Every place in the table, by column, seed and row."""
+        for column in self.columns:
+            for seed in self.seeds:
+                for row in self.rows:
+                    yield column, row, seed
+
+    def at(self, row: Row, column: Column, seed: int, chosen: Sets) -> Cell:
+        """The run in a place of the table, with the value that was chosen."""
+        return Cell(row, column, seed, chosen)
+
+
+def slug(name: str) -> str:
+    """A name as that of a folder."""
+    return re.sub(r"[^\w.=+-]+", "-", name.strip()).strip("-.") or "-"
+
+
+def swept(columns: Sequence[Column], sweeps: Mapping[str, Sequence[Any]]) -> tuple[Column, ...]:
+    """The columns once for every combination of values of the keys."""
+    found = tuple(columns)
+    ends = [key.split(".")[-1] for key in sweeps]
+    for key, values in sweeps.items():
+        end = key.split(".")[-1]
+        label = key if ends.count(end) > 1 else end
+        found = tuple(
+            replace(column, name=", ".join(filter(None, (column.name, f"{label}={toml(value)}"))),
+                    sets=(*column.sets, f"{key}={toml(value)}"))
+            for column in found
+            for value in values
+        )  # fmt: skip
+    return found

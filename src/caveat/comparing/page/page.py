@@ -1,0 +1,117 @@
+"""The page of a comparison: it holds everything it shows and asks the network for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from ... import report
+from ...report.figures import Figure
+from . import pictures, tables
+from .plots import paper_swatch, swatch
+from .records import Comparison, Measure, Setting
+from .verdict import leaders, state, verdict
+
+_TEMPLATE = "comparison.html.j2"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is shown of one measure under one setting."""
+
+    setting: str
+    measure: str
+    differences: Sequence[Figure]
+    pairs: tables.Table | None
+    domains: tables.Table | None
+    silos: Figure | None
+    silo_table: tables.Table | None
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What is shown of one setting, whichever measure is chosen."""
+
+    setting: str
+    verdict: str
+    table: tables.Table | None
+    curves: Sequence[Figure]
+    trade_offs: Sequence[Figure]
+
+
+def render(record: Comparison) -> str:
+    """The page's text."""
+    environment = Environment(
+        loader=FileSystemLoader([Path(__file__).parent, Path(report.__file__).parent]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    wholes = [_whole(record, setting) for setting in record.columns]
+    parts = [_part(record, setting, measure) for setting in record.columns for measure in record.measures]
+    known, alarm = state(record)
+    return environment.get_template(_TEMPLATE).render(
+        record=record,
+        known=known,
+        alarm=alarm,
+        failed=[run for run in record.cells if run.status == "failed"],
+        leaders=leaders(record),
+        facts=pictures.facts(record),
+        legend=_legend(record),
+        headlines=[(m.name, pictures.headline(record, m), pictures.scales(record, m)) for m in record.measures],
+        wholes=wholes,
+        parts=parts,
+        tuning_table=tables.tuning_table(record),
+        paper_table=tables.paper_table(record),
+        run_table=tables.run_table(record),
+        contents=_contents(record, parts, wholes),
+    )
+
+
+def _whole(record: Comparison, setting: Setting) -> Whole:
+    return Whole(
+        setting.name,
+        verdict(record, setting),
+        tables.main_table(record, setting),
+        pictures.curves(record, setting),
+        pictures.trade_offs(record, setting),
+    )
+
+
+def _part(record: Comparison, setting: Setting, measure: Measure) -> Part:
+    domains, silos = record.places(setting, "domains"), record.places(setting, "silos")
+    return Part(
+        setting.name,
+        measure.name,
+        pictures.differences(record, setting, measure),
+        tables.pair_table(record, setting, measure),
+        tables.place_table(record, setting, measure, domains, "domain") if len(domains) > 1 else None,
+        pictures.silos(record, setting, measure),
+        tables.place_table(record, setting, measure, silos, "silo"),
+    )
+
+
+def _legend(record: Comparison) -> list[tuple[Markup, str]]:
+    legend = [(swatch(series), name) for name, series in record.series.items()]
+    return [*legend, (paper_swatch(), "paper")] if record.paper else legend
+
+
+def _contents(record: Comparison, parts: Sequence[Part], wholes: Sequence[Whole]) -> list[tuple[str, str]]:
+    """The sections that the page has, each with its heading."""
+    have = {
+        "table": ("Table", any(whole.table for whole in wholes)),
+        "differences": ("Differences", any(part.differences for part in parts)),
+        "silos": ("Silos", any(part.silos or part.domains for part in parts)),
+        "rounds": ("Rounds", any(whole.curves for whole in wholes)),
+        "trade-offs": ("Trade-offs", any(whole.trade_offs for whole in wholes)),
+        "tuning": ("Tuning", True),
+        "paper": ("Paper", record.paper is not None),
+        "runs": ("Runs", bool(record.cells)),
+        "again": ("Run it again", bool(record.command)),
+    }
+    return [(name, heading) for name, (heading, there) in have.items() if there]
