@@ -81,7 +81,7 @@ class Run:
 
     @property
     def silos(self) -> list[SiloRecord]:
-        """The final figures of the silos that took part; before there is a summary, those of their last validation rows."""
+        """The final figures of silos that took part; before there is a summary, those of their last validation rows."""
         if self.summary:
             return [silo for silo in self.summary.silos if not silo.newcomer]
         latest = {row.silo: row for row in self.curve_rows}
