@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from .core import ConfigurationError, Site, Tensors
 from .optimizers import SGD, Adam, Optimizer
@@ -206,6 +207,16 @@ def split(tensors: Tensors, names: frozenset[str]) -> tuple[Tensors, Tensors]:
     """The tensors outside `names`, and those in it."""
     outside = {name: tensor for name, tensor in tensors.items() if name not in names}
     return outside, {name: tensor for name, tensor in tensors.items() if name in names}
+
+
+def normalisation(module: nn.Module) -> frozenset[str]:
+    """Every tensor of a BatchNorm layer, weights and statistics, found by type: names differ between architectures."""
+    return frozenset(
+        f"{path}.{name}"
+        for path, part in module.named_modules()
+        if isinstance(part, _BatchNorm)
+        for name in part.state_dict()
+    )
 
 
 def in_batches(function: Callable[[Tensor], Tensor], x: Tensor, size: int = 500, dim: int = 0) -> Tensor:

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..local import normalisation
 from ..prediction import Decision
 from ..settings import STRICT
 from .fedavg import FedAvg
@@ -23,10 +23,4 @@ class FedBN(FedAvg):
     models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
 
     def private(self, module: nn.Module) -> frozenset[str]:
-        """Every tensor of a BatchNorm layer, found by type: names differ between architectures."""
-        return frozenset(
-            f"{path}.{name}"
-            for path, part in module.named_modules()
-            if isinstance(part, _BatchNorm)
-            for name in part.state_dict()
-        )
+        return normalisation(module)

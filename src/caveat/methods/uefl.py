@@ -7,8 +7,9 @@ the K-means centres of its own features, which never leave it; training then goe
 Where paper and released code differ: dropout is on when uncertainty is measured (paper; off in the code);
 the entropy decides on the silo's calibration split (both use the test set); shared codewords are averaged
 over the silos that use them, by use (paper; never averaged in the code); beta weighs the commitment (code).
-Ours: features are normalised before they are discretised, so that codewords from N(0, 1) lie among them; and a
-silo's entropy must exceed the threshold by two standard errors, since silos that differ by chance cross it.
+Ours: features are normalised before they are discretised, so that codewords from N(0, 1) lie among them; a silo's
+entropy must exceed the threshold by two standard errors, since silos that differ by chance cross it; and silos keep
+batch normalisation of their own (Li et al., FedBN, ICLR 2021), without which discretised models fall behind FedAvg.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..core import ConfigurationError, Payload, Replies, Round, Site, State, Tensors, Update
-from ..local import Loss, in_batches, load, snapshot, split
+from ..local import Loss, in_batches, load, normalisation, snapshot, split
 from ..nn.codebook import Codebook, Discretised, kmeans, nearest
 from ..nn.encoders import Model
 from ..prediction import entropy
@@ -55,7 +56,7 @@ class UEFL(FedAvg):
     """Codewords per extension: always `codewords`, or as many as the silo already reaches."""
     keep: Literal["all", "newest"] = "all"
     """A silo's own codewords accumulate (paper), or a new extension replaces them (released code)."""
-    segments: Literal[1, 2, 4] = 1
+    segments: Literal[1, 2, 4, 8, 16, 32] = 1
     """Equal parts into which a token is cut, each replaced by a codeword of its own."""
     commitment: Annotated[float, Field(ge=0)] = 0.25
     """beta: weight of the encoder's commitment to its codewords."""
@@ -65,6 +66,9 @@ class UEFL(FedAvg):
     """Normalise each token before it is discretised, or take it as it is (paper)."""
     extension: Literal["kmeans", "normal"] = "kmeans"
     """A silo's own codewords start as K-means centres of its features (paper) or from N(0, 1)."""
+    own_norm: bool = True
+    """Silos go on with the batch normalisation that they trained last, as in FedBN, and send it for newcomers, who have
+    none; paper: that of the federation."""
 
     def build(self, model: nn.Module) -> nn.Module:
         reach = self.codewords * (self.iterations if self.growth == "add" else 2 ** (self.iterations - 1))
@@ -79,6 +83,10 @@ class UEFL(FedAvg):
 
     def private(self, module: nn.Module) -> frozenset[str]:
         return frozenset({"codebook.private", "codebook.used"})
+
+    def kept(self, module: nn.Module) -> frozenset[str]:
+        """Names of the tensors that a silo goes on with, whatever is broadcast."""
+        return self.private(module) | (normalisation(module) if self.own_norm else frozenset())
 
     def init_server(self, site: Site) -> State:
         undecided = {"threshold": 0.0, "lowest": 0.0, "highest": 0.0, "surest": torch.inf, "iteration": 0.0}
@@ -108,7 +116,9 @@ class UEFL(FedAvg):
             self.extend(module, site)
         use = torch.zeros(self.codewords)
         self.training.fit(site, self.quantised(module, use))
-        shared, own = split(snapshot(module), self.private(module))
+        tensors = snapshot(module)
+        shared, _ = split(tensors, self.private(module))
+        _, own = split(tensors, self.kept(module))
         settled = state["entropy"] | {"due": torch.tensor(False)}
         return Update({"model": shared, "use": {"shared": use}}, site.examples), {"model": own, "entropy": settled}
 

@@ -57,6 +57,8 @@ class ColumnPart(Part):
 class RowPart(Part):
     name: str
     sets: Keys
+    cpu: Keys = {}
+    paper: Keys = {}
     figures: dict[str, dict[str, float]] = {}
     """What the paper prints, by column and measure."""
     note: str = ""
@@ -120,15 +122,17 @@ def missing(table: Table) -> list[str]:
 
 def grid(table: Table, scale: Scale, seeds: tuple[int, ...], command: str = "") -> Grid:
     """The comparison that makes the table again."""
-    shared = {Scale.cpu: table.cpu, Scale.paper: table.paper}[scale]
+    shared: Keys = getattr(table, scale)
     columns = tuple(
         Column(part.name, part.recipe or table.recipe,
-               _sets(shared | part.sets | {Scale.cpu: part.cpu, Scale.paper: part.paper}[scale]))
+               _sets(shared | part.sets | getattr(part, scale)))
         for part in table.columns
     )  # fmt: skip
     return Grid(
         title=f"{table.title} ({scale} scale)",
-        rows=tuple(Row(part.name, _sets(part.sets), part.tuning, part.note) for part in table.rows),
+        rows=tuple(
+            Row(part.name, _sets(part.sets | getattr(part, scale)), part.tuning, part.note) for part in table.rows
+        ),
         columns=columns,
         seeds=seeds,
         tuning=Tuning(table.tuning.key, table.tuning.values),
