@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import caveat
 
-from caveat.comparing.command import asked, compare, grid_of, write
+from caveat.comparing.command import asked, compare, grid_of, opened, write
 from caveat.comparing.grid import Column, Grid, Measure, Row, Tuning, slug, swept
 from caveat.comparing.record import recorded
-from caveat.comparing.results import Results, looked_up
-from caveat.core import ConfigurationError
+from caveat.comparing.results import KILLED, Results, looked_up
+from caveat.comparing.texts import markdown
+from caveat.core import ConfigurationError, DataError, RunError
 from caveat.progress import Silent
 
 FAST = (
@@ -106,8 +110,8 @@ def test_the_same_again_runs_nothing_and_more_seeds_only_those(compared: Path) -
     assert len(after) == len(before) + 2
     assert grid_of(compared).seeds == (0, 1, 2)
     (compared / "comparison.json").unlink()
-    write(grid_of(compared), compared)
-    assert json.loads((compared / "comparison.json").read_text()) == recorded(Results(grid_of(compared), compared))
+    write(opened(compared))
+    assert json.loads((compared / "comparison.json").read_text()) == recorded(opened(compared))
 
 
 def test_other_settings_do_not_mix_with_what_is_there(compared: Path) -> None:
@@ -118,6 +122,33 @@ def test_other_settings_do_not_mix_with_what_is_there(compared: Path) -> None:
     assert (compared / "comparison.json").read_bytes() == before
     with pytest.raises(ConfigurationError, match="is not a comparison"):
         compare(small(FEDAVG), compared / "runs", 1, Silent())
+
+
+def test_runs_of_a_grid_that_was_changed_are_not_mixed_with_new_ones(tmp_path: Path) -> None:
+    folder = tmp_path / "grid"
+    compare(small(FEDAVG, seeds=(0,)), folder, 1, Silent())
+    with pytest.raises(ConfigurationError, match=r"other settings: rounds = 2, now 3"):
+        compare(small(FEDAVG, UEFL, seeds=(0,), rounds_of="uefl"), folder, 1, Silent())
+
+
+def test_runs_on_other_data_are_not_compared(compared: Path, tmp_path: Path) -> None:
+    shutil.copytree(compared, tmp_path / "copy")
+    splits = tmp_path / "copy" / "runs" / "alone" / "seed-0" / "splits.json"
+    splits.write_text(splits.read_text().replace('"domain"', '"other"', 1))
+    with pytest.raises(DataError, match="had different data"):
+        recorded(Results(small(FEDAVG, LOCAL), tmp_path / "copy"))
+
+
+def test_one_command_at_a_time_in_a_folder(compared: Path) -> None:
+    hold = "import sys; from pathlib import Path; from caveat.store import locked\n"
+    hold += "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", hold, str(compared / "runs")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(RunError, match="is being run by another process"):
+            compare(small(FEDAVG, LOCAL), compared, 1, Silent())
+        other.communicate("")
 
 
 def test_a_failed_run_is_shown_with_its_error_and_takes_no_other_along(tmp_path: Path) -> None:
@@ -153,6 +184,13 @@ def test_tuning_keeps_what_is_best_on_validation_data(tmp_path: Path) -> None:
         )
     runs = list((tmp_path / "grid" / "runs").rglob("summary.json"))
     assert len(runs) == 2 * (2 + 1)  # two tried on the first seed, one on the other
+    trial = grid.tried(grid.rows[0], grid.columns[0])[1]
+    (results.place(trial) / "summary.json").unlink()
+    for note, chosen in ((f"{KILLED} with status -9", None), ("the loss is not finite", ("training.lr=1e-09",))):
+        results.note_of_failure(trial).write_text(note)
+        assert Results(grid, tmp_path / "grid").chosen(grid.rows[0], grid.columns[0]) == chosen
+    record = recorded(Results(grid, tmp_path / "grid"))
+    assert "- fedavg, tuning, 0.01: failed: the loss is not finite" in markdown(record)
 
 
 def test_others_train_as_many_rounds_as_the_row_that_leads(tmp_path: Path) -> None:
@@ -170,6 +208,14 @@ def test_others_train_as_many_rounds_as_the_row_that_leads(tmp_path: Path) -> No
         (small(Row("x", ("method.name=fedavg", "data.silos=9"))), r"row 'x' sets data\.silos=9"),
         (small(Row("x", ("method.name=fedavg", "method.gamma=1"))), r"x: .*method\.gamma"),
         (small(FEDAVG, seeds=(1, 1)), "all different"),
+        (small(FEDAVG, seeds=(0, -1)), r"seed = -1"),
+        (small(Row("x", ("method.name=fedavg", "evaluation.silos=2"))), r"row 'x' sets evaluation\.silos=2"),
+        (small(Row("x", (*FEDAVG.sets, "training.lr=1")), tuning=Tuning("training.lr", (1, 2))), "row 'x' sets it"),
+        (small(FEDAVG, tuning=Tuning("training.lr", (0.1, -5))), r"training\.lr = -5"),
+        (small(FEDAVG, tuning=Tuning("data.silos", (2, 3))), r"data\.silos cannot be tuned"),
+        (small(Row("x", (*FEDAVG.sets, "rounds=3")), UEFL, rounds_of="uefl"), "takes the rounds of uefl"),
+        (replace(small(FEDAVG), swept=("method.name",)), r"sets method\.name=fedavg, which is swept over"),
+        (small(Row("x", (*FEDAVG.sets, "training.batch_size=5000"))), "batch"),
         (small(FEDAVG, rounds_of="uefl"), "no row 'uefl'"),
         (
             small(FEDAVG, Row("x", LOCAL.sets, (1, 2, 3)), tuning=Tuning("training.lr", (1, 2))),
@@ -180,9 +226,25 @@ def test_others_train_as_many_rounds_as_the_row_that_leads(tmp_path: Path) -> No
 def test_what_cannot_be_compared_is_refused_before_anything_is_written(
     grid: Grid, message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises((ConfigurationError, DataError), match=message):
         compare(grid, tmp_path / "grid", 1, Silent())
     assert not (tmp_path / "grid").exists()
+
+
+def test_columns_whose_data_cannot_be_made_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    columns = (Column("three", None, FAST), Column("too many", None, (*FAST, "data.silos=900")))
+    with pytest.raises(DataError):
+        compare(Grid("columns", (FEDAVG,), columns, (0,)), tmp_path / "grid", 1, Silent())
+    assert not (tmp_path / "grid").exists()
+
+
+def test_a_command_whose_runs_failed_says_so_and_shows_the_rest(tmp_path: Path) -> None:
+    sets = [part for each in FAST for part in ("--set", each)]
+    variants = ["--variant", "good: method.name=local", "--variant", "bad: method.name=fedavg training.lr=1e30"]
+    done = caveat("compare", "digits", *variants, "--seeds", "0", *sets, "--out", str(tmp_path / "grid"), "--quiet")
+    assert done.exit_code == 4
+    assert "good" in done.stdout
+    assert done.stderr == "error: 1 of 2 runs failed, 0 are missing; the same command continues\n"
 
 
 def test_options_become_rows_and_columns() -> None:
@@ -206,6 +268,10 @@ def test_options_become_rows_and_columns() -> None:
         ({"seeds": "0,x"}, "--seeds 0,x"),
         ({"sweeps": ["training.lr"]}, "--sweep training.lr: expected KEY=VALUE"),
         ({"tune": "=1"}, "--tune =1"),
+        ({"methods": ""}, "--methods: expected names"),
+        ({"sets": ["seed=7"]}, "seed is not for --set"),
+        ({"sweeps": ["seed=1,2"]}, "seed is not for --set or --sweep"),
+        ({"sweeps": ["training.lr=1", "training.lr=2"]}, "are not all different"),
     ],
 )
 def test_options_that_cannot_be_read_are_named(options: dict[str, Any], message: str) -> None:
@@ -234,6 +300,8 @@ def test_figures_are_found_by_key_name_and_domain() -> None:
     assert looked_up(summary, "silos/b/x") is None
     assert looked_up(summary, "mean/x") is None
     assert slug("UEFL, as published (v2)") == "UEFL-as-published-v2"
+    assert len({slug("x" * 300 + end) for end in "ab"}) == 2
+    assert max(len(slug("\u00e9" * 300 + end).encode()) for end in "ab") < 120
     assert Measure("x", "nll").higher is None
 
 

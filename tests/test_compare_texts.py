@@ -16,7 +16,7 @@ def row(name: str, mean: float | None, **more: Any) -> dict[str, Any]:
 
 def cell(name: str, seed: int, **more: Any) -> dict[str, Any]:
     return {"row": name, "column": "A", "seed": seed, "status": "done", "error": "", "tuned": {"training.lr": "0.1"},
-            "rounds": 3, "seconds": 2.0, "bytes_up": 1_000_000, "bytes_down": 2_000_000, "figures": {},
+            "tuning": [], "rounds": 3, "seconds": 2.0, "bytes_up": 1_000_000, "bytes_down": 2_000_000, "figures": {},
             "silos": [{"name": "s|0", "domain": "d", "figures": {"accuracy": 0.5}}], **more}  # fmt: skip
 
 

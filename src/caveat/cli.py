@@ -120,9 +120,9 @@ def report(
         from .report import write_report
 
         if (folder / "grid.json").exists():
-            from .comparing.command import grid_of, write
+            from .comparing.command import opened, write
 
-            typer.echo(write(grid_of(folder), folder, out))
+            typer.echo(write(opened(folder), out))
         else:
             typer.echo(write_report(folder, out))
 

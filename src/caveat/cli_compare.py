@@ -84,7 +84,8 @@ def reproduce(
 
 
 def _compare(grid: Any, folder: Path, workers: int | None, quiet: bool, reporter: Reporter) -> None:
-    from .comparing.command import compare, shown
+    from .comparing.command import compare, lacking, shown
+    from .core import RunError
     from .progress import on_terminal
 
     reporter.grid = folder
@@ -92,3 +93,5 @@ def _compare(grid: Any, folder: Path, workers: int | None, quiet: bool, reporter
     page = compare(grid, folder, workers or 2, on_terminal(quiet, "run"))
     show(shown(folder))
     typer.echo(f"tables: {folder / 'comparison.json'}\nreport: {page}")
+    if without := lacking(folder):
+        raise RunError(without)

@@ -123,21 +123,9 @@ def start(config: Config, out: Path, progress: Progress | None = None, silos: da
     before. All that can be checked is checked before anything is written: raises ConfigurationError or DataError;
     RunError once the run has begun.
     """
-    if config.engine.name != "embedded":
-        raise ConfigurationError(
-            f"engine.name = {config.engine.name!r} is for runs that Flower starts: `caveat flower init` writes the app"
-        )
+    _check_engine(config)
     silos = silos or data.load(config.data, config.seed)
-    methods = [config.method.name, *config.beside]
-    silos.check(config.training.batch_size)
-    for name in methods:
-        experiment = _experiment(config, silos, out, name)
-        experiment.check()
-    if config.federation.min_silos > (count := len(silos) - len(config.federation.newcomers)):
-        raise ConfigurationError(
-            f"federation.min_silos = {config.federation.min_silos}, but data.source {config.data.source!r} gives "
-            f"{count} silos{' beside federation.newcomers' if config.federation.newcomers else ''}"
-        )
+    check(config, silos, out)
     check_empty(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -147,6 +135,26 @@ def start(config: Config, out: Path, progress: Progress | None = None, silos: da
     if (recipe := origin(config)) is not None:
         write_json(out / "origin.json", recipe)
     return _with_those_beside(config, silos, out, progress or Silent())
+
+
+def _check_engine(config: Config) -> None:
+    if config.engine.name != "embedded":
+        raise ConfigurationError(
+            f"engine.name = {config.engine.name!r} is for runs that Flower starts: `caveat flower init` writes the app"
+        )
+
+
+def check(config: Config, silos: data.Silos, out: Path) -> None:
+    """Raises ConfigurationError or DataError for what cannot be run on these silos, before anything is."""
+    _check_engine(config)
+    silos.check(config.training.batch_size)
+    for name in (config.method.name, *config.beside):
+        _experiment(config, silos, out, name).check()
+    if config.federation.min_silos > (count := len(silos) - len(config.federation.newcomers)):
+        raise ConfigurationError(
+            f"federation.min_silos = {config.federation.min_silos}, but data.source {config.data.source!r} gives "
+            f"{count} silos{' beside federation.newcomers' if config.federation.newcomers else ''}"
+        )
 
 
 def proceed(
@@ -187,6 +195,8 @@ def check_same(folder: Path, silos: data.Silos) -> None:
 
 def load_config(folder: Path) -> Config:
     if not (folder / "config.toml").exists():
+        if (folder / "grid.json").exists():
+            raise ConfigurationError(f"{folder} is a comparison: the command that began it continues it")
         raise ConfigurationError(f"{folder} is not a run: it has no config.toml")
     return configuration.load(str(folder / "config.toml"))
 

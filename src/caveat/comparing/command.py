@@ -16,8 +16,8 @@ from ..config import find, load
 from ..core import ConfigurationError, DataError
 from ..methods import METHODS
 from ..progress import Progress
-from ..store import replace, write_json
-from .grid import Column, Figure, Grid, Measure, Published, Row, Tuning, swept
+from ..store import locked, replace, write_json
+from .grid import Column, Figure, Grid, Measure, Published, Row, Tuning, key_of, swept
 from .page import read, render, terminal
 from .record import recorded
 from .results import Results
@@ -37,6 +37,8 @@ def asked(
 ) -> Grid:
     """The comparison that options ask for. Raises ConfigurationError naming the option."""
     config = load(source, sets)
+    if methods is not None and not methods.strip():
+        raise ConfigurationError("--methods: expected names between commas, for instance fedavg,uefl")
     names = methods.split(",") if methods else [] if variants else [config.method.name, *config.beside]
     rows = [Row(name.strip(), (f"method.name={name.strip()}",)) for name in names]
     for row in rows:
@@ -44,7 +46,13 @@ def asked(
             raise ConfigurationError(f"--methods {methods}: no such method {row.name!r}; `caveat list methods` has all")
     rows += map(_variant, variants)
     tuning = Tuning(*_values("--tune", tune)) if tune else None
-    swept_values = dict(_values("--sweep", sweep) for sweep in sweeps)
+    pairs = [_values("--sweep", sweep) for sweep in sweeps]
+    swept_values = dict(pairs)
+    if len(swept_values) < len(pairs):
+        raise ConfigurationError(f"--sweep: {', '.join(key for key, _ in pairs)} are not all different")
+    for key in (*map(key_of, sets), *swept_values):
+        if key in ("seed", "beside"):
+            raise ConfigurationError(f"{key} is not for --set or --sweep here: --seeds and --methods say it")
     return Grid(
         title=f"{find(source).stem}: {', '.join(row.name for row in rows)}",
         rows=tuple(rows),
@@ -52,6 +60,7 @@ def asked(
         seeds=_seeds(seeds),
         tuning=tuning,
         rounds_of=rounds_of or "",
+        swept=tuple(swept_values),
     )
 
 
@@ -104,17 +113,20 @@ def compare(grid: Grid, folder: Path, workers: int, progress: Progress) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(f"cannot make the folder {folder}: {error.strerror}") from error
-    write_json(folder / "grid.json", dataclasses.asdict(grid))
-    try:
-        runner.run()
-    finally:
-        page = write(grid, folder)
+    (folder / "runs").mkdir(exist_ok=True)
+    with locked(folder / "runs"):
+        write_json(folder / "grid.json", dataclasses.asdict(grid))
+        write(results)
+        try:
+            runner.run()
+        finally:
+            page = write(results)
     return page
 
 
-def write(grid: Grid, folder: Path, out: Path | None = None) -> Path:
+def write(results: Results, out: Path | None = None) -> Path:
     """Write comparison.json, runs.csv, tables.md and the page of what is there now; return where the page is."""
-    record = recorded(Results(grid, folder))
+    folder, record = results.folder, recorded(results)
     write_json(folder / "comparison.json", record)
     replace(folder / "runs.csv", per_run(record).encode())
     replace(folder / "tables.md", markdown(record).encode())
@@ -126,6 +138,18 @@ def write(grid: Grid, folder: Path, out: Path | None = None) -> Path:
 def shown(folder: Path) -> Table:
     """The table of a comparison for the terminal."""
     return terminal(read(folder / "comparison.json"))
+
+
+def opened(folder: Path) -> Results:
+    """The comparison that a folder holds, with what it has of it. Raises DataError if it is damaged."""
+    return Results(grid_of(folder), folder)
+
+
+def lacking(folder: Path) -> str:
+    """What the tables of a folder are without, in words; empty if nothing."""
+    cells = read(folder / "comparison.json").cells
+    failed, missing = (sum(cell.status == status for cell in cells) for status in ("failed", "missing"))
+    return f"{failed} of {len(cells)} runs failed, {missing} are missing" if failed or missing else ""
 
 
 def grid_of(folder: Path) -> Grid:
@@ -140,6 +164,7 @@ def grid_of(folder: Path) -> Grid:
             "tuning": Tuning(**_tuples(found["tuning"])) if found["tuning"] else None,
             "measures": tuple(Measure(**measure) for measure in found["measures"]),
             "published": _published(found["published"]),
+            "swept": tuple(found["swept"]),
         })  # fmt: skip
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise DataError(f"{path}: not as caveat writes it: {error}") from error

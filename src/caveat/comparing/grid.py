@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,8 @@ from ..config import Config, load
 from ..config.text import toml
 from ..core import ConfigurationError
 
+LONGEST = 100
+"""Bytes of a folder's name, more or less."""
 Sets = tuple[str, ...]
 """Overrides "SECTION.KEY=VALUE", as of `--set`."""
 
@@ -121,8 +124,11 @@ class Cell:
             config = load(self.column.recipe, [*sets, "engine.workers=1"])
             if config.method.name == load(self.column.recipe, self.column.sets).method.name:
                 return config
-            # What decides in the recipe may mean nothing to another method.
-            return dataclasses.replace(config, uncertainty=config.uncertainty.fitting(config.build_method()))
+            # What decides in the recipe may mean nothing to another method, but what the row asks for stays.
+            asked = [key.split(".")[1] for key in map(key_of, self.row.sets) if key.startswith("uncertainty.")]
+            kept = {name: getattr(config.uncertainty, name) for name in asked}
+            fitting = config.uncertainty.fitting(config.build_method())
+            return dataclasses.replace(config, uncertainty=dataclasses.replace(fitting, **kept))
         except ConfigurationError as error:
             lines = (f"{self.row.name}{' in ' if self.column.name else ''}{self.column.name}: {line}"
                      for line in str(error).splitlines())  # fmt: skip
@@ -145,6 +151,8 @@ class Grid:
     """What to type to run it again."""
     about: str = ""
     published: Published | None = None
+    swept: tuple[str, ...] = ()
+    """Keys whose values make the columns."""
 
     def check(self) -> None:
         """Raises ConfigurationError for what cannot be compared, with a line per problem, before anything runs."""
@@ -158,8 +166,12 @@ class Grid:
             rows = ", ".join(row.name for row in self.rows)
             raise ConfigurationError(f"no row {self.rounds_of!r} to take the rounds of; rows: {rows}")
         self._check_rows()
+        self._check_tuning()
         problems = []
-        for cell in (self.first(row, column) for column in self.columns for row in self.rows):
+        firsts = [(column, row) for column in self.columns for row in self.rows]
+        trials = [cell for column, row in firsts for cell in self.tried(row, column) or [self.first(row, column)]]
+        others = [Cell(self.rows[0], self.columns[0], seed) for seed in self.seeds]
+        for cell in (*trials, *others):
             try:
                 cell.config()
             except ConfigurationError as error:
@@ -170,14 +182,32 @@ class Grid:
     def _check_rows(self) -> None:
         for row in self.rows:
             for each in row.sets:
-                if each.split(".")[0].split("=")[0].strip() in ("data", "seed"):
-                    raise ConfigurationError(f"row {row.name!r} sets {each}: rows are compared on the same data and "
-                                             "seeds; settings of the data make columns")  # fmt: skip
+                if _is_shared(key_of(each)):
+                    raise ConfigurationError(
+                        f"row {row.name!r} sets {each}: rows are compared on the same data, silos and seeds; settings "
+                        "of the data make columns"
+                    )
+                if key_of(each) in self.swept:
+                    raise ConfigurationError(f"row {row.name!r} sets {each}, which is swept over as well")
+                if key_of(each) == "rounds" and self.rounds_of not in ("", row.name):
+                    raise ConfigurationError(f"row {row.name!r} sets {each}, but takes the rounds of {self.rounds_of}")
             if self.tuning and row.values and len(row.values) != len(self.tuning.values):
                 raise ConfigurationError(
                     f"row {row.name!r} tries {len(row.values)} values of {self.tuning.key}, the others "
                     f"{len(self.tuning.values)}; every row gets as many"
                 )
+
+    def _check_tuning(self) -> None:
+        if self.tuning is None:
+            return
+        key = self.tuning.key
+        if _is_shared(key):
+            raise ConfigurationError(f"{key} cannot be tuned: rows are compared on the same data, silos and seeds")
+        if key in self.swept:
+            raise ConfigurationError(f"{key} is tuned and swept over; choose one")
+        for row in self.rows:
+            if key in map(key_of, row.sets):
+                raise ConfigurationError(f"{key} is tuned, but row {row.name!r} sets it")
 
     def values(self, row: Row) -> tuple[Any, ...]:
         """What a row tries; empty if nothing is tuned."""
@@ -209,7 +239,20 @@ class Grid:
 
 def slug(name: str) -> str:
     """A name as that of a folder."""
-    return re.sub(r"[^\w.=+-]+", "-", name.strip()).strip("-.") or "-"
+    short = re.sub(r"[^\w.=+-]+", "-", name.strip()).strip("-.") or "-"
+    if len(short.encode()) <= LONGEST:
+        return short
+    return f"{short.encode()[:LONGEST].decode(errors='ignore')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def key_of(setting: str) -> str:
+    """The key of "SECTION.KEY=VALUE"."""
+    return setting.partition("=")[0].strip()
+
+
+def _is_shared(key: str) -> bool:
+    """Whether all rows must have the same value of a key."""
+    return key.split(".")[0] in ("data", "seed") or key in ("evaluation.silos", "federation.newcomers")
 
 
 def swept(columns: Sequence[Column], sweeps: Mapping[str, Sequence[Any]]) -> tuple[Column, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._version import __version__
+from ..core import DataError
 from .grid import Column, Grid, Measure, Row
 from .results import Found, Results
 from .statistics import Interval, Values, holm, interval, mean_ranks, over_seeds, paired
@@ -16,8 +17,12 @@ SCHEMA = 1
 
 
 def recorded(results: Results) -> dict[str, Any]:
-    """The whole comparison as it is now, finished or not. Numbers that do not exist are None."""
+    """The whole comparison as it is now, finished or not. Numbers that do not exist are None.
+
+    Raises DataError if runs to be compared had different data.
+    """
     grid = results.grid
+    _check_data(results)
     tables = [_table(results, column, measure) for column in grid.columns for measure in grid.measures]
     found: dict[str, Any] = _without_nan({
         "schema": SCHEMA, "version": __version__, "title": grid.title, "command": grid.command, "about": grid.about,
@@ -32,6 +37,16 @@ def recorded(results: Results) -> dict[str, Any]:
         "paper": _paper(grid, tables),
     })  # fmt: skip
     return found
+
+
+def _check_data(results: Results) -> None:
+    first: dict[tuple[str, int], Found] = {}
+    for column, row, seed in results.grid.places():
+        cell = results.cell(column, row, seed)
+        if cell is not None and (found := results.done(cell)) is not None:
+            other = first.setdefault((column.name, seed), found)
+            if other.splits != found.splits:
+                raise DataError(f"{other.folder} and {found.folder} had different data; remove the older one")
 
 
 def _method(grid: Grid, row: Row) -> str:
@@ -52,9 +67,8 @@ def _cell(results: Results, column: Column, row: Row, seed: int) -> dict[str, An
              "tuned": {}, "tuning": _trials(results, column, row) if seed == results.grid.seeds[0] else []}  # fmt: skip
     cell = results.cell(column, row, seed)
     if cell is None:
-        failures = [why for trial in results.grid.tried(row, column) if (why := results.failure(trial))]
-        failed = len(failures) == len(results.grid.values(row))
-        return about | ({"status": "failed", "error": failures[0]} if failed else {})
+        never = results.why_none(column, row)
+        return about | ({"status": "failed", "error": never} if never else {})
     about |= {"folder": cell.folder, "tuned": dict(each.split("=", 1) for each in cell.tuned)}
     if why := results.failure(cell):
         return about | {"status": "failed", "error": why}
@@ -89,7 +103,8 @@ def _figures(grid: Grid, found: Found) -> dict[str, Any]:
 def _table(results: Results, column: Column, measure: Measure) -> dict[str, Any]:
     finished = {row.name: _finished(results, column, row) for row in results.grid.rows}
     values = {name: _values(found, measure) for name, found in finished.items()}
-    ranks = mean_ranks(values, measure.higher) if measure.higher is not None and measure.figure else {}
+    ranked = {name: found for name, found in values.items() if any(found.values())}
+    ranks = mean_ranks(ranked, measure.higher) if measure.higher is not None and measure.figure else {}
     rows = [
         _row(results, column, row, measure, finished[row.name], values[row.name]) | {"rank": ranks.get(row.name)}
         for row in results.grid.rows
@@ -138,8 +153,7 @@ def _bounded(found: Interval, measure: Measure) -> dict[str, float]:
 def _cell_failed(results: Results, column: Column, row: Row, seed: int) -> bool:
     cell = results.cell(column, row, seed)
     if cell is None:
-        trials = results.grid.tried(row, column)
-        return all(results.failure(trial) is not None for trial in trials)
+        return bool(results.why_none(column, row))
     return results.failure(cell) is not None
 
 

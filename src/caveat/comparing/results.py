@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..core import SiloId
+from ..config import Config, load
+from ..core import ConfigurationError, SiloId
+from ..report.files import decoded, lines_of
 from .grid import Cell, Column, Grid, Measure, Row, Sets
 
 
@@ -21,17 +22,22 @@ class Found:
 
     @cached_property
     def summary(self) -> Mapping[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+        """Raises DataError if it is damaged, as what follows does."""
+        found: dict[str, Any] = decoded((self.folder / "summary.json").read_text(), str(self.folder / "summary.json"))
         return found
+
+    @cached_property
+    def splits(self) -> Any:
+        """Sizes and hashes of the data."""
+        return decoded((self.folder / "splits.json").read_text(), str(self.folder / "splits.json"))
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """The validation rows of what silos predict, by round; of the first model where there are several."""
         found: dict[tuple[int, str], dict[str, Any]] = {}
-        with (self.folder / "rounds.jsonl").open() as file:
-            for line in map(json.loads, file):
-                if line.get("split") == "validation" and "left_out" not in line:
-                    found.setdefault((line["round"], line["silo"]), line)
+        for line, _ in lines_of(self.folder / "rounds.jsonl"):
+            if line.get("split") == "validation" and "left_out" not in line:
+                found.setdefault((line["round"], line["silo"]), line)
         return list(found.values())
 
     @property
@@ -86,29 +92,66 @@ def _mean(rows: list[dict[str, Any]], name: str) -> float:
     return sum(values) / len(values) if values else float("nan")
 
 
+KILLED = "its process ended"
+"""How a note begins of a run that could not leave one itself."""
+
+
 class Results:
-    """The runs of a comparison in its folder."""
+    """The runs of a comparison in its folder. Raises ConfigurationError where they are not those of the grid."""
 
     def __init__(self, grid: Grid, folder: Path) -> None:
         self.grid, self.folder = grid, folder
-        self._found: dict[Path, Found] = {}
+        self._found: dict[tuple[Path, int | None], Found] = {}
+        self._configs: dict[tuple[str, int | None], Config] = {}
 
     def place(self, cell: Cell) -> Path:
         return self.folder / cell.folder
 
+    def config(self, cell: Cell, rounds: int | None) -> Config:
+        if (cell.folder, rounds) not in self._configs:
+            self._configs[cell.folder, rounds] = cell.config(rounds)
+        return self._configs[cell.folder, rounds]
+
     def done(self, cell: Cell) -> Found | None:
         """The cell's run, if it is finished."""
-        place = self.place(cell)
-        if place not in self._found:
+        place, rounds = self.place(cell), self._known_rounds(cell)
+        if (place, rounds) not in self._found:
             if not (place / "summary.json").exists():
                 return None
-            self._found[place] = Found(place)
-        return self._found[place]
+            self.check_begun(cell)
+            self._found[place, rounds] = Found(place)
+        return self._found[place, rounds]
+
+    def check_begun(self, cell: Cell) -> None:
+        """Raises ConfigurationError if the cell's folder holds a run of other settings."""
+        path, rounds = self.place(cell) / "config.toml", self._known_rounds(cell)
+        if not path.exists():
+            return
+        begun = load(str(path))
+        if rounds is None and self._follows(cell):
+            rounds = begun.rounds  # nobody knows yet
+        wanted = self.config(cell, rounds)
+        if begun != wanted:
+            differing = ", ".join(_differences(begun, wanted))
+            raise ConfigurationError(
+                f"{path.parent} holds a run of {cell.row.name} with other settings: {differing}; name a new folder "
+                "with --out"
+            )
 
     def failure(self, cell: Cell) -> str | None:
-        """Why the cell's run failed, if it did."""
+        """Why the cell's run failed, if it did, or why it cannot be run."""
+        if self.done(cell) is not None:
+            return None
         note = self.note_of_failure(cell)
-        return note.read_text().strip() if note.exists() and self.done(cell) is None else None
+        if note.is_file():
+            return note.read_text().strip()
+        return self._without_lead(cell) if self._follows(cell) else None
+
+    def _without_lead(self, cell: Cell) -> str | None:
+        """Why nobody will ever say how long the cell trains."""
+        lead = self._lead(cell)
+        why = self.failure(lead) if lead else self.why_none(cell.column, self._leader)
+        return f"it takes the rounds of {self._leader.name}, which failed" if why else None
 
     def note_of_failure(self, cell: Cell) -> Path:
         place = self.place(cell)
@@ -117,12 +160,14 @@ class Results:
     def chosen(self, row: Row, column: Column) -> Sets | None:
         """The value that the row keeps in the column; None while that is open, or if every trial failed.
 
-        The best mean accuracy on validation data, then the best likelihood, then the first tried.
+        The best mean accuracy on validation data, then the best likelihood, then the first tried. A trial whose
+        process was killed, as it may have been at any value, leaves the choice open.
         """
         trials = self.grid.tried(row, column)
         if not trials:
             return ()
-        if any(self.done(cell) is None and self.failure(cell) is None for cell in trials):
+        failures = [self.failure(cell) for cell in trials if self.done(cell) is None]
+        if any(why is None or why.startswith(KILLED) for why in failures):
             return None
         scores = {cell.tuned: found.score() for cell in trials if (found := self.done(cell))}
         return max(scores, key=lambda tuned: scores[tuned]) if scores else None
@@ -132,20 +177,41 @@ class Results:
         chosen = self.chosen(row, column)
         return None if chosen is None else self.grid.at(row, column, seed, chosen)
 
+    def why_none(self, column: Column, row: Row) -> str:
+        """Why tuning cannot choose; empty if it only has not yet."""
+        trials = self.grid.tried(row, column)
+        failures = [why for trial in trials if (why := self.failure(trial))]
+        ended = all(self.done(trial) or self.failure(trial) for trial in trials)
+        return failures[0] if failures and ended else ""
+
     def rounds(self, cell: Cell) -> int | None:
         """How long the cell trains, if another row decides that. Raises LookupError while that one is not done."""
-        lead = self.grid.rounds_of
-        if not lead or cell.row.name == lead:
+        if not self._follows(cell):
             return None
-        row = next(row for row in self.grid.rows if row.name == lead)
-        leader = self.cell(cell.column, row, cell.seed)
+        leader = self._lead(cell)
         found = self.done(leader) if leader else None
         if found is None:
-            raise LookupError(lead)
+            raise LookupError(self.grid.rounds_of)
         return found.rounds
 
-    def open(self) -> list[Cell]:
-        """What can be run now: not done, not failed, and nothing to wait for."""
+    def _known_rounds(self, cell: Cell) -> int | None:
+        try:
+            return self.rounds(cell)
+        except LookupError:
+            return None
+
+    def _follows(self, cell: Cell) -> bool:
+        return self.grid.rounds_of not in ("", cell.row.name)
+
+    @property
+    def _leader(self) -> Row:
+        return next(row for row in self.grid.rows if row.name == self.grid.rounds_of)
+
+    def _lead(self, cell: Cell) -> Cell | None:
+        return self.cell(cell.column, self._leader, cell.seed)
+
+    def known(self) -> list[Cell]:
+        """Every run that is known to be needed: those that tuning tries, and those of the table's places so far."""
         wanted: dict[str, Cell] = {}
         for column in self.grid.columns:
             for row in self.grid.rows:
@@ -154,18 +220,29 @@ class Results:
         for column, row, seed in self.grid.places():
             if (chosen := self.cell(column, row, seed)) is not None:
                 wanted.setdefault(chosen.folder, chosen)
-        return [cell for cell in wanted.values() if self._can_run(cell)]
+        return list(wanted.values())
+
+    def open(self) -> list[Cell]:
+        """What can be run now: not done, not failed, and nothing to wait for."""
+        return [cell for cell in self.known() if self._can_run(cell)]
 
     def _can_run(self, cell: Cell) -> bool:
         if self.done(cell) is not None or self.failure(cell) is not None:
             return False
-        try:
-            self.rounds(cell)
-        except LookupError:
-            return False
-        return True
+        return not self._follows(cell) or self._known_rounds(cell) is not None
 
     def total(self) -> int:
         """Runs of the whole comparison."""
         trials = max((len(self.grid.values(row)) for row in self.grid.rows), default=0)
         return len(self.grid.rows) * len(self.grid.columns) * (max(trials, 1) + len(self.grid.seeds) - 1)
+
+
+def _differences(begun: Any, wanted: Any) -> list[str]:
+    found = []
+    for name in begun.__dataclass_fields__:
+        one, other = getattr(begun, name), getattr(wanted, name)
+        if one != other and hasattr(one, "__dataclass_fields__") and type(one) is type(other):
+            found += [f"{name}.{inner}" for inner in _differences(one, other)]
+        elif one != other:
+            found.append(f"{name} = {one!r}, now {other!r}")
+    return found

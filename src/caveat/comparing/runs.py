@@ -8,21 +8,20 @@ import time
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from .. import data
-from ..config import Config, load
+from ..config import Config
 from ..core import CaveatError, ConfigurationError
 from ..data import Silos
-from ..experiment import proceed, start
+from ..experiment import check, proceed, start
 from ..processes import outlive_nobody
 from ..progress import Progress
 from ..report import write_report
 from ..store import replace
 from .grid import Cell
-from .results import Results
+from .results import KILLED, Results
 
 KEPT = 2
 """Federations whose data are kept in memory, for the runs that share them."""
@@ -35,42 +34,43 @@ class Runner:
         self.results, self.workers, self.progress = results, workers, progress
         self.silos: dict[str, Silos] = {}
         self.running: dict[BaseProcess, tuple[Cell, float]] = {}
-        self.configs: dict[tuple[str, int | None], Config] = {}
         self.finished = 0
 
     def prepare(self) -> None:
-        """Load the first run's data. Raises DataError if they cannot be used, before anything is written."""
-        if waiting := self._waiting():
-            self._silos(self._config(waiting[0]))
+        """Check every open row of every column on its first open seed's data, before anything is written.
+
+        Raises DataError for data that cannot be used and ConfigurationError for what does not fit them.
+        """
+        first: dict[tuple[str, str], Cell] = {}
+        for cell in self._waiting():
+            first.setdefault((cell.column.name, cell.row.name), cell)
+        for cell in first.values():
+            config = self._config(cell)
+            check(config, self._silos(config), self.results.place(cell))
 
     def run(self) -> None:
         """Until nothing is left that can be run. What failed before is tried again, once."""
         self._forget_failures()
         total = self.results.total()
-        self.finished = total - self._left(total)
+        self.finished = sum(self.results.done(cell) is not None for cell in self.results.known())
         self.progress.begin(self.results.grid.title, total)
         try:
             while (waiting := self._waiting()) or self.running:
                 while waiting and len(self.running) < self.workers:
                     self._begin(self._next(waiting))
                     waiting = self._waiting()
-                self._wait()
+                if self.running:
+                    self._wait()
         finally:
             for process in self.running:
                 process.kill()
                 process.join()
             self.progress.end()
 
-    def _left(self, total: int) -> int:
-        places = [self.results.cell(*place) for place in self.results.grid.places()]
-        grid = self.results.grid
-        trials = [cell for column in grid.columns for row in grid.rows for cell in grid.tried(row, column)]
-        done = {cell.folder for cell in (*places, *trials) if cell is not None and self.results.done(cell)}
-        return total - len(done)
-
     def _forget_failures(self) -> None:
         for note in (self.results.folder / "runs").rglob("*.failed"):
-            note.unlink()
+            if note.is_file():
+                note.unlink()
 
     def _waiting(self) -> list[Cell]:
         running = {cell.folder for cell, _ in self.running.values()}
@@ -82,19 +82,28 @@ class Runner:
         return (known or waiting)[0]
 
     def _config(self, cell: Cell) -> Config:
-        rounds = self.results.rounds(cell)
-        if (cell.folder, rounds) not in self.configs:
-            self.configs[cell.folder, rounds] = cell.config(rounds)
-        return self.configs[cell.folder, rounds]
+        return self.results.config(cell, self.results.rounds(cell))
 
     def _begin(self, cell: Cell) -> None:
-        config = self._config(cell)
-        silos, place = self._silos(config), self.results.place(cell)
-        note = self.results.note_of_failure(cell)
+        self.results.check_begun(cell)
+        config, note = self._config(cell), self.results.note_of_failure(cell)
+        try:
+            silos = self._silos(config)
+        except CaveatError as error:
+            self.finished += 1
+            self._leave(note, cell, str(error))
+            return
         context = multiprocessing.get_context("fork")  # shares the data, and no pickle
+        place = self.results.place(cell)
         process = context.Process(target=_carry_out, args=(config, silos, place, note, os.getpid()))
         process.start()
         self.running[process] = cell, time.perf_counter()
+
+    def _leave(self, note: Path, cell: Cell, why: str) -> None:
+        """A note of why a run failed."""
+        note.parent.mkdir(parents=True, exist_ok=True)
+        replace(note, why.encode())
+        self.progress.note(f"{cell.title} failed: {why.splitlines()[-1]}")
 
     def _silos(self, config: Config) -> Silos:
         key = _key(config)
@@ -117,10 +126,8 @@ class Runner:
         self.finished += 1
         found = self.results.done(cell)
         if found is None:
-            if not note.exists():
-                note.parent.mkdir(parents=True, exist_ok=True)
-                replace(note, f"its process ended with status {process.exitcode}; was it out of memory?".encode())
-            self.progress.note(f"{cell.title} failed: {note.read_text().strip().splitlines()[-1]}")
+            killed = f"{KILLED} with status {process.exitcode}; was it out of memory?"
+            self._leave(note, cell, note.read_text().strip() if note.exists() else killed)
             return
         mean = {name: found.summary["mean"][name] for name in ("accuracy", "entropy") if name in found.summary["mean"]}
         self.progress.round(self.finished, cell.title, {**mean, "seconds": time.perf_counter() - began})
@@ -132,37 +139,8 @@ def check_folder(results: Results) -> None:
     other = folder.exists() and not (folder / "grid.json").exists()
     if other and (not folder.is_dir() or any(path.suffix != ".part" for path in folder.iterdir())):
         raise ConfigurationError(f"{folder} exists and is not a comparison; name a new folder with --out")
-    grid = results.grid
-    trials = [cell for column in grid.columns for row in grid.rows for cell in grid.tried(row, column)]
-    places = [results.cell(*place) for place in grid.places()]
-    for cell in (*trials, *places):
-        if cell is not None and (results.place(cell) / "config.toml").exists():
-            _check_begun(results, cell)
-
-
-def _check_begun(results: Results, cell: Cell) -> None:
-    begun = load(str(results.place(cell) / "config.toml"))
-    try:
-        wanted = cell.config(results.rounds(cell))
-    except LookupError:
-        return
-    if begun != wanted:
-        differing = ", ".join(_differences(begun, wanted))
-        raise ConfigurationError(
-            f"{results.place(cell)} holds a run of {cell.row.name} with other settings: {differing}; name a new folder "
-            "with --out"
-        )
-
-
-def _differences(begun: Any, wanted: Any) -> list[str]:
-    found = []
-    for name in begun.__dataclass_fields__:
-        one, other = getattr(begun, name), getattr(wanted, name)
-        if one != other and hasattr(one, "__dataclass_fields__") and type(one) is type(other):
-            found += [f"{name}.{inner}" for inner in _differences(one, other)]
-        elif one != other:
-            found.append(f"{name} = {one!r}, now {other!r}")
-    return found
+    for cell in results.known():
+        results.check_begun(cell)
 
 
 def _key(config: Config) -> str:

@@ -89,7 +89,7 @@ def _differences(record: Record) -> str:
         )
         where = f"{table['column']}: " if table["column"] else ""
         lines.append(f"- {where}{shown or 'none'}, of {len(table['pairs'])} pairs.")
-    seeds = len(record["seeds"])
+    seeds = max((row["seeds"] for table in record["tables"] for row in table["rows"]), default=0)
     about = f"Pairs that differ in {measure['name']} (paired t over {seeds} seeds, Holm-corrected, p < 0.05):"
     return "\n".join([about, "", *lines]) if lines else ""
 
@@ -115,12 +115,19 @@ def _costs(record: Record) -> str:
 
 def _failures(record: Record) -> str:
     failed = [cell for cell in record["cells"] if cell["status"] != "done"]
+    trials = [
+        f"- {cell['row']}{', ' if cell['column'] else ''}{cell['column']}, tuning, {trial['value']}: failed: "
+        + trial["error"].splitlines()[-1]
+        for cell in record["cells"]
+        for trial in cell["tuning"]
+        if trial["error"]
+    ]
     lines = [
         f"- {cell['row']}{', ' if cell['column'] else ''}{cell['column']}, seed {cell['seed']}: {cell['status']}"
         + (f": {cell['error'].splitlines()[-1]}" if cell["error"] else "")
         for cell in failed
     ]
-    return "\n".join(["Runs without figures:", "", *lines]) if lines else ""
+    return "\n".join(["Runs without figures:", "", *lines, *trials]) if lines or trials else ""
 
 
 def _mean(runs: Sequence[Record], name: str, scale: float = 1.0) -> str:

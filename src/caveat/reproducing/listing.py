@@ -13,7 +13,7 @@ def listing() -> Listing:
     """Name, title, size, expected time and data of every table."""
     shown = Listing(box=SIMPLE_HEAD, show_edge=False, padding=(0, 2, 0, 0))
     for header in ("table", "what", "runs (3 seeds)", "2 cores", "paper's size, on a GPU", "data below CAVEAT_DATA"):
-        shown.add_column(Text(header), justify="left")
+        shown.add_column(Text(header), overflow="fold", no_wrap=header == "table")
     for table in map(named, tables()):
         times = (duration(table.minutes[scale]) if scale in table.minutes else "" for scale in Scale)
         shown.add_row(*map(Text, (table.name, table.title, str(runs(table, 3)), *times, _data(table))))
