@@ -19,7 +19,7 @@ from commands import caveat
 from caveat.comparing.command import asked, compare, grid_of, opened, write
 from caveat.comparing.grid import Column, Grid, Measure, Row, Tuning, slug, swept
 from caveat.comparing.record import recorded
-from caveat.comparing.results import KILLED, Results, looked_up
+from caveat.comparing.results import KILLED, Found, Results, looked_up
 from caveat.comparing.texts import markdown
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.progress import Silent
@@ -191,6 +191,22 @@ def test_tuning_keeps_what_is_best_on_validation_data(tmp_path: Path) -> None:
         assert Results(grid, tmp_path / "grid").chosen(grid.rows[0], grid.columns[0]) == chosen
     record = recorded(Results(grid, tmp_path / "grid"))
     assert "- fedavg, tuning, 0.01: failed: the loss is not finite" in markdown(record)
+
+
+def test_tuning_looks_at_the_model_that_it_is_told_to(tmp_path: Path) -> None:
+    rows = [
+        {"round": 1, "split": "validation", "silo": "a", "model": "switch", "accuracy": 0.5, "nll": 1},
+        {"round": 2, "split": "test", "silo": "a", "model": "global", "accuracy": 0.1, "nll": 1},
+        {"round": 2, "split": "validation", "silo": "b", "left_out": "late"},
+        *({"round": 2, "split": "validation", "silo": silo, "model": model, "accuracy": accuracy, "nll": 2 * accuracy}
+          for silo, model, accuracy in (("a", "switch", 0.6), ("a", "global", 0.7), ("b", "switch", 0.8),
+                                        ("b", "global", 0.1))),
+    ]  # fmt: skip
+    (tmp_path / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "summary.json").write_text('{"rounds_run": 2}')
+    assert Found(tmp_path).score() == pytest.approx((0.7, -1.4))
+    assert Found(tmp_path).score("global") == pytest.approx((0.4, -0.8))
+    assert Found(tmp_path).score("local") == Found(tmp_path).score()
 
 
 def test_others_train_as_many_rounds_as_the_row_that_leads(tmp_path: Path) -> None:

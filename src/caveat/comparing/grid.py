@@ -72,6 +72,8 @@ class Tuning:
 
     key: str
     values: tuple[Any, ...]
+    model: str = ""
+    """Whose accuracy decides where a row has several models: "global", "local"; by default what silos predict with."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,11 @@ class Grid:
     def values(self, row: Row) -> tuple[Any, ...]:
         """What a row tries; empty if nothing is tuned."""
         return (row.values or self.tuning.values) if self.tuning else ()
+
+    @property
+    def judged(self) -> str:
+        """The model whose accuracy decides."""
+        return self.tuning.model if self.tuning else ""
 
     def first(self, row: Row, column: Column) -> Cell:
         """A row's first run in a column."""

@@ -58,7 +58,8 @@ def _tuning(grid: Grid) -> dict[str, Any] | None:
         return None
     return {
         "key": grid.tuning.key, "values": {row.name: list(grid.values(row)) for row in grid.rows},
-        "seed": grid.seeds[0], "by": "accuracy on validation data", "runs": len(grid.tuning.values),
+        "seed": grid.seeds[0], "runs": len(grid.tuning.values),
+        "by": f"accuracy{f' of the {grid.judged} model' * bool(grid.judged)} on validation data",
     }  # fmt: skip
 
 
@@ -80,7 +81,10 @@ def _trials(results: Results, column: Column, row: Row) -> list[dict[str, Any]]:
     """What tuning tried: the score is the mean accuracy on validation data."""
     trials = zip(results.grid.values(row), results.grid.tried(row, column), strict=True)
     found = [(value, results.done(cell), results.failure(cell)) for value, cell in trials]
-    return [{"value": v, "score": done.score()[0] if done else None, "error": why or ""} for v, done, why in found]
+    return [
+        {"value": v, "score": done.score(results.grid.judged)[0] if done else None, "error": why or ""}
+        for v, done, why in found
+    ]
 
 
 def _figures(grid: Grid, found: Found) -> dict[str, Any]:

@@ -33,12 +33,17 @@ class Found:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """The validation rows of what silos predict, by round; of the first model where there are several."""
-        found: dict[tuple[int, str], dict[str, Any]] = {}
-        for line, _ in lines_of(self.folder / "rounds.jsonl"):
-            if line.get("split") == "validation" and "left_out" not in line:
-                found.setdefault((line["round"], line["silo"]), line)
-        return list(found.values())
+        """All validation rows, in the order of rounds, silos and models."""
+        lines = (line for line, _ in lines_of(self.folder / "rounds.jsonl"))
+        return [line for line in lines if line.get("split") == "validation" and "left_out" not in line]
+
+    def rows_of(self, model: str = "") -> list[dict[str, Any]]:
+        """A row per round and silo: of that model, or where there is no such of the first, which silos predict with."""
+        wanted = [row for row in self.rows if row.get("model") == model] or self.rows
+        first: dict[tuple[int, str], dict[str, Any]] = {}
+        for row in wanted:
+            first.setdefault((row["round"], row["silo"]), row)
+        return list(first.values())
 
     @property
     def rounds(self) -> int:
@@ -49,16 +54,17 @@ class Found:
         """Those that took part in training."""
         return [silo for silo in self.summary["silos"] if not silo.get("newcomer")]
 
-    def score(self) -> tuple[float, float]:
-        """Mean accuracy on validation data after the last round, then the mean negative log-likelihood, negated."""
-        last = [row for row in self.rows if row["round"] == self.rounds]
+    def score(self, model: str = "") -> tuple[float, float]:
+        """A model's mean accuracy on validation data after the last round, then its mean log-likelihood."""
+        last = [row for row in self.rows_of(model) if row["round"] == self.rounds]
         return _mean(last, "accuracy"), -_mean(last, "nll")
 
     def curve(self) -> list[tuple[int, float, float]]:
         """Round, and the mean over silos of accuracy and entropy on validation data."""
-        rounds = sorted({row["round"] for row in self.rows})
-        at = {number: [row for row in self.rows if row["round"] == number] for number in rounds}
-        return [(number, _mean(rows, "accuracy"), _mean(rows, "entropy")) for number, rows in at.items()]
+        rows = self.rows_of()
+        rounds = sorted({row["round"] for row in rows})
+        at = {number: [row for row in rows if row["round"] == number] for number in rounds}
+        return [(number, _mean(each, "accuracy"), _mean(each, "entropy")) for number, each in at.items()]
 
     def of_silos(self, measure: Measure) -> dict[SiloId, float]:
         """The measure of every silo that has it; empty for a measure of the whole run."""
@@ -169,7 +175,7 @@ class Results:
         failures = [self.failure(cell) for cell in trials if self.done(cell) is None]
         if any(why is None or why.startswith(KILLED) for why in failures):
             return None
-        scores = {cell.tuned: found.score() for cell in trials if (found := self.done(cell))}
+        scores = {cell.tuned: found.score(self.grid.judged) for cell in trials if (found := self.done(cell))}
         return max(scores, key=lambda tuned: scores[tuned]) if scores else None
 
     def cell(self, column: Column, row: Row, seed: int) -> Cell | None:

@@ -68,6 +68,7 @@ class RowPart(Part):
 class TuningPart(Part):
     key: str
     values: Annotated[tuple[Any, ...], Field(min_length=1)]
+    model: str = ""
 
 
 class Table(Part):
@@ -135,7 +136,7 @@ def grid(table: Table, scale: Scale, seeds: tuple[int, ...], command: str = "") 
         ),
         columns=columns,
         seeds=seeds,
-        tuning=Tuning(table.tuning.key, table.tuning.values),
+        tuning=Tuning(table.tuning.key, table.tuning.values, table.tuning.model),
         rounds_of=table.rounds_of,
         measures=tuple(Measure(**part.model_dump()) for part in table.measures),
         command=command,
