@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from caveat import reproducing
-from caveat.comparing.texts import markdown
+from caveat.comparing.texts import about, measured
 
+SHOWN = 3
+"""Measures of a table that are not folded away."""
 PAGE = Path(__file__).parent.parent / "docs" / "results.md"
 
 
@@ -49,7 +51,11 @@ def section(name: str, record: dict[str, Any]) -> str:
         f"{seeds} seeds, {done} of {len(record['cells'])} runs done. Mean and 95 % intervals over seeds and silos, in "
         f"square brackets the paper's. Every row tried {tuning['runs']} values of `{tuning['key']}` on seed "
         f"{tuning['seed']} and kept the one with the best accuracy on validation data.",
-        markdown(record),
+        *measured(record)[:SHOWN],
+        "<details><summary>Everything else that was measured, costs and tests</summary>",
+        *measured(record)[SHOWN:],
+        *about(record),
+        "</details>\n",
     ])  # fmt: skip
 
 

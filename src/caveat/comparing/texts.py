@@ -33,13 +33,17 @@ def per_run(record: Record) -> str:
 
 def markdown(record: Record) -> str:
     """Means with 95 % intervals, the paper's figures in brackets, then tuning, costs, tests and failures."""
-    parts = [
-        *(_measured(record, measure) for measure in record["measures"]),
-        _differences(record),
-        _costs(record),
-        _failures(record),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join([*measured(record), *about(record)]) + "\n"
+
+
+def measured(record: Record) -> list[str]:
+    """A table per measure."""
+    return [_measured(record, measure) for measure in record["measures"]]
+
+
+def about(record: Record) -> list[str]:
+    """Which pairs differ, what was tuned and spent, what failed."""
+    return [part for part in (_differences(record), _costs(record), _failures(record)) if part]
 
 
 def _measured(record: Record, measure: Record) -> str:
