@@ -73,7 +73,7 @@ def test_a_greeting_that_makes_no_sense_stops_nobody(tmp_path: Path) -> None:
 
 def interrupted(folder: Path) -> Federation:
     """A federation that has lost a silo in its second round, and waits to be continued."""
-    federation = Federation(folder, "fedavg", quorum=3, patience=0.5)
+    federation = Federation(folder, "fedavg", quorum=3, patience=2)
     federation.grid.tamper[federation.node["hill"]] = losing(1)
     with pytest.raises(RunError, match="fewer than the quorum"):
         federation.serve()
