@@ -264,3 +264,13 @@ def test_environment_is_left_as_it_was() -> None:
     assert torch.get_num_threads() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
     assert dict(os.environ) == before[2]
+
+
+def test_a_run_that_measures_some_of_its_silos_is_continued(tmp_path: Path) -> None:
+    few = ["beside=[]", "model.name=mlp", "rounds=1", "data.silos=3", "evaluation.silos=2", "method.name=fedavg"]
+    folder = start(load(None, few), tmp_path / "run")
+    before = (folder / "summary.json").read_bytes()
+    assert len(json.loads((folder / "splits.json").read_text())) == 2
+    proceed(folder)
+    assert (folder / "summary.json").read_bytes() == before
+    assert open_run(folder).folder == folder
