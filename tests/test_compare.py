@@ -325,8 +325,8 @@ def test_a_comparison_killed_at_any_moment_ends_with_the_same_tables(tmp_path: P
     """SIGKILL to the whole command several times, at moments that a fixed rule picks, then once to the end."""
     folder = tmp_path / "grid"
     command = [
-        sys.executable, "-m", "caveat", "compare", "digits", "--methods", "fedavg,uefl", "--seeds", "0,1", "--quiet",
-        "--variant", "alone: method.name=local", *(part for each in FAST for part in ("--set", each)),
+        sys.executable, "-m", "caveat", "compare", "digits", "--methods", "fedavg,uefl", "--seeds", "0", "--quiet",
+        *(part for each in FAST for part in ("--set", each)),
         "--tune", "training.lr=0.003,0.01", "--out",
     ]  # fmt: skip
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

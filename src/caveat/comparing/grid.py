@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -124,7 +125,7 @@ class Cell:
         sets = [*self.column.sets, *self.row.sets, *self.tuned, *more, f"seed={self.seed}", "beside=[]"]
         try:
             config = load(self.column.recipe, [*sets, "engine.workers=1"])
-            if config.method.name == load(self.column.recipe, self.column.sets).method.name:
+            if config.method.name == _method_of(self.column.recipe, self.column.sets):
                 return config
             # What decides in the recipe may mean nothing to another method, but what the row asks for stays.
             asked = [key.split(".")[1] for key in map(key_of, self.row.sets) if key.startswith("uncertainty.")]
@@ -250,6 +251,12 @@ def slug(name: str) -> str:
     if len(short.encode()) <= LONGEST:
         return short
     return f"{short.encode()[:LONGEST].decode(errors='ignore')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+@functools.cache
+def _method_of(recipe: str | None, sets: Sets) -> str:
+    """The method that a column's configuration names itself."""
+    return load(recipe, sets).method.name
 
 
 def key_of(setting: str) -> str:
