@@ -49,8 +49,9 @@ def section(name: str, record: dict[str, Any]) -> str:
         f"`caveat reproduce {name} --scale {scale[1] if scale else 'cpu'} --seeds {seeds} --out DIR`",
         f"{table.source}. {table.differs}",
         f"{seeds} seeds, {done} of {len(record['cells'])} runs done. Mean and 95 % intervals over seeds and silos, in "
-        f"square brackets the paper's. Every row tried {tuning['runs']} values of `{tuning['key']}` on seed "
-        f"{tuning['seed']} and kept the one with the best accuracy on validation data.",
+        f"square brackets the paper's. Every row tried {tuning['runs'] // len(tuning['seeds'])} values of "
+        f"`{tuning['key']}` on seed {', '.join(map(str, tuning['seeds']))} and kept the one with the best "
+        f"{tuning['by']}.",
         *measured(record)[:SHOWN],
         "<details><summary>Everything else that was measured, costs and tests</summary>",
         *measured(record)[SHOWN:],

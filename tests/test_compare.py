@@ -17,7 +17,7 @@ import pytest
 from commands import caveat
 
 from caveat.comparing.command import asked, compare, grid_of, opened, write
-from caveat.comparing.grid import Column, Grid, Measure, Row, Tuning, slug, swept
+from caveat.comparing.grid import Cell, Column, Grid, Measure, Row, Tuning, slug, swept
 from caveat.comparing.record import recorded
 from caveat.comparing.results import KILLED, Found, Results, looked_up
 from caveat.comparing.texts import markdown
@@ -193,6 +193,28 @@ def test_tuning_keeps_what_is_best_on_validation_data(tmp_path: Path) -> None:
     assert "- fedavg, tuning, 0.01: failed: the loss is not finite" in markdown(record)
 
 
+def test_tuning_on_several_seeds_takes_the_best_mean_over_them(tmp_path: Path) -> None:
+    grid = small(FEDAVG, seeds=(0, 1, 2), tuning=Tuning("training.lr", (0.1, 0.01), seeds=2))
+    accuracies = {"0.1": (0.9, 0.2, None), "0.01": (0.6, 0.7, 0.5)}
+    results = Results(grid, tmp_path)
+    for value, found in accuracies.items():
+        for seed, accuracy in enumerate(found):
+            place = results.place(Cell(FEDAVG, grid.columns[0], seed, (f"training.lr={value}",)))
+            if accuracy is not None:
+                place.mkdir(parents=True)
+                row = {"round": 2, "split": "validation", "silo": "a", "accuracy": accuracy, "nll": 1}
+                (place / "rounds.jsonl").write_text(json.dumps(row) + "\n")
+                (place / "summary.json").write_text('{"rounds_run": 2}')
+    assert results.total() == len(results.known()) == 5
+    assert results.chosen(FEDAVG, grid.columns[0]) == ("training.lr=0.01",)
+    trials = [results.score(cells) for _, cells in grid.trials(FEDAVG, grid.columns[0])]
+    assert trials == [pytest.approx((0.55, -1)), pytest.approx((0.65, -1))]
+    failing = results.place(grid.tried(FEDAVG, grid.columns[0])[2])
+    (failing / "summary.json").unlink()
+    failing.with_name("seed-0.failed").write_text("the loss is not finite")
+    assert Results(grid, tmp_path).chosen(FEDAVG, grid.columns[0]) == ("training.lr=0.1",)
+
+
 def test_tuning_looks_at_the_model_that_it_is_told_to(tmp_path: Path) -> None:
     rows = [
         {"round": 1, "split": "validation", "silo": "a", "model": "switch", "accuracy": 0.5, "nll": 1},
@@ -266,14 +288,14 @@ def test_a_command_whose_runs_failed_says_so_and_shows_the_rest(tmp_path: Path) 
 def test_options_become_rows_and_columns() -> None:
     grid = asked(
         "digits", "fedavg,uefl", ["static: method.name=uefl 'method.iterations=1'"], "0,3", ["rounds=2"],
-        ["data.labels.alpha=0.1,1", "seedless=a,b"], "training.lr=0.01,0.1", "uefl",
+        ["data.labels.alpha=0.1,1", "seedless=a,b"], "training.lr=0.01,0.1", 2, "uefl",
     )  # fmt: skip
     assert [row.name for row in grid.rows] == ["fedavg", "uefl", "static"]
     assert grid.rows[2].sets == ("method.name=uefl", "method.iterations=1")
     assert [column.name for column in grid.columns][:2] == ['alpha=0.1, seedless="a"', 'alpha=0.1, seedless="b"']
     assert grid.columns[3].sets == ("rounds=2", "data.labels.alpha=1", 'seedless="b"')
     assert grid.seeds == (0, 3)
-    assert grid.tuning == Tuning("training.lr", (0.01, 0.1))
+    assert grid.tuning == Tuning("training.lr", (0.01, 0.1), seeds=2)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +314,7 @@ def test_options_become_rows_and_columns() -> None:
 )
 def test_options_that_cannot_be_read_are_named(options: dict[str, Any], message: str) -> None:
     usual: dict[str, Any] = {"source": None, "methods": "fedavg", "variants": [], "seeds": "0", "sets": [],
-                             "sweeps": [], "tune": None, "rounds_of": None}  # fmt: skip
+                             "sweeps": [], "tune": None, "tune_seeds": 1, "rounds_of": None}  # fmt: skip
     with pytest.raises(ConfigurationError, match=message):
         asked(**usual | options)
 

@@ -197,11 +197,12 @@ def test_uefl_margin_is_in_standard_errors_of_the_mean() -> None:
     assert float(sent[2.0]["atleast"]) == pytest.approx(expected)
 
 
-def test_uefl_stops_when_no_silo_is_uncertain(tmp_path: Path) -> None:
-    federation = Federation(uefl(threshold=1000), tmp_path)
+@pytest.mark.parametrize(("until", "scored"), [("certain", [2]), ("end", [2, 3, 4])])
+def test_uefl_stops_when_no_silo_is_uncertain_or_trains_on(until: str, scored: list[int], tmp_path: Path) -> None:
+    federation = Federation(uefl(threshold=1000, until=until), tmp_path)
     federation.run()
-    assert max(done.number for done in federation.done) == 2
-    assert sum(done.step.work.__name__ == "score" for done in federation.done) == 1
+    assert [done.number for done in federation.done if done.step.work.__name__ == "score"] == scored
+    assert federation.done[-1].step.work.__name__ == "score"
 
 
 @pytest.mark.parametrize(("growth", "keep", "sizes"), [

@@ -35,6 +35,7 @@ def compare(
     tune: Annotated[
         str | None, typer.Option(metavar="KEY=V,V,...", help="Every row keeps its best on validation data.")
     ] = None,
+    tune_seeds: Annotated[int, typer.Option(min=1, metavar="N", help="On how many of the seeds values are tried.")] = 1,
     rounds_of: Annotated[
         str | None, typer.Option(metavar="ROW", help="All rows train as many rounds as this one took.")
     ] = None,
@@ -50,7 +51,7 @@ def compare(
         from .comparing.command import asked
         from .config import find
 
-        grid = asked(config, methods, variants or (), seeds, sets or (), sweeps or (), tune, rounds_of)
+        grid = asked(config, methods, variants or (), seeds, sets or (), sweeps or (), tune, tune_seeds, rounds_of)
         _compare(grid, out or Path("runs") / f"compare-{find(config).stem}", workers, quiet, reporter)
 
 

@@ -33,6 +33,7 @@ def asked(
     sets: Sequence[str],
     sweeps: Sequence[str],
     tune: str | None,
+    tune_seeds: int,
     rounds_of: str | None,
 ) -> Grid:
     """The comparison that options ask for. Raises ConfigurationError naming the option."""
@@ -45,7 +46,7 @@ def asked(
         if row.name not in METHODS:
             raise ConfigurationError(f"--methods {methods}: no such method {row.name!r}; `caveat list methods` has all")
     rows += map(_variant, variants)
-    tuning = Tuning(*_values("--tune", tune)) if tune else None
+    tuning = Tuning(*_values("--tune", tune), seeds=tune_seeds) if tune else None
     pairs = [_values("--sweep", sweep) for sweep in sweeps]
     swept_values = dict(pairs)
     if len(swept_values) < len(pairs):

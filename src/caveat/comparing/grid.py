@@ -69,12 +69,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Tuning:
-    """Every row tries as many values of a key on the first seed, and keeps the best on validation data."""
+    """Every row tries as many values of a key, and keeps the best on validation data."""
 
     key: str
     values: tuple[Any, ...]
     model: str = ""
     """Whose accuracy decides where a row has several models: "global", "local"; by default what silos predict with."""
+    seeds: int = 1
+    """On how many of the comparison's seeds, the first ones, every value is tried."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,19 @@ class Grid:
 
     def tried(self, row: Row, column: Column) -> list[Cell]:
         """The runs that tuning compares, in the order of the values; empty if nothing is tuned."""
-        return [Cell(row, column, self.seeds[0], (self.setting(value),)) for value in self.values(row)]
+        return [cell for _, cells in self.trials(row, column) for cell in cells]
+
+    def trials(self, row: Row, column: Column) -> list[tuple[Any, list[Cell]]]:
+        """Every value that tuning compares, with its runs."""
+        return [
+            (value, [Cell(row, column, seed, (self.setting(value),)) for seed in self.seeds_tried])
+            for value in self.values(row)
+        ]
+
+    @property
+    def seeds_tried(self) -> tuple[int, ...]:
+        """Those that values are tried on."""
+        return self.seeds[: self.tuning.seeds] if self.tuning else ()
 
     def setting(self, value: Any) -> str:
         assert self.tuning is not None

@@ -58,7 +58,8 @@ def _tuning(grid: Grid) -> dict[str, Any] | None:
         return None
     return {
         "key": grid.tuning.key, "values": {row.name: list(grid.values(row)) for row in grid.rows},
-        "seed": grid.seeds[0], "runs": len(grid.tuning.values),
+        "seed": grid.seeds[0], "seeds": list(grid.seeds_tried),
+        "runs": len(grid.tuning.values) * len(grid.seeds_tried),
         "by": f"accuracy{f' of the {grid.judged} model' * bool(grid.judged)} on validation data",
     }  # fmt: skip
 
@@ -79,11 +80,13 @@ def _cell(results: Results, column: Column, row: Row, seed: int) -> dict[str, An
 
 def _trials(results: Results, column: Column, row: Row) -> list[dict[str, Any]]:
     """What tuning tried: the score is the mean accuracy on validation data."""
-    trials = zip(results.grid.values(row), results.grid.tried(row, column), strict=True)
-    found = [(value, results.done(cell), results.failure(cell)) for value, cell in trials]
     return [
-        {"value": v, "score": done.score(results.grid.judged)[0] if done else None, "error": why or ""}
-        for v, done, why in found
+        {
+            "value": value,
+            "score": score[0] if (score := results.score(cells)) else None,
+            "error": next((why for cell in cells if (why := results.failure(cell))), ""),
+        }
+        for value, cells in results.grid.trials(row, column)
     ]
 
 

@@ -166,17 +166,27 @@ class Results:
     def chosen(self, row: Row, column: Column) -> Sets | None:
         """The value that the row keeps in the column; None while that is open, or if every trial failed.
 
-        The best mean accuracy on validation data, then the best likelihood, then the first tried. A trial whose
-        process was killed, as it may have been at any value, leaves the choice open.
+        The best mean accuracy on validation data, then the best likelihood, then the first tried; a value with which
+        a trial failed is out. A trial whose process was killed, as it may have been at any value, leaves the choice
+        open.
         """
-        trials = self.grid.tried(row, column)
+        trials = self.grid.trials(row, column)
         if not trials:
             return ()
-        failures = [self.failure(cell) for cell in trials if self.done(cell) is None]
+        failures = [self.failure(cell) for _, cells in trials for cell in cells if self.done(cell) is None]
         if any(why is None or why.startswith(KILLED) for why in failures):
             return None
-        scores = {cell.tuned: found.score(self.grid.judged) for cell in trials if (found := self.done(cell))}
+        scores = {cells[0].tuned: score for _, cells in trials if (score := self.score(cells))}
         return max(scores, key=lambda tuned: scores[tuned]) if scores else None
+
+    def score(self, cells: list[Cell]) -> tuple[float, float] | None:
+        """Mean over runs of accuracy on validation data, and of log-likelihood; None unless all of them are done."""
+        found = [self.done(cell) for cell in cells]
+        scores = [each.score(self.grid.judged) for each in found if each is not None]
+        if len(scores) < len(cells):
+            return None
+        accuracies, likelihoods = zip(*scores, strict=True)
+        return sum(accuracies) / len(cells), sum(likelihoods) / len(cells)
 
     def cell(self, column: Column, row: Row, seed: int) -> Cell | None:
         """The run in a place of the table; None while tuning has not chosen."""
@@ -239,8 +249,8 @@ class Results:
 
     def total(self) -> int:
         """Runs of the whole comparison."""
-        trials = max((len(self.grid.values(row)) for row in self.grid.rows), default=0)
-        return len(self.grid.rows) * len(self.grid.columns) * (max(trials, 1) + len(self.grid.seeds) - 1)
+        values, tried = len(self.grid.tuning.values) if self.grid.tuning else 1, max(len(self.grid.seeds_tried), 1)
+        return len(self.grid.rows) * len(self.grid.columns) * (values * tried + len(self.grid.seeds) - tried)
 
 
 def _differences(begun: Any, wanted: Any) -> list[str]:

@@ -8,8 +8,9 @@ Where paper and released code differ: dropout is on when uncertainty is measured
 the entropy decides on the silo's calibration split (both use the test set); shared codewords are averaged
 over the silos that use them, by use (paper; never averaged in the code); beta weighs the commitment (code).
 Ours: features are normalised before they are discretised, so that codewords from N(0, 1) lie among them; a silo's
-entropy must exceed the threshold by two standard errors, since silos that differ by chance cross it; and silos keep
-batch normalisation of their own (Li et al., FedBN, ICLR 2021), to which most of the gain over FedAvg is due.
+entropy must exceed the threshold by two standard errors, since silos that differ by chance cross it; silos keep
+batch normalisation of their own (Li et al., FedBN, ICLR 2021), to which most of the gain over FedAvg is due; and
+rounds that no extension needs are trained all the same, since silos alike in entropy need not have converged.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class UEFL(FedAvg):
     """Most iterations, the first included; 1 never extends (VQ-FedAvg, or one static codebook)."""
     extra_rounds: Annotated[int, Field(gt=0)] = 5
     """Rounds of every iteration after the first, which has `rounds`."""
+    until: Literal["certain", "end"] = "end"
+    """Stop once no silo is uncertain (paper), or train in all iterations whether or not a codebook grows."""
     growth: Literal["add", "double"] = "add"
     """Codewords per extension: always `codewords`, or as many as the silo already reaches."""
     keep: Literal["all", "newest"] = "all"
@@ -98,12 +101,12 @@ class UEFL(FedAvg):
     def schedule(self) -> Iterable[Round]:
         for iteration in range(self.iterations):
             for _ in range(self.extra_rounds if iteration else self.rounds):
-                yield Round(self.broadcast, self.train, self.average, when=self.uncertain)
-            yield Round(self.broadcast, self.score, self.compare, when=self.uncertain, everyone=True, trains=False)
+                yield Round(self.broadcast, self.train, self.average, when=self.unfinished)
+            yield Round(self.broadcast, self.score, self.compare, when=self.unfinished, everyone=True, trains=False)
 
-    def uncertain(self, server: State) -> bool:
-        """Whether any silo was above the threshold when last compared."""
-        return bool(server["entropy"]["surest"] > server["entropy"]["threshold"])
+    def unfinished(self, server: State) -> bool:
+        """Whether any silo was above the threshold when last compared, unless all rounds are trained anyway."""
+        return self.until == "end" or bool(server["entropy"]["surest"] > server["entropy"]["threshold"])
 
     def broadcast(self, server: State) -> Payload:
         return {"model": server["model"], "entropy": {"threshold": server["entropy"]["threshold"]}}

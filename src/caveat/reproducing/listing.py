@@ -21,8 +21,9 @@ def listing() -> Listing:
 
 
 def runs(table: Table, seeds: int) -> int:
-    """One per row, column and seed, and on the first seed one per value that is tried."""
-    return len(table.rows) * len(table.columns) * (len(table.tuning.values) + seeds - 1)
+    """One per row, column and seed, and one per value on every seed on which values are tried."""
+    tried = min(table.tuning.seeds, seeds)
+    return len(table.rows) * len(table.columns) * (len(table.tuning.values) * tried + seeds - tried)
 
 
 def duration(minutes: float) -> str:

@@ -69,6 +69,7 @@ class TuningPart(Part):
     key: str
     values: Annotated[tuple[Any, ...], Field(min_length=1)]
     model: str = ""
+    seeds: Annotated[int, Field(gt=0)] = 1
 
 
 class Table(Part):
@@ -136,7 +137,7 @@ def grid(table: Table, scale: Scale, seeds: tuple[int, ...], command: str = "") 
         ),
         columns=columns,
         seeds=seeds,
-        tuning=Tuning(table.tuning.key, table.tuning.values, table.tuning.model),
+        tuning=Tuning(**table.tuning.model_dump()),
         rounds_of=table.rounds_of,
         measures=tuple(Measure(**part.model_dump()) for part in table.measures),
         command=command,

@@ -46,6 +46,7 @@ class Tuning(Record):
     key: str
     values: dict[str, list[Any]] = Field(default_factory=dict)
     seed: int | None = None
+    seeds: tuple[int, ...] = ()
     by: str = ""
     runs: int | None = None
 
