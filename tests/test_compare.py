@@ -104,7 +104,10 @@ def test_each_run_is_a_run_like_any_other(compared: Path, tmp_path: Path) -> Non
 
 def test_the_same_again_runs_nothing_and_more_seeds_only_those(compared: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in (compared / "runs").rglob("summary.json")}
+    page = compared / "runs" / "alone" / "seed-0" / "report.html"
+    page.unlink()  # as if somebody had stopped the comparison just before it was written
     compare(small(FEDAVG, LOCAL, seeds=(0, 1, 2)), compared, 2, Silent())
+    assert page.exists()
     after = {path: path.stat().st_mtime_ns for path in (compared / "runs").rglob("summary.json")}
     assert {path: after[path] for path in before} == before
     assert len(after) == len(before) + 2

@@ -35,7 +35,9 @@ def compare(
     tune: Annotated[
         str | None, typer.Option(metavar="KEY=V,V,...", help="Every row keeps its best on validation data.")
     ] = None,
-    tune_seeds: Annotated[int, typer.Option(min=1, metavar="N", help="On how many of the seeds values are tried.")] = 1,
+    tune_seeds: Annotated[
+        int, typer.Option(min=1, show_envvar=False, metavar="N", help="On how many of the seeds values are tried.")
+    ] = 1,
     rounds_of: Annotated[
         str | None, typer.Option(metavar="ROW", help="All rows train as many rounds as this one took.")
     ] = None,
@@ -59,7 +61,7 @@ def reproduce(
     table: Annotated[str | None, typer.Argument(metavar="TABLE", help="As --list names it.")] = None,
     list_tables: Annotated[bool, typer.Option("--list", help="All tables, their data and expected time.")] = False,
     scale: Annotated[Scale, typer.Option(help="Two CPU cores, or the paper's own size.")] = Scale.cpu,
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Repetitions.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, show_envvar=False, metavar="N", help="Repetitions.")] = 3,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, or one to continue.")] = None,
     workers: Workers = None,
     quiet: Quiet = False,

@@ -19,7 +19,9 @@ Config = Annotated[str | None, typer.Argument(metavar="[CONFIG.toml|RECIPE]", he
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key; repeatable.")
 ]
-Workers = Annotated[int | None, typer.Option(min=1, help="Worker processes; the result does not depend on them.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, show_envvar=False, help="Worker processes; the result does not depend on them.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 

@@ -51,6 +51,7 @@ class Runner:
     def run(self) -> None:
         """Until nothing is left that can be run. What failed before is tried again, once."""
         self._forget_failures()
+        self._write_missing_pages()
         total = self.results.total()
         self.finished = sum(self.results.done(cell) is not None for cell in self.results.known())
         self.progress.begin(self.results.grid.title, total)
@@ -71,6 +72,12 @@ class Runner:
         for note in (self.results.folder / "runs").rglob("*.failed"):
             if note.is_file():
                 note.unlink()
+
+    def _write_missing_pages(self) -> None:
+        """Of runs that ended just before somebody stopped the comparison."""
+        for place in map(self.results.place, filter(self.results.done, self.results.known())):
+            if not (place / "report.html").exists():
+                write_report(place)
 
     def _waiting(self) -> list[Cell]:
         running = {cell.folder for cell, _ in self.running.values()}
