@@ -263,8 +263,8 @@ def test_the_method_does_not_run_beside_itself() -> None:
 
 
 def test_a_built_method_has_the_shared_settings() -> None:
-    config = load(None, ["rounds=3", "training.lr=0.5", "uncertainty.mc_samples=7", "method.threshold=0.7", "method.iterations=3",
-                         "method.extra_rounds=2"])  # fmt: skip
+    uefl = ["method.threshold=0.7", "method.iterations=3", "method.extra_rounds=2"]
+    config = load(None, ["rounds=3", "training.lr=0.5", "uncertainty.mc_samples=7", *uefl])
     method = vars(config.build_method())
     assert (method["rounds"], method["training"], method["mc_samples"]) == (3, config.training, 7)
     assert method["threshold"] == 0.7

@@ -7,12 +7,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from .. import report
 from ..report.figures import Figure
 from ..report.sections import Cell, Column, Table, table
-from ..report.tables import decimal, percent
+from ..report.tables import percent
+from ..report.templates import environment
 from .drawings import curves, legend, means_by_size, rank_plane, sweep_chart
 
 _TEMPLATE = "audit.html.j2"
@@ -21,16 +19,10 @@ NUMBERS = ("epistemic", "vacuity", "aleatoric", "total")
 
 def render(record: Mapping[str, Any]) -> str:
     """The page's text, from what audit.json holds."""
-    environment = Environment(
-        loader=FileSystemLoader([Path(__file__).parent, Path(report.__file__).parent]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(percent=percent, decimal=decimal, fraction=fraction)
+    templates = environment(Path(__file__).parent)
+    templates.filters.update(fraction=fraction)
     found = record["findings"]
-    return environment.get_template(_TEMPLATE).render(
+    return templates.get_template(_TEMPLATE).render(
         audit=record,
         broken=[finding for finding in found if finding["verdict"] == "does not hold"],
         open=[finding for finding in found if finding["verdict"] == "cannot say"],

@@ -1,13 +1,3 @@
-"use strict";
-// All of this is convenience: the page says everything without it.
-const root = document.documentElement;
-const theme = document.getElementById("theme");
-theme.hidden = false;
-theme.addEventListener("click", () => {
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
-});
-
 // One silo, highlighted in every picture and table that has it.
 const choices = [...document.querySelectorAll(".highlight select")];
 let chosen = "";

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from . import figures, sections
 from .absence import absence, absent, newcomers
 from .again import again
@@ -21,7 +19,7 @@ from .panels import more_panels
 from .privacy import privacy
 from .quadrants import examples
 from .scatter import scatter
-from .tables import decimal, percent
+from .templates import environment
 
 _TEMPLATE = "template.html.j2"
 
@@ -43,16 +41,8 @@ def write_report(run: Path, out: Path | None = None) -> Path:
 
 def render(run: Run) -> str:
     """The page's text."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(percent=percent, decimal=decimal)
     parts = _parts(run)
-    return environment.get_template(_TEMPLATE).render(run=run, contents=_contents(parts), **parts)
+    return environment().get_template(_TEMPLATE).render(run=run, contents=_contents(parts), **parts)
 
 
 def _parts(run: Run) -> dict[str, Any]:

@@ -1,13 +1,4 @@
-"use strict";
-// All of this is convenience: without it the page shows every measure and setting, one below the other.
-const root = document.documentElement;
-const theme = document.getElementById("theme");
-theme.hidden = false;
-theme.addEventListener("click", () => {
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
-});
-
+// Without this the page shows every measure and setting, one below the other.
 document.getElementById("choices").hidden = false;
 const chosen = (id) => document.getElementById(id)?.value ?? "";
 const show = () => {

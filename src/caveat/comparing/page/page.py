@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ... import report
 from ...report.figures import Figure
+from ...report.templates import environment
 from . import pictures, tables
 from .plots import paper_swatch, swatch
 from .records import Comparison, Measure, Setting
@@ -45,31 +44,28 @@ class Whole:
 
 def render(record: Comparison) -> str:
     """The page's text."""
-    environment = Environment(
-        loader=FileSystemLoader([Path(__file__).parent, Path(report.__file__).parent]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     wholes = [_whole(record, setting) for setting in record.columns]
     parts = [_part(record, setting, measure) for setting in record.columns for measure in record.measures]
     known, alarm = state(record)
-    return environment.get_template(_TEMPLATE).render(
-        record=record,
-        known=known,
-        alarm=alarm,
-        failed=[run for run in record.cells if run.status == "failed"],
-        leaders=leaders(record),
-        facts=pictures.facts(record),
-        legend=_legend(record),
-        headlines=[(m.name, pictures.headline(record, m), pictures.scales(record, m)) for m in record.measures],
-        wholes=wholes,
-        parts=parts,
-        tuning_table=tables.tuning_table(record),
-        paper_table=tables.paper_table(record),
-        run_table=tables.run_table(record),
-        contents=_contents(record, parts, wholes),
+    return (
+        environment(Path(__file__).parent)
+        .get_template(_TEMPLATE)
+        .render(
+            record=record,
+            known=known,
+            alarm=alarm,
+            failed=[run for run in record.cells if run.status == "failed"],
+            leaders=leaders(record),
+            facts=pictures.facts(record),
+            legend=_legend(record),
+            headlines=[(m.name, pictures.headline(record, m), pictures.scales(record, m)) for m in record.measures],
+            wholes=wholes,
+            parts=parts,
+            tuning_table=tables.tuning_table(record),
+            paper_table=tables.paper_table(record),
+            run_table=tables.run_table(record),
+            contents=_contents(record, parts, wholes),
+        )
     )
 
 

@@ -1,0 +1,54 @@
+"""Whether every row and column of every table runs at the paper's width: a short round on a few inputs; no figures.
+
+CAVEAT_DATA=DIR python benchmarks/paper_scale.py [TABLE ...]
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from caveat import reproducing
+from caveat.comparing.grid import Cell, Column, Row
+from caveat.config import Config
+from caveat.core import CaveatError
+from caveat.experiment import start
+from caveat.reproducing import Scale
+
+ROUND = ("rounds=1", "uncertainty.mc_samples=2", "evaluation.every=1")
+FEW = {"samples_per_silo": 60, "test_per_silo": 20}
+
+
+def short(row: Row, column: Column, tuned: tuple[str, ...]) -> Config:
+    """The cell's configuration, but for how much and how long."""
+    cell = Cell(row, column, 0, tuned)
+    found = cell.config()
+    sets = [*ROUND, "training.local_steps=2" if found.training.local_steps else "training.local_epochs=1"]
+    sets += ["method.iterations=2", "method.extra_rounds=1"] if found.method.name == "uefl" else []
+    few = [f"data.{name}={count}" for name, count in FEW.items() if getattr(found.data, name)]
+    return replace(
+        cell, row=replace(row, sets=(*row.sets, *sets)), column=replace(column, sets=(*column.sets, *few))
+    ).config()
+
+
+def main() -> None:
+    failures = 0
+    for name in sys.argv[1:] or reproducing.tables():
+        grid = reproducing.grid(reproducing.named(name), Scale.paper, (0,))
+        cells = [(row, grid.columns[0]) for row in grid.rows] + [(grid.rows[-1], column) for column in grid.columns[1:]]
+        for row, column in cells:
+            before, said = time.perf_counter(), "ok"
+            try:
+                with tempfile.TemporaryDirectory() as folder:
+                    start(short(row, column, (grid.setting(grid.values(row)[0]),)), Path(folder) / "run")
+            except CaveatError as error:
+                failures, said = failures + 1, str(error)
+            print(f"{name}  {column.name}  {row.name}  {time.perf_counter() - before:.0f} s  {said}", flush=True)
+    sys.exit(failures > 0)
+
+
+if __name__ == "__main__":
+    main()
