@@ -263,13 +263,12 @@ def test_the_method_does_not_run_beside_itself() -> None:
 
 
 def test_a_built_method_has_the_shared_settings() -> None:
-    uefl = ["method.threshold=0.7", "method.iterations=3", "method.extra_rounds=2"]
-    config = load(None, ["rounds=3", "training.lr=0.5", "uncertainty.mc_samples=7", *uefl])
+    config = load(None, ["rounds=3", "training.lr=0.5", "uncertainty.mc_samples=7", "method.threshold=0.7"])
     method = vars(config.build_method())
     assert (method["rounds"], method["training"], method["mc_samples"]) == (3, config.training, 7)
     assert method["threshold"] == 0.7
     beside = vars(config.build_method("fedavg"))
-    assert (beside["rounds"], beside["training"]) == (3 + 2 * 2, config.training)  # as many as UEFL in all
+    assert (beside["rounds"], beside["training"]) == (3, config.training)
 
 
 def test_a_method_with_training_defaults_of_its_own_keeps_them_unless_told_otherwise(written) -> None:

@@ -107,8 +107,7 @@ class Config:
     rounds: Annotated[int, Field(ge=1, strict=True)] = 20
     """Rounds of the method; a method that extends itself may add more."""
     beside: tuple[str, ...] = ()
-    """Methods to run on the same data for comparison, with as many rounds as the method has in all; one that extends
-    itself may take more."""
+    """Methods to run on the same data with as many rounds, for comparison; one that extends itself may take more."""
     personal: tuple[PersonalModel, ...] = ()
     """Architectures of the silos' own models, for methods that have such models: keys as in [model], and `silos` to
     name whose it is. Entries without `silos` go to the others in turn; by default all are as in [model]."""
@@ -146,17 +145,15 @@ class Config:
             check_personal(method_class(self.method.name), self.personal)
 
     def build_method(self, name: str | None = None) -> Method:
-        """The configured method; or another one with its own defaults and the same training and MC samples, and as
-        many rounds of training as the configured one has at most.
+        """The configured method; or another one with its own defaults and the same rounds, training and MC samples.
 
         Raises ConfigurationError if its hyperparameters cannot be combined.
         """
-        own, training, rounds = self.method.parameters, self.training, self.rounds
+        own, training = self.method.parameters, self.training
         if name not in (None, self.method.name):
             own, training = {}, dataclasses.replace(training, **own_training(name, training.optimizer))
-            rounds = sum(each.trains for each in self.build_method().schedule())
         name = name or self.method.name
-        shared = {"rounds": rounds, "training": training, "mc_samples": self.uncertainty.mc_samples}
+        shared = {"rounds": self.rounds, "training": training, "mc_samples": self.uncertainty.mc_samples}
         fields = {field.name for field in dataclasses.fields(method_class(name))}
         return _construct(name, own | {key: value for key, value in shared.items() if key in fields})
 
