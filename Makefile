@@ -9,7 +9,7 @@ run: $(INSTALLED)  ## the demonstration: FedAvg and UEFL side by side on scikit-
 	@$(BIN)/caveat run --out runs/digits
 
 test: $(INSTALLED)  ## the whole test suite
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --dist loadfile
 
 check: $(INSTALLED)  ## lint, format and types
 	$(BIN)/ruff check .
