@@ -9,7 +9,7 @@ from pathlib import Path
 # Flower reads these when it is imported, and by default asks the network and writes to the home folder.
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 # Every process of pytest-xdist has a folder of its own.
-os.environ["FLWR_HOME"] = str(Path(tempfile.gettempdir()) / f"caveat-tests-flower{os.getenv('PYTEST_XDIST_WORKER', '')}")
+os.environ["FLWR_HOME"] = str(Path(tempfile.gettempdir(), "caveat-tests-flower", os.getenv("PYTEST_XDIST_WORKER", "")))
 
 import pytest
 from commands import TINY, caveat, sets
