@@ -29,7 +29,7 @@ COMMANDS = {
     "config": {"--set"},
     "data": {"--target", "--silo"},
     "compare": {
-        "--methods", "--variant", "--seeds", "--set", "--sweep", "--tune", "--rounds-of", "--out", "--workers",
+        "--methods", "--variant", "--seeds", "--set", "--sweep", "--tune", "--tune-seeds", "--rounds-of", "--out", "--workers",
         "--quiet",
     },
     "reproduce": {"--list", "--scale", "--seeds", "--out", "--workers", "--quiet"},
