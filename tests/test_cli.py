@@ -29,8 +29,8 @@ COMMANDS = {
     "config": {"--set"},
     "data": {"--target", "--silo"},
     "compare": {
-        "--methods", "--variant", "--seeds", "--set", "--sweep", "--tune", "--tune-seeds", "--rounds-of", "--out", "--workers",
-        "--quiet",
+        "--methods", "--variant", "--seeds", "--set", "--sweep", "--tune", "--tune-seeds", "--rounds-of", "--out",
+        "--workers", "--quiet",
     },
     "reproduce": {"--list", "--scale", "--seeds", "--out", "--workers", "--quiet"},
     "flower": set(),
