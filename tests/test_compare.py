@@ -309,6 +309,8 @@ def test_options_become_rows_and_columns() -> None:
         ({"seeds": "0,x"}, "--seeds 0,x"),
         ({"sweeps": ["training.lr"]}, "--sweep training.lr: expected KEY=VALUE"),
         ({"tune": "=1"}, "--tune =1"),
+        ({"tune_seeds": 2}, "--tune-seeds 2: expected --tune beside it"),
+        ({"tune": "training.lr=1", "tune_seeds": 2}, "--tune-seeds 2: expected at most 1"),
         ({"methods": ""}, "--methods: expected names"),
         ({"sets": ["seed=7"]}, "seed is not for --set"),
         ({"sweeps": ["seed=1,2"]}, "seed is not for --set or --sweep"),

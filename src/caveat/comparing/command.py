@@ -47,6 +47,9 @@ def asked(
             raise ConfigurationError(f"--methods {methods}: no such method {row.name!r}; `caveat list methods` has all")
     rows += map(_variant, variants)
     tuning = Tuning(*_values("--tune", tune), seeds=tune_seeds) if tune else None
+    if tune_seeds > (most := len(_seeds(seeds)) if tune else 1):
+        known = f"at most {most}, the number of --seeds" if tune else "--tune beside it"
+        raise ConfigurationError(f"--tune-seeds {tune_seeds}: expected {known}")
     pairs = [_values("--sweep", sweep) for sweep in sweeps]
     swept_values = dict(pairs)
     if len(swept_values) < len(pairs):

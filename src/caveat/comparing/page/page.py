@@ -47,25 +47,22 @@ def render(record: Comparison) -> str:
     wholes = [_whole(record, setting) for setting in record.columns]
     parts = [_part(record, setting, measure) for setting in record.columns for measure in record.measures]
     known, alarm = state(record)
-    return (
-        environment(Path(__file__).parent)
-        .get_template(_TEMPLATE)
-        .render(
-            record=record,
-            known=known,
-            alarm=alarm,
-            failed=[run for run in record.cells if run.status == "failed"],
-            leaders=leaders(record),
-            facts=pictures.facts(record),
-            legend=_legend(record),
-            headlines=[(m.name, pictures.headline(record, m), pictures.scales(record, m)) for m in record.measures],
-            wholes=wholes,
-            parts=parts,
-            tuning_table=tables.tuning_table(record),
-            paper_table=tables.paper_table(record),
-            run_table=tables.run_table(record),
-            contents=_contents(record, parts, wholes),
-        )
+    template = environment(Path(__file__).parent).get_template(_TEMPLATE)
+    return template.render(
+        record=record,
+        known=known,
+        alarm=alarm,
+        failed=[run for run in record.cells if run.status == "failed"],
+        leaders=leaders(record),
+        facts=pictures.facts(record),
+        legend=_legend(record),
+        headlines=[(m.name, pictures.headline(record, m), pictures.scales(record, m)) for m in record.measures],
+        wholes=wholes,
+        parts=parts,
+        tuning_table=tables.tuning_table(record),
+        paper_table=tables.paper_table(record),
+        run_table=tables.run_table(record),
+        contents=_contents(record, parts, wholes),
     )
 
 
