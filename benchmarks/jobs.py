@@ -132,7 +132,7 @@ def rounds(job: Job, method: Method, silos: dict[str, Silo], workers: int) -> It
             def round() -> None:
                 nonlocal server, t
                 step = next(steps)
-                replies = engine.exchange(t, step.work, step.broadcast(server), engine.silos)
+                replies = engine.exchange(t, step.work, step.broadcast(server), engine.silos, step.linear)
                 server = step.aggregate(server, replies, site)
                 t += 1
 

@@ -132,7 +132,7 @@ def caveat() -> list[float]:
             def round(t: int) -> None:
                 nonlocal server
                 cohort = Participation(0, COHORT / USERS).cohort(t, steps[t], engine.silos)
-                replies = engine.exchange(t, steps[t].work, steps[t].broadcast(server), cohort)
+                replies = engine.exchange(t, steps[t].work, steps[t].broadcast(server), cohort, steps[t].linear)
                 server = steps[t].aggregate(server, replies, site)
 
             return clocked(round)

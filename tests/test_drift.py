@@ -308,7 +308,12 @@ def test_moon_contrasts_what_the_models_say_in_evaluation_before_dropout() -> No
 
 
 def test_moon_keeps_a_silo_s_last_model_until_its_next_round(tmp_path: Path) -> None:
-    federation = Federation(MOON(rounds=4, training=FAST), tmp_path)
+    class Seen(MOON):
+        """Replies are kept, to be looked at."""
+
+        linear = False  # type: ignore[assignment]
+
+    federation = Federation(Seen(rounds=4, training=FAST), tmp_path)
     federation.run(participation=Participation(1, share=0.4))
     last = {name: u.payload["model"] for done in federation.done for name, u in done.replies.updates.items()}
     states = federation.states()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import ADAM, Federation, assert_same
+from federations import ADAM, FAST, Federation, assert_same
 
 from caveat.core import Payload, RunError, Site, State, Update
 from caveat.engines.embedded import Embedded
@@ -22,7 +22,7 @@ from caveat.engines.workplace import SiloError, address
 from caveat.local import Training
 from caveat.loop import Done
 from caveat.means import all_finite
-from caveat.methods import FedAvg, FedBN, Local
+from caveat.methods import SCAFFOLD, FedAvg, FedBN, Local
 from caveat.wrappers.evaluation import Evaluated
 
 
@@ -139,7 +139,7 @@ def test_a_slab_knows_whether_anything_of_it_is_still_in_use() -> None:
 
 def test_replies_that_are_kept_stay_what_they_were(tmp_path: Path) -> None:
     """They lie in the memory of workers, which is used again once nobody has them any more."""
-    federation = Federation(FedAvg(rounds=4, training=ADAM), tmp_path, workers=2)
+    federation = Federation(SCAFFOLD(rounds=4, training=FAST), tmp_path, workers=2)
     copies = []
 
     def remember(done: Done, server: State) -> None:

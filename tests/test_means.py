@@ -7,10 +7,13 @@ import sys
 
 import pytest
 import torch
+from federations import assert_same
 
 from caveat import means
 from caveat.engines.workplace import keep_freed_memory
 from caveat.means import weighted_sum
+from caveat.replies import Replies, Sums, Update
+from caveat.store import size
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (7, 5), (4, 2, 3)])
@@ -55,6 +58,55 @@ def test_weighted_sum_does_not_mind_how_tensors_lie_in_memory() -> None:
 def test_as_many_shares_as_tensors(shares: list[float]) -> None:
     with pytest.raises(ValueError, match="zip"):
         weighted_sum([torch.ones(2), torch.ones(2)], shares)
+
+
+def updates() -> dict[str, Update]:
+    return {
+        f"silo-{k}": Update(
+            {
+                "model": {"w": torch.randn(5, 3), "half": torch.randn(4).bfloat16(), "count": torch.tensor(k)},
+                "control": {"c": torch.randn(2, 2)},
+                "empty": {},
+            },
+            10 + k,
+        )
+        for k in range(7)
+    }
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_sums_of_updates_that_were_let_go_give_the_same_bits(size: int) -> None:
+    """Whatever is added up at a time: all of it is what `Replies.mean` has when all updates are kept."""
+    kept, sums = updates(), Sums(91)
+    names = list(kept)
+    for i in range(0, len(names), size):
+        sums.add([kept[name] for name in names[i : i + size]])
+    replies, means = Replies(kept, 7), sums.means()
+    assert list(means) == ["model", "control", "empty"]
+    for group in means:
+        assert_same({group: means[group]}, {group: replies.mean(group)})
+    assert means["model"]["half"].dtype == torch.bfloat16
+    assert means["model"]["count"] == 0  # the first silo's
+
+
+def test_replies_that_were_added_up_have_no_more_than_means() -> None:
+    kept, sums = updates(), Sums(91)
+    sums.add(list(kept.values()))
+    forms = {silo: update.form() for silo, update in kept.items()}
+    assert size(forms["silo-3"].payload) == size(kept["silo-3"].payload)
+    assert forms["silo-3"].examples == 13
+    added = Replies(forms, 7, means=sums.means())
+    assert len(added) == 7
+    assert torch.equal(added.mean("model")["w"], Replies(kept, 7).mean("model")["w"])
+    with pytest.raises(LookupError, match="model/w: the updates of a linear round were added up"):
+        added.stack("model", "w")
+    with pytest.raises(LookupError, match="'model': the updates of a linear round were added up"):
+        added.mean("model", [1.0] * 7)
+
+
+def test_an_update_that_lacks_a_tensor_is_not_added_up() -> None:
+    with pytest.raises(KeyError, match="w"):
+        Sums(2).add([Update({"model": {"w": torch.ones(2)}}, 1), Update({"model": {}}, 1)])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's, and pages are counted as Linux does")

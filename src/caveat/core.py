@@ -7,23 +7,23 @@ silos, aggregate; and all that is sent or kept is one kind of value, groups of n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from .means import weighted_sum
 from .prediction import Decision, Prediction
+from .replies import Payload as Payload
+from .replies import Replies as Replies
+from .replies import SiloId as SiloId
+from .replies import Tensors as Tensors
+from .replies import Update as Update
 
-Tensors = dict[str, Tensor]
-Payload = dict[str, Tensors]
-"""Groups of named tensors, e.g. ``{"model": {...}, "control": {...}}``: what is sent."""
 State = Payload
 """What is kept has the same form as what is sent."""
-SiloId = str
 Answers = dict[Decision, Prediction]
 """What each model at hand says of the same inputs: the federation's, the silo's own, or both."""
 
@@ -87,48 +87,6 @@ class TestSite(Site):
     """Test inputs that the silo does not know: "ood_local", "ood_global". Label -1 is no class of the model."""
 
 
-@dataclass(frozen=True)
-class Update:
-    """All that leaves one silo in one round."""
-
-    payload: Payload
-    examples: int
-    """n_k."""
-
-
-class Replies:
-    """One round's updates, in the order of the silos' names whoever answered first."""
-
-    def __init__(
-        self, updates: Mapping[SiloId, Update], population: int, left_out: Mapping[SiloId, str] | None = None
-    ) -> None:
-        self.updates = dict(sorted(updates.items()))
-        self.population = population
-        """Every silo of the federation, in the cohort or not."""
-        self.left_out = dict(left_out or {})
-        """Silos that were asked and are not counted, and why."""
-
-    def __len__(self) -> int:
-        return len(self.updates)
-
-    def mean(self, group: str, weights: Sequence[float] | None = None) -> Tensors:
-        """The mean of a group over the cohort, summed in float64; weighted by n_k unless weights are given.
-
-        Integer tensors (counters of BatchNorm, for instance) have no mean: the first silo's is copied.
-        """
-        weights = weights or [update.examples for update in self.updates.values()]
-        groups = [update.payload[group] for update in self.updates.values()]
-        shares = [weight / sum(weights) for weight in weights]
-        return {
-            name: weighted_sum([tensors[name] for tensors in groups], shares) if t.is_floating_point() else t.clone()
-            for name, t in groups[0].items()
-        }
-
-    def stack(self, group: str, name: str) -> Tensor:
-        """One tensor of every update, along a new first axis."""
-        return torch.stack([update.payload[group][name] for update in self.updates.values()])
-
-
 Work = Callable[[Payload, State, Site], tuple[Update, State]]
 """What happens at a silo: from what was sent and what was kept to what is sent back and kept."""
 Aggregate = Callable[[State, Replies, Site], State]
@@ -144,6 +102,10 @@ def always(server: State) -> bool:
     return True
 
 
+Weights = Literal["examples", "silos"]
+"""What silos count by in sums: their numbers of training examples, or each as much as any other."""
+
+
 @dataclass(frozen=True)
 class Round:
     """Broadcast, work at the silos, aggregation at the server; skipped unless `when` holds."""
@@ -156,9 +118,10 @@ class Round:
     """Asks every silo, whatever the participation: for rounds that compare silos with each other."""
     trains: bool = True
     """Counts as a round of training; measurements between two rounds do not."""
-    linear: bool = field(default=False, kw_only=True)
+    linear: Weights | None = field(default=None, kw_only=True)
     """The server needs no more of the replies than their number and sums weighted by n_k, which is what secure
-    aggregation can carry; integer tensors, which have no mean, are counters that nothing depends on.
+    aggregation can carry, and an engine add up without keeping them; integer tensors, which have no mean, are
+    counters that nothing depends on. With "silos" every update says that n_k is 1.
 
     Sums with other weights are in disguise what could be carried as well, if silos sent products in place of tensors:
     those in which every silo counts once (control variates, counts of a calibration split), and those weighted by a

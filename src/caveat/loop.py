@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from .core import Method, Payload, Replies, Round, SiloId, Site, State, Work, is_evaluation, key
+from .core import Method, Payload, Replies, Round, SiloId, Site, State, Weights, Work, is_evaluation, key
 
 
 class Transport(Protocol):
@@ -20,7 +20,9 @@ class Transport(Protocol):
     def silos(self) -> Sequence[SiloId]:
         """All that take part, by name."""
 
-    def exchange(self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId]) -> Replies: ...
+    def exchange(
+        self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
+    ) -> Replies: ...
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def run(
             continue
         assert not is_evaluation(step.work), f"{step.work.__name__} is in a schedule but sees the test split"
         sent, cohort = step.broadcast(server), participation.cohort(t, step, transport.silos)
-        replies = transport.exchange(t, step.work, sent, cohort)
+        replies = transport.exchange(t, step.work, sent, cohort, step.linear)
         server = step.aggregate(server, replies, site)
         number += step.trains
         after(Done(t, number, step, sent, cohort, replies), server)

@@ -12,16 +12,25 @@ BLOCK = 1 << 18
 """Numbers that are summed at a time: the sum stays in a processor's cache, and the tensors are read in long runs."""
 
 
+def add_weighted(total: Tensor, tensors: Sequence[Tensor], shares: Sequence[float]) -> None:
+    """Add tensors of one shape and type times their shares, in this order, to their flat sum in float64."""
+    term = torch.empty(min(BLOCK, len(total)), dtype=torch.float64)
+    parts = (torch.split(tensor.reshape(-1), BLOCK) for tensor in tensors)
+    for here, *terms in zip(torch.split(total, BLOCK), *parts, strict=True):
+        next_term = term[: len(here)]
+        for each, share in zip(terms, shares, strict=True):
+            here.add_(next_term.copy_(each), alpha=share)
+
+
 def weighted_sum(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
     """The sum of tensors of one shape and type times their shares, in this order, in float64; of the tensors' type."""
     mean = torch.empty_like(tensors[0], memory_format=torch.contiguous_format)
     flat = mean.view(-1)
-    total, term = torch.empty(2, min(BLOCK, len(flat)), dtype=torch.float64)
+    total = torch.empty(min(BLOCK, len(flat)), dtype=torch.float64)
     parts = (torch.split(tensor.reshape(-1), BLOCK) for tensor in tensors)
     for block, *terms in zip(torch.split(flat, BLOCK), *parts, strict=True):
-        here, next_term = total[: len(block)].zero_(), term[: len(block)]
-        for each, share in zip(terms, shares, strict=True):
-            here.add_(next_term.copy_(each), alpha=share)
+        here = total[: len(block)].zero_()
+        add_weighted(here, terms, shares)
         block.copy_(here)
     return mean
 

@@ -15,10 +15,10 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .config import Evaluation
-from .core import ConfigurationError, Data, Method, Payload, Replies, Silo, SiloId, Site, Work, key, seeded
+from .core import ConfigurationError, Data, Method, Silo, SiloId, Site, key, seeded
 from .engines.workplace import Workplace, one_thread, workspace
 from .keeper import Keeper
-from .loop import Participation, run
+from .loop import Participation, Transport, run
 from .nn.models import ModelSettings, PersonalModel, assign, build_model
 from .prediction import Decision
 from .progress import Progress
@@ -30,18 +30,12 @@ from .wrappers.privacy import Privacy
 from .wrappers.uncertainty import Uncertainty
 
 
-class Engine(Protocol):
+class Engine(Transport, Protocol):
     """A transport, and what a run asks of it beside rounds."""
 
     @property
     def method(self) -> Method:
         """The plan's, with evaluation around it."""
-
-    @property
-    def silos(self) -> Sequence[SiloId]:
-        """All that take part, by name."""
-
-    def exchange(self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId]) -> Replies: ...
 
     def begin(self, t: int, counted: Mapping[SiloId, int]) -> None:
         """The next round is t; `counted` says of which round each silo's update was counted last."""

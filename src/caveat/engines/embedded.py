@@ -8,15 +8,19 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
 
-from ..core import ConfigurationError, Payload, Replies, RunError, SiloId, Update, Work
+from ..core import ConfigurationError, Payload, Replies, RunError, SiloId, Update, Weights, Work
 from ..processes import outlive_nobody
+from ..store import size
+from .gathering import AHEAD, AddedUp, Gathering, Kept
 from .slab import Slab
 from .workplace import SiloError, Workplace, address
 
@@ -36,6 +40,10 @@ class Embedded:
         self.silos: Sequence[SiloId] = workplace.sorted_names
         self.down = Slab()
         self.workers: list[_Worker] = []
+        self.aside: ThreadPoolExecutor | None = None
+        """A thread that adds up while workers work; it starts with the first sum, after the workers were forked."""
+        if workers > 1:
+            self.aside = ThreadPoolExecutor(1, "caveat-sums", torch.set_num_threads, (1,))
         try:
             for _ in range(workers if workers > 1 else 0):
                 self.workers.append(_Worker(workplace, self.down, self.workers))
@@ -47,6 +55,8 @@ class Embedded:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self.aside is not None:
+            self.aside.shutdown(cancel_futures=True)
         for worker in self.workers:
             worker.end()
         self.workers = []
@@ -56,33 +66,53 @@ class Embedded:
         """Have silos forget what they kept of a round that was never completed."""
         self.workplace.states.forget_all(t - 1)
 
-    def exchange(self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId]) -> Replies:
-        """Have every silo of the cohort carry out the work. Raises SiloError if one fails."""
-        name = address(self.workplace.method, work)
-        if not self.workers:
-            updates = {silo: self.workplace.perform(t, name, payload, silo) for silo in cohort}
-        else:
-            updates = dict(self._spread(t, name, payload, cohort))
-        return Replies(updates, len(self.silos))
+    def exchange(
+        self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
+    ) -> Replies:
+        """Have every silo of the cohort carry out the work; of a linear round, keep means alone.
 
-    def _spread(self, t: int, name: str, payload: Payload, cohort: Sequence[SiloId]) -> Iterator[tuple[SiloId, Update]]:
+        Raises SiloError if one fails.
+        """
+        name = address(self.workplace.method, work)
+        gathering: Gathering = Kept(cohort)
+        if linear is not None:
+            counts = {silo: self._examples(silo) if linear == "examples" else 1 for silo in cohort}
+            gathering = AddedUp(counts, size(payload), self.aside)
+        if self.workers:
+            self._spread(t, name, payload, gathering)
+        else:
+            for silo in chain.from_iterable(gathering.groups):
+                gathering.take(silo, self.workplace.perform(t, name, payload, silo))
+        return gathering.replies(len(self.silos))
+
+    def _examples(self, silo: SiloId) -> int:
+        return len(self.workplace.silos[silo].train)
+
+    def _spread(self, t: int, name: str, payload: Payload, gathering: Gathering) -> None:
         self.down.restart()
         order = {"t": t, "work": name, "down": self.down.write(payload)}
-        for worker in self.workers:
-            worker.fresh = worker.up.unread
-        # The largest silos first, so that no worker is left with one of them at the end.
-        waiting = sorted(cohort, key=lambda silo: -len(self.workplace.silos[silo].train))
-        idle = list(self.workers)
-        busy: dict[object, _Worker] = {}
-        while waiting or busy:
-            while waiting and idle:
-                worker = idle.pop()
-                worker.ask(order | {"silo": waiting.pop(0)})
-                busy[worker.pipe] = worker
+        idle, busy = list(self.workers), dict[object, _Worker]()
+
+        def collect() -> None:
             for pipe in wait([worker.pipe for worker in busy.values()]):
                 worker = busy.pop(pipe)
-                yield worker.answer()
+                gathering.take(*worker.answer())
                 idle.append(worker)
+
+        for group, silos in enumerate(gathering.groups):
+            while not gathering.ready(group):
+                collect()
+            for worker in self.workers:
+                worker.begin(group % AHEAD)
+            # The largest silos first, so that no worker is left with one of them at the end.
+            for silo in sorted(silos, key=self._examples, reverse=True):
+                while not idle:
+                    collect()
+                worker = idle.pop()
+                worker.ask(order | {"silo": silo})
+                busy[worker.pipe] = worker
+        while busy:
+            collect()
 
 
 class _Worker:
@@ -90,10 +120,12 @@ class _Worker:
 
     def __init__(self, workplace: Workplace, down: Slab, others: Sequence[_Worker]) -> None:
         self.pipe, theirs = Pipe()
-        self.up = Slab()
+        self.slabs = [Slab() for _ in range(AHEAD)]
+        """For replies of one group of silos, and of the next while those are being added up."""
+        self.slot = 0
         self.order: dict[str, Any] = {}
         self.fresh = True
-        """Whether nothing is left of the replies in its slab."""
+        """Whether nothing is left of the replies in the slab of that number."""
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
@@ -106,12 +138,16 @@ class _Worker:
                 outlive_nobody(parent)
                 for end in (self.pipe, *(other.pipe for other in others)):
                     end.close()
-                _serve(workplace, down, self.up, theirs)
+                _serve(workplace, down, self.slabs, theirs)
             os._exit(0)
         theirs.close()
 
+    def begin(self, slot: int) -> None:
+        """Have replies written to the slab of that number, from its start if nothing there is needed any more."""
+        self.slot, self.fresh = slot, self.slabs[slot].unread
+
     def ask(self, order: dict[str, Any]) -> None:
-        self.order = order | {"fresh": self.fresh}
+        self.order = order | {"slot": self.slot, "fresh": self.fresh}
         self.fresh = False
         try:
             self.pipe.send_bytes(json.dumps(self.order).encode())
@@ -125,7 +161,7 @@ class _Worker:
             raise self._dead() from error
         if "error" in answer:
             raise SiloError(answer["error"])
-        return self.order["silo"], Update(self.up.read(answer["up"]), answer["examples"])
+        return self.order["silo"], Update(self.slabs[self.order["slot"]].read(answer["up"]), answer["examples"])
 
     def _dead(self) -> RunError:
         return RunError(
@@ -139,15 +175,17 @@ class _Worker:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.process, 0)
         self.pipe.close()
-        self.up.close()
+        for slab in self.slabs:
+            slab.close()
 
 
-def _serve(workplace: Workplace, down: Slab, up: Slab, pipe: Connection) -> None:
+def _serve(workplace: Workplace, down: Slab, slabs: Sequence[Slab], pipe: Connection) -> None:
     # The parent's threads did not come along, and OpenMP would wait for them.
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError):
         while True:
             order = json.loads(pipe.recv_bytes())
+            up = slabs[order["slot"]]
             if order["fresh"]:
                 up.restart()
             try:

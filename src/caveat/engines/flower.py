@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from ..core import Method, Payload, Replies, RunError, SiloId, Update, Work, is_evaluation, keep
+from ..core import Method, Payload, Replies, RunError, SiloId, Update, Weights, Work, is_evaluation, keep
 from .inspection import VARIANCES, left_out
 from .measurements import left_out_measuring
 from .workplace import address
@@ -194,8 +194,13 @@ class Flower:
         """Silos will forget what they kept of later rounds than those counted."""
         self.counted = dict(counted)
 
-    def exchange(self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId]) -> Replies:
-        """Have the silos of the cohort carry out the work; the replies say who was left out, and why."""
+    def exchange(
+        self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
+    ) -> Replies:
+        """Have the silos of the cohort carry out the work; the replies say who was left out, and why.
+
+        Replies of linear rounds are kept too, since each is compared with the others before it counts.
+        """
         name, measures = address(self.method, work), is_evaluation(work)
         updates: dict[SiloId, Update] = {}
         reasons: dict[SiloId, str] = {}

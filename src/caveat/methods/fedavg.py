@@ -14,7 +14,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from ..core import Answers, Method, Payload, Replies, Round, Site, State, Update
+from ..core import Answers, Method, Payload, Replies, Round, Site, State, Update, Weights
 from ..local import Loss, Training, in_batches, load, snapshot, split
 from ..nn.dropout import mc_dropout
 from ..prediction import Decision, Prediction
@@ -40,7 +40,8 @@ class FedAvg(Method):
         return {"model": snapshot(site.module, self.private(site.module))}
 
     def schedule(self) -> Iterable[Round]:
-        return repeat(Round(self.broadcast, self.train, self.average, linear=self.linear), self.rounds)
+        linear: Weights | None = "examples" if self.linear else None
+        return repeat(Round(self.broadcast, self.train, self.average, linear=linear), self.rounds)
 
     @property
     def linear(self) -> bool:

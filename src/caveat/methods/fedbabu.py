@@ -45,7 +45,7 @@ class FedBABU(FedAvg):
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
-        yield Round(self.broadcast, self.personalise, everyone=True, trains=False, linear=True)
+        yield Round(self.broadcast, self.personalise, everyone=True, trains=False, linear="examples")
 
     @property
     def linear(self) -> bool:

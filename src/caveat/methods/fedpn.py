@@ -95,7 +95,7 @@ class FedPN(Method):
             yield Round(self.resume, self.train, self.average)
         for _ in range(self.density_rounds):
             yield Round(self.broadcast, self.train_densities, self.average, trains=False)
-        yield Round(self.broadcast, self.personalise, everyone=True, trains=False, linear=True)
+        yield Round(self.broadcast, self.personalise, everyone=True, trains=False, linear="examples")
 
     def broadcast(self, server: State) -> Payload:
         return {"model": server["model"]}

@@ -79,7 +79,7 @@ class Private(Wrapper):
 
     def schedule(self) -> Iterable[Round]:
         for step in self.base.schedule():
-            protected = replace(step, work=self.train, aggregate=partial(self.settle, step))
+            protected = replace(step, work=self.train, aggregate=partial(self.settle, step), linear="silos")
             yield protected if step.trains else step
 
     # Named as the works that it stands for are, since their random numbers are drawn by that name.
