@@ -52,6 +52,15 @@ def test_log_density_has_the_determinant_of_the_jacobian(classes: int, examples:
             torch.testing.assert_close(found[n, c], normal + jacobian.slogdet().logabsdet)
 
 
+def test_densities_that_are_not_wanted_are_left_out_and_change_no_other() -> None:
+    stack, z = flows(5), torch.randn(7, 4, dtype=torch.float64)
+    wanted = torch.tensor([False, True, True, False, True])
+    found = stack.log_prob(z, wanted)
+    torch.testing.assert_close(found[:, wanted], stack.log_prob(z)[:, wanted], rtol=1e-12, atol=1e-12)
+    assert found[:, ~wanted].isneginf().all()
+    assert torch.equal(stack.log_prob(z, torch.ones(5, dtype=torch.bool)), stack.log_prob(z))
+
+
 def test_log_density_is_that_of_normflows() -> None:
     torch.manual_seed(1)
     stack, z = flows(1, layers=4), torch.randn(20, 4, dtype=torch.float64)

@@ -34,7 +34,8 @@ class Posterior(nn.Module):
 
         The density is the mixture of the class flows with log-weights `log_prior` (C,), -inf for an absent class.
         """
-        mixture = torch.logsumexp(self.flows.log_prob(embedding(tokens)) + log_prior, -1)
+        densities = self.flows.log_prob(embedding(tokens), wanted=log_prior > -math.inf)
+        mixture = torch.logsumexp(densities + log_prior, -1)
         return self.head(tokens).log_softmax(-1), log_evidence(mixture, tokens.shape[-1])
 
 

@@ -45,11 +45,21 @@ class RadialFlows(nn.Module):
             parameter.copy_(torch.empty_like(parameter[0]).uniform_(-bound, bound).expand_as(parameter))
 
     @torch.no_grad()
-    def log_prob(self, z: Tensor) -> Tensor:
-        """(N, D) embeddings to (N, K) log-densities in nats, computed in float64 and without gradients."""
-        points = F.pad(self.centre.double(), (0, 0, 0, 1))  # the last one is the origin
+    def log_prob(self, z: Tensor, wanted: Tensor | None = None) -> Tensor:
+        """(N, D) embeddings to (N, K) log-densities in nats, computed in float64 and without gradients.
+
+        -inf for flows that are not `wanted`, (K,) bool, if that is given; at least one is.
+        """
+        if wanted is not None and not wanted.all():
+            found = z.new_full((len(z), len(wanted)), -math.inf)
+            found[:, wanted] = self._densities(z, self.centre[wanted], self.radius[wanted], self.stretch[wanted])
+            return found
+        return self._densities(z, self.centre, self.radius, self.stretch)
+
+    def _densities(self, z: Tensor, centre: Tensor, radius: Tensor, stretch: Tensor) -> Tensor:
+        points = F.pad(centre.double(), (0, 0, 0, 1))  # the last one is the origin
         between = torch.cdist(points, points).square_()
-        alpha, s = (_positive(p.double()).T[..., None] for p in (self.radius, self.stretch))
+        alpha, s = (_positive(p.double()).T[..., None] for p in (radius, stretch))
         flows, count, features = points.shape
         points = points.transpose(0, 1).flatten(0, 1)
 
