@@ -131,8 +131,8 @@ def test_weights_left_in_the_workspace_mean_nothing(method: Method, whole: Feder
 @each
 def test_order_in_which_silos_answer_is_free(method: Method, whole: Federation, tmp_path: Path) -> None:
     class Backwards(Embedded):
-        def exchange(self, t, work, payload, cohort, linear=False):  # type: ignore[no-untyped-def]
-            return super().exchange(t, work, payload, list(reversed(cohort)), linear)
+        def queue(self, group):  # type: ignore[no-untyped-def]
+            return sorted(group, reverse=True)
 
     other = Federation(method, tmp_path / "backwards")
     assert_same(whole.server, other.run(engine=Backwards(other.place)))
@@ -142,7 +142,7 @@ def test_order_in_which_silos_answer_is_free(method: Method, whole: Federation, 
 @each
 def test_evaluation_changes_no_bit_of_training(method: Method, whole: Federation, tmp_path: Path) -> None:
     class Curious(Embedded):
-        def exchange(self, t, work, payload, cohort, linear=False):  # type: ignore[no-untyped-def]
+        def exchange(self, t, work, payload, cohort, linear=None):  # type: ignore[no-untyped-def]
             evaluated = self.workplace.method
             for look in (evaluated.validation, evaluated.test):
                 replies = super().exchange(t - 1, look, payload_to_predict(), self.silos)

@@ -311,7 +311,7 @@ def test_moon_keeps_a_silo_s_last_model_until_its_next_round(tmp_path: Path) -> 
     class Seen(MOON):
         """Replies are kept, to be looked at."""
 
-        linear = False  # type: ignore[assignment]
+        linear = None
 
     federation = Federation(Seen(rounds=4, training=FAST), tmp_path)
     federation.run(participation=Participation(1, share=0.4))

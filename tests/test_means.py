@@ -104,6 +104,23 @@ def test_replies_that_were_added_up_have_no_more_than_means() -> None:
         added.mean("model", [1.0] * 7)
 
 
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3)])
+def test_sums_of_tensors_of_one_number_or_none(shape: tuple[int, ...]) -> None:
+    kept = {name: Update({"model": {"w": torch.randn(shape)}}, 1 + k) for k, name in enumerate("abc")}
+    sums = Sums(6)
+    sums.add(list(kept.values()))
+    found = sums.means()["model"]["w"]
+    assert found.shape == shape
+    assert torch.equal(found, Replies(kept, 3).mean("model")["w"])
+
+
+def test_a_first_update_without_tensors_is_the_form_of_all() -> None:
+    sums = Sums(2)
+    sums.add([Update({}, 1)])
+    sums.add([Update({"model": {"w": torch.ones(2)}}, 1)])
+    assert sums.means() == {}
+
+
 def test_an_update_that_lacks_a_tensor_is_not_added_up() -> None:
     with pytest.raises(KeyError, match="w"):
         Sums(2).add([Update({"model": {"w": torch.ones(2)}}, 1), Update({"model": {}}, 1)])

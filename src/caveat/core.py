@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple, TypeVar
+from typing import ClassVar, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -120,14 +120,19 @@ class Round:
     """Counts as a round of training; measurements between two rounds do not."""
     linear: Weights | None = field(default=None, kw_only=True)
     """The server needs no more of the replies than their number and sums weighted by n_k, which is what secure
-    aggregation can carry, and an engine add up without keeping them; integer tensors, which have no mean, are
-    counters that nothing depends on. With "silos" every update says that n_k is 1.
+    aggregation can carry, and an engine add up as they come, so that only their forms are left; integer tensors, which
+    have no mean, are counters that nothing depends on. With "examples" every update is of all training examples of its
+    silo, with "silos" every update says that n_k is 1.
 
     Sums with other weights are in disguise what could be carried as well, if silos sent products in place of tensors:
     those in which every silo counts once (control variates, counts of a calibration split), and those weighted by a
     number that the silo sends beside (use of a codeword, examples of a class, certainty). They do not count as linear;
     least and largest values are no sums at all.
     """
+
+    def __post_init__(self) -> None:
+        if self.linear not in (None, *get_args(Weights)):
+            raise ConfigurationError(f"Round.linear = {self.linear!r}: expected 'examples', 'silos' or None")
 
 
 class Method:

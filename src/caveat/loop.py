@@ -58,6 +58,7 @@ class Done:
     sent: Payload
     cohort: Sequence[SiloId]
     replies: Replies
+    """Of a linear round perhaps no more than means and forms, see `Replies`."""
 
 
 def run(

@@ -64,7 +64,7 @@ class Replies:
         if self.means is not None:
             if weights is not None:
                 raise LookupError(f"{group!r}: {ADDED_UP}")
-            return self.means[group]
+            return dict(self.means[group])
         weights = weights or [update.examples for update in self.updates.values()]
         groups = [update.payload[group] for update in self.updates.values()]
         shares = [weight / sum(weights) for weight in weights]
@@ -94,12 +94,12 @@ class Sums:
         self.examples = examples
         self.totals: Payload = {}
         """Flat sums; of integer tensors, which have no mean, the first."""
-        self.form: Payload = {}
+        self.form: Payload | None = None
 
     def add(self, updates: Sequence[Update]) -> None:
         """Raises KeyError for an update that lacks a tensor of the first one."""
         shares = [update.examples / self.examples for update in updates]
-        if not self.form:
+        if self.form is None:
             self.form = updates[0].form().payload
             self.totals = {
                 group: {
@@ -115,6 +115,7 @@ class Sums:
 
     def means(self) -> Payload:
         """Of all updates, in their shapes and types."""
+        assert self.form is not None, "nothing was added"
         return {
             group: {name: self.totals[group][name].to(t.dtype).view(t.shape) for name, t in tensors.items()}
             for group, tensors in self.form.items()

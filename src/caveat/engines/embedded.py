@@ -38,6 +38,10 @@ class Embedded:
         self.workplace = workplace
         self.method = workplace.method
         self.silos: Sequence[SiloId] = workplace.sorted_names
+        self.examples: Mapping[SiloId, int] | None = None
+        """n_k by silo; unknown where silos are made when they are asked for."""
+        if isinstance(workplace.silos, dict):
+            self.examples = {name: len(silo.train) for name, silo in workplace.silos.items()}
         self.down = Slab()
         self.workers: list[_Worker] = []
         self.aside: ThreadPoolExecutor | None = None
@@ -74,19 +78,28 @@ class Embedded:
         Raises SiloError if one fails.
         """
         name = address(self.workplace.method, work)
-        gathering: Gathering = Kept(cohort)
-        if linear is not None:
-            counts = {silo: self._examples(silo) if linear == "examples" else 1 for silo in cohort}
-            gathering = AddedUp(counts, size(payload), self.aside)
+        gathering = self._gathering(payload, cohort, linear)
         if self.workers:
             self._spread(t, name, payload, gathering)
         else:
-            for silo in chain.from_iterable(gathering.groups):
+            for silo in chain.from_iterable(map(self.queue, gathering.groups)):
                 gathering.take(silo, self.workplace.perform(t, name, payload, silo))
         return gathering.replies(len(self.silos))
 
-    def _examples(self, silo: SiloId) -> int:
-        return len(self.workplace.silos[silo].train)
+    def queue(self, group: Sequence[SiloId]) -> Sequence[SiloId]:
+        """The order in which silos of a group are asked, on which no bit depends: the largest first, where sizes are
+        known, so that no worker is left with one of them at the end.
+        """
+        return group if self.examples is None else sorted(group, key=self.examples.__getitem__, reverse=True)
+
+    def _gathering(self, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None) -> Gathering:
+        if linear == "silos":
+            counts = dict.fromkeys(cohort, 1)
+        elif linear == "examples" and self.examples is not None:
+            counts = {silo: self.examples[silo] for silo in cohort}
+        else:
+            return Kept(cohort)
+        return AddedUp(counts, size(payload), len(self.workers), self.aside)
 
     def _spread(self, t: int, name: str, payload: Payload, gathering: Gathering) -> None:
         self.down.restart()
@@ -104,8 +117,7 @@ class Embedded:
                 collect()
             for worker in self.workers:
                 worker.begin(group % AHEAD)
-            # The largest silos first, so that no worker is left with one of them at the end.
-            for silo in sorted(silos, key=self._examples, reverse=True):
+            for silo in self.queue(silos):
                 while not idle:
                     collect()
                 worker = idle.pop()

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Protocol
 
-from ..core import Replies, RunError, SiloId, Update
+import torch
+
+from ..core import Payload, Replies, RunError, SiloId, Update
 from ..replies import Sums
 
 TOGETHER = 1 << 27
@@ -25,7 +27,10 @@ class Gathering(Protocol):
     def groups(self) -> Sequence[Sequence[SiloId]]: ...
 
     def ready(self, group: int) -> bool:
-        """Whether silos of a group may be asked: not before replies of an earlier one have come; waits for no reply."""
+        """Whether silos of a group may be asked: not before replies of an earlier one have come.
+
+        Waits until those are added up, and raises what that has raised, but does not wait for replies.
+        """
 
     def take(self, silo: SiloId, update: Update) -> None: ...
 
@@ -55,18 +60,21 @@ class AddedUp:
     The sum is in the order of names, so that it has the same bits whoever answered first.
     """
 
-    def __init__(self, examples: Mapping[SiloId, int], size: int, aside: Executor | None) -> None:
-        """`examples`: what each silo of the cohort counts as. `size`: of a reply in bytes, about.
+    def __init__(self, examples: Mapping[SiloId, int], size: int, workers: int, aside: Executor | None) -> None:
+        """`examples`: what each silo of the cohort counts as. `size`: of what was sent in bytes; replies are taken to
+        be as large.
 
         `aside` is what adds up, one call after the other; if None, it is the caller.
         """
-        self.examples = examples
-        names, count = sorted(examples), max(FEWEST, TOGETHER // max(size, 1))
+        self.examples, self.aside = examples, aside
+        names, count = sorted(examples), max(FEWEST, 2 * workers, TOGETHER // max(size, 1))
         self.groups = [names[i : i + count] for i in range(0, len(names), count)]
-        self.aside = aside
-        self.missing = [set(group) for group in self.groups]
+        self.group = {name: number for number, names in enumerate(self.groups) for name in names}
+        self.missing = [len(names) for names in self.groups]
         self.waiting: dict[SiloId, Update] = {}
         self.forms: dict[SiloId, Update] = {}
+        self.layout: list[tuple[str, str, torch.Size, torch.dtype]] | None = None
+        self.form: Payload = {}
         self.sums = Sums(sum(examples.values()))
         self.submitted: list[Future[None]] = []
 
@@ -79,16 +87,24 @@ class AddedUp:
         return True
 
     def take(self, silo: SiloId, update: Update) -> None:
-        if update.payload and update.examples != self.examples[silo]:
+        if update.examples != self.examples[silo]:
             raise RunError(
                 f"silo {silo!r} says that its update is of {update.examples} examples, expected {self.examples[silo]}, "
                 "as all silos of a round that is declared linear count by their training examples, or all by 1"
             )
-        self.waiting[silo], self.forms[silo] = update, update.form()
-        for group in range(len(self.submitted), min(len(self.submitted) + AHEAD, len(self.groups))):
-            self.missing[group].discard(silo)
+        self.waiting[silo], self.forms[silo] = update, self._form(update)
+        self.missing[self.group[silo]] -= 1
         while len(self.submitted) < len(self.groups) and not self.missing[len(self.submitted)]:
             self._add([self.waiting.pop(name) for name in self.groups[len(self.submitted)]])
+
+    def _form(self, update: Update) -> Update:
+        """Shared by updates of the same layout: tensors take memory even without numbers."""
+        layout = [
+            (group, name, t.shape, t.dtype) for group, named in update.payload.items() for name, t in named.items()
+        ]
+        if layout != self.layout:
+            self.layout, self.form = layout, update.form().payload
+        return Update(self.form, update.examples)
 
     def _add(self, updates: list[Update]) -> None:
         if self.aside is None:
@@ -106,4 +122,4 @@ class AddedUp:
 
 def _add(sums: Sums, updates: list[Update]) -> None:
     sums.add(updates)
-    updates.clear()  # or they would be kept until the thread has something else to do
+    updates.clear()  # before anybody hears that it is done, and looks whether their memory can be used again

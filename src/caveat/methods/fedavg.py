@@ -40,13 +40,12 @@ class FedAvg(Method):
         return {"model": snapshot(site.module, self.private(site.module))}
 
     def schedule(self) -> Iterable[Round]:
-        linear: Weights | None = "examples" if self.linear else None
-        return repeat(Round(self.broadcast, self.train, self.average, linear=linear), self.rounds)
+        return repeat(Round(self.broadcast, self.train, self.average, linear=self.linear), self.rounds)
 
     @property
-    def linear(self) -> bool:
-        """Whether `average` needs n_k-weighted means alone; a subclass with one of its own says so if it does too."""
-        return type(self).average is FedAvg.average
+    def linear(self) -> Weights | None:
+        """What `average` needs no more than means by, if so; a subclass with an `average` of its own says so itself."""
+        return "examples" if type(self).average is FedAvg.average else None
 
     def broadcast(self, server: State) -> Payload:
         return {"model": server["model"]}

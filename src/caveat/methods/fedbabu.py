@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from ..core import Payload, Replies, Round, Site, State, Update
+from ..core import Payload, Replies, Round, Site, State, Update, Weights
 from ..local import Loss, Training, load, snapshot, split
 from ..prediction import Decision
 from ..settings import STRICT
@@ -48,8 +48,8 @@ class FedBABU(FedAvg):
         yield Round(self.broadcast, self.personalise, everyone=True, trains=False, linear="examples")
 
     @property
-    def linear(self) -> bool:
-        return True
+    def linear(self) -> Weights | None:
+        return "examples" if type(self).average is FedBABU.average else None
 
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         module = load(site.module, down["model"])

@@ -20,7 +20,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from ..core import Answers, Payload, Replies, Site, State, Update
+from ..core import Answers, Payload, Replies, Site, State, Update, Weights
 from ..local import load, reset, snapshot
 from ..prediction import Decision
 from ..settings import STRICT
@@ -66,8 +66,8 @@ class FML(FedAvg):
         return learn(meme, own, y, self.beta, 1 - self.beta) + learn(own, meme, y, self.alpha, 1 - self.alpha)
 
     @property
-    def linear(self) -> bool:
-        return self.weights == "examples"
+    def linear(self) -> Weights | None:
+        return "examples" if self.weights == "examples" and type(self).average is FML.average else None
 
     def average(self, server: State, replies: Replies, site: Site) -> State:
         uniform = [1.0] * len(replies)

@@ -17,7 +17,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from ..core import ConfigurationError, Replies, Site, State, Tensors, Update
+from ..core import ConfigurationError, Replies, Site, State, Tensors, Update, Weights
 from ..local import in_batches
 from ..settings import STRICT
 from ..uncertainty import entropy
@@ -66,8 +66,9 @@ class FMLU(FML):
         return {"entropy": entropy(logits.double().softmax(-1)).mean()}
 
     @property
-    def linear(self) -> bool:
-        return super().linear and not self.weigh_mean
+    def linear(self) -> Weights | None:
+        by_examples = self.weights == "examples" and not self.weigh_mean
+        return "examples" if by_examples and type(self).average is FMLU.average else None
 
     def average(self, server: State, replies: Replies, site: Site) -> State:
         if not self.weigh_mean:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from ..core import Replies, Site, State
+from ..core import Replies, Site, State, Weights
 from ..prediction import Decision
 from ..settings import STRICT
 from .fedavg import FedAvg
@@ -26,8 +26,8 @@ class Local(FedAvg):
         return frozenset(module.state_dict())
 
     @property
-    def linear(self) -> bool:
-        return True
+    def linear(self) -> Weights | None:
+        return "examples" if type(self).average is Local.average else None
 
     def average(self, server: State, replies: Replies, site: Site) -> State:
         return server
