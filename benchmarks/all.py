@@ -1,12 +1,15 @@
 """Every ratio that `docs/performance.md` speaks of, written to benchmarks/RESULTS.md with the machine they are of.
 
-python benchmarks/all.py [SCRIPT ...]      scripts of this folder; those named in SCRIPTS by default (about an hour)
+python benchmarks/all.py [SCRIPT ...]      scripts of this folder; those of SCRIPTS by default (about 40 minutes)
+
+Scripts that are named replace what the file has of them, and leave the rest.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -17,6 +20,7 @@ import torch
 from caveat import __version__
 
 HERE = Path(__file__).parent
+RESULTS = HERE / "RESULTS.md"
 SCRIPTS = (
     "engine", "against_flower", "against_pfl", "mc_dropout", "answers", "precision", "population", "aggregation",
     "shares",
@@ -34,20 +38,25 @@ def machine() -> str:
     )
 
 
+def sections(text: str) -> dict[str, str]:
+    """What the file has by script."""
+    parts = re.split(r"^## (\w+)\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
 def main() -> None:
-    chosen = sys.argv[1:] or SCRIPTS
     about = "Written by `make bench`. Seconds hold for this machine and moment, ratios are of runs in turns."
-    sections = [f"# Results\n\n{about}\n\n{machine()}\n"]
-    for name in chosen:
-        began = time.perf_counter()
+    found = sections(RESULTS.read_text()) if sys.argv[1:] and RESULTS.exists() else {}
+    for name in sys.argv[1:] or SCRIPTS:
+        before, began = machine(), time.perf_counter()
         done = subprocess.run(
             [sys.executable, str(HERE / f"{name}.py")], capture_output=True, text=True, check=False,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         text = done.stdout if done.returncode == 0 else f"failed:\n{done.stderr[-2000:]}"
-        sections.append(f"## {name}\n\n```\n{text.rstrip()}\n```\n\n{time.perf_counter() - began:.0f} s\n")
-        print(sections[-1], flush=True)
-        (HERE / "RESULTS.md").write_text("\n".join(sections))
+        found[name] = f"\n{before}; {time.perf_counter() - began:.0f} s\n\n```\n{text.rstrip()}\n```\n\n"
+        print(f"## {name}\n{found[name]}", flush=True)
+        RESULTS.write_text(f"# Results\n\n{about}\n\n" + "".join(f"## {n}\n{part}" for n, part in found.items()))
 
 
 if __name__ == "__main__":

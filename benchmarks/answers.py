@@ -2,7 +2,8 @@
 
 `Method.answer` in full, for one batch: models put in place, passes, densities, and measures in float64. FedAvg's
 answer is MC dropout, beside one pass of the model; FedPN's are the federation's and the silo's, beside the encoder
-and both heads. And densities of many classes in one go, beside a loop over classes that have one flow each.
+and both heads, and beside those and the densities of both; the silo has 3 of 10 classes, as most of the paper's. And
+densities of many classes in one go, beside a loop over classes that have one flow each.
 
 python benchmarks/answers.py
 """
@@ -18,7 +19,7 @@ from caveat.engines.workplace import one_thread, workspace
 from caveat.local import snapshot
 from caveat.methods import FedAvg, FedPN
 from caveat.nn.models import ModelSettings, build_model
-from caveat.nn.posterior import PosteriorNetwork
+from caveat.nn.posterior import PosteriorNetwork, embedding
 from caveat.nn.radial import RadialFlows
 
 MODELS = {
@@ -43,14 +44,15 @@ def fedavg(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> flo
     return ratio(torch.no_grad()(lambda: module(x)), lambda: method.answer(down, {}, silo(module), x))
 
 
-def fedpn(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> float:
+def fedpn(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> tuple[float, float]:
     method = FedPN(layers=LAYERS)
     network = workspace(method.build(build_model(settings, shape, classes, seed=0))).eval()
     assert isinstance(network, PosteriorNetwork)
     down: Payload = {"model": snapshot(network)}
+    shares = (torch.arange(classes) < 0.3 * classes).double()
     state: State = {
         "own": snapshot(network.posterior),
-        "classes": {"shares": torch.full((classes,), 1 / classes, dtype=torch.float64)},
+        "classes": {"shares": shares / shares.sum()},
     }
     x = torch.randn(BATCH, *shape)
 
@@ -59,7 +61,17 @@ def fedpn(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> floa
         tokens = network.encoder(x)
         return [network.posterior.head(tokens) for _ in range(2)]
 
-    return ratio(bare, lambda: method.answer(down, state, silo(network), x))
+    @torch.no_grad()
+    def with_densities() -> list[tuple[Tensor, Tensor]]:
+        tokens = network.encoder(x)
+        z = embedding(tokens)
+        flows = network.posterior.flows
+        return [(network.posterior.head(tokens), flows.log_prob(z, wanted)) for wanted in (None, shares > 0)]
+
+    def answer() -> object:
+        return method.answer(down, state, silo(network), x)
+
+    return ratio(bare, answer), ratio(with_densities, answer)
 
 
 def flows(classes: int, features: int) -> float:
@@ -72,10 +84,11 @@ def flows(classes: int, features: int) -> float:
 
 def main() -> None:
     print(f"answers over bare forward passes, batch {BATCH}, one thread, median of {PAIRS}:")
-    print(f"  {'':34} FedAvg  FedPN")
+    print(f"  {'':34} FedAvg  FedPN  FedPN, over densities too")
     with one_thread():
         for name, model in MODELS.items():
-            print(f"  {name:34} {fedavg(*model):6.2f} {fedpn(*model):6.2f}")
+            heads, densities = fedpn(*model)
+            print(f"  {name:34} {fedavg(*model):6.2f} {heads:6.2f} {densities:6.2f}")
         print("a loop over classes over their densities in one go:")
         for classes, features in FLOWS:
             print(f"  {classes:3} classes, {features} dimensions {flows(classes, features):17.2f}")
