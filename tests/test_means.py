@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 
 import pytest
@@ -44,6 +45,19 @@ def test_blocks_do_not_change_a_bit(dtype: torch.dtype, monkeypatch: pytest.Monk
     # The order is the cohort's: starting from zero, one after the other.
     monkeypatch.setattr(means, "BLOCK", 1)
     assert torch.equal(weighted_sum([t[:2, :2] for t in tensors], shares), whole[:2, :2])
+
+
+@pytest.mark.parametrize("processors", [1, 2, 7])
+def test_threads_do_not_change_a_bit(processors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors, shares = [torch.randn(101, 30) for _ in range(9)], torch.rand(9).tolist()
+    whole, threads = weighted_sum(tensors, shares), torch.get_num_threads()
+    monkeypatch.setattr(means, "BLOCK", 64)
+    monkeypatch.setattr(means, "LARGE", 1000)
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    assert torch.equal(weighted_sum(tensors, shares), whole)
+    assert torch.get_num_threads() == threads
+    with pytest.raises(ValueError, match="zip"):
+        weighted_sum(tensors, shares[1:])
 
 
 def test_weighted_sum_does_not_mind_how_tensors_lie_in_memory() -> None:
