@@ -1,6 +1,8 @@
 """The mean of 50 updates of 11 million parameters, beside reading them once: time in turns, and memory.
 
-And how much memory all processes take together as more silos answer in a round.
+Of updates that were kept (a thread per processor), of updates that are added up in groups as they come (one thread),
+and of two parts of that work: turning them into float64, and adding them up in float32. And how much memory all
+processes take together as more silos answer in a round.
 
 python benchmarks/aggregation.py
 """
@@ -8,27 +10,57 @@ python benchmarks/aggregation.py
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable
 
 import torch
 from against_flower import run
 from jobs import one_thread, ratio, side_by_side
+from torch import Tensor
 
 from caveat.core import Replies, Update
+from caveat.engines.gathering import FEWEST
+from caveat.engines.workplace import keep_freed_memory
+from caveat.means import BLOCK
+from caveat.replies import Sums
 
 UPDATES, PARAMETERS = 50, 11_000_000
 
 
 def main() -> None:
+    keep_freed_memory()  # as every engine does
     tensors = [torch.full((PARAMETERS,), float(k)) for k in range(UPDATES)]
-    replies = Replies({f"{k:02d}": Update({"model": {"w": t}}, 1 + k) for k, t in enumerate(tensors)}, UPDATES)
+    updates = [Update({"model": {"w": tensor}}, 1 + k) for k, tensor in enumerate(tensors)]
+    replies = Replies({f"{k:02d}": update for k, update in enumerate(updates)}, UPDATES)
+
+    def as_they_come() -> None:
+        sums = Sums(sum(update.examples for update in updates))
+        for start in range(0, UPDATES, FEWEST):
+            sums.add(updates[start : start + FEWEST])
+        sums.means()
+
+    def blocks(dtype: torch.dtype, do: Callable[[Tensor, Tensor], object]) -> None:
+        into = torch.zeros(BLOCK, dtype=dtype)
+        for parts in zip(*(torch.split(tensor, BLOCK) for tensor in tensors), strict=True):
+            for part in parts:
+                do(into[: len(part)], part)
+
+    ways = {
+        "kept": lambda: replies.mean("model"),
+        "added up as they come": as_they_come,
+        "turned into float64": lambda: blocks(torch.float64, lambda into, part: into.copy_(part)),
+        "added in float32": lambda: blocks(torch.float32, lambda into, part: into.add_(part, alpha=0.1)),
+    }
     with one_thread():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         replies.mean("model")
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-        read, summed = side_by_side(lambda: [t.sum() for t in tensors], lambda: replies.mean("model"), pairs=5, warm=1)
-    times = ratio(summed, read)
-    print(f"mean of {UPDATES} updates of {PARAMETERS:,} parameters: {times:.1f} x the time of reading them once")
-    print(f"memory beside the updates: {grown:.0f} MB, of which the result is {4 * PARAMETERS / 2**20:.0f} MB")
+        read, *times = side_by_side(lambda: [t.sum() for t in tensors], *ways.values(), pairs=5, warm=1)
+    print(f"mean of {UPDATES} updates of {PARAMETERS:,} parameters over reading them once:")
+    for name, found in zip(ways, times, strict=True):
+        print(f"  {name:22} {ratio(found, read):.1f}")
+    print(
+        f"memory beside updates that were kept: {grown:.0f} MB, of which the result is {4 * PARAMETERS / 2**20:.0f} MB"
+    )
     print(f"peak memory of a server with two workers, silos that send {PARAMETERS:,} parameters and train nothing:")
     for silos in (10, UPDATES, 200):
         print(f"  {silos:3} silos: {run('own_job.py', (str(silos), '0', str(PARAMETERS)), 2)['memory']:.0f} MB")
