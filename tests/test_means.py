@@ -53,11 +53,17 @@ def test_threads_do_not_change_a_bit(processors: int, monkeypatch: pytest.Monkey
     whole, threads = weighted_sum(tensors, shares), torch.get_num_threads()
     monkeypatch.setattr(means, "BLOCK", 64)
     monkeypatch.setattr(means, "LARGE", 1000)
-    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    monkeypatch.setattr(means, "_processors", lambda: processors)
     assert torch.equal(weighted_sum(tensors, shares), whole)
     assert torch.get_num_threads() == threads
     with pytest.raises(ValueError, match="zip"):
         weighted_sum(tensors, shares[1:])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a process to be bound to processors, as Linux can")
+def test_no_more_threads_than_a_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5, 8})
+    assert means._processors() == 3
 
 
 def test_weighted_sum_does_not_mind_how_tensors_lie_in_memory() -> None:

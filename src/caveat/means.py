@@ -29,20 +29,26 @@ def add_weighted(total: Tensor, tensors: Sequence[Tensor], shares: Sequence[floa
 def weighted_sum(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
     """The sum of tensors of one shape and type times their shares, in this order, in float64; of the tensors' type.
 
-    Large ones are summed by as many threads as there are processors, a run of blocks each, to the same bits.
+    Large ones are summed by as many threads as the process has processors, a run of blocks each, to the same bits.
     """
     mean = torch.empty_like(tensors[0], memory_format=torch.contiguous_format)
     flats = [mean.view(-1), *(tensor.reshape(-1) for tensor in tensors)]
     if mean.numel() < LARGE:
         _fill(shares, *flats)
         return mean
-    threads = os.cpu_count() or 1
+    threads = _processors()
     run = BLOCK * math.ceil(mean.numel() / (BLOCK * threads))
     # Python's threads, of one each of torch's: they wait without spinning where something else runs.
     with ThreadPoolExecutor(threads, "caveat-mean", torch.set_num_threads, (1,)) as pool:
         pieces = zip(*(torch.split(flat, run) for flat in flats), strict=True)
         list(pool.map(lambda piece: _fill(shares, *piece), pieces))
     return mean
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _fill(shares: Sequence[float], mean: Tensor, *tensors: Tensor) -> None:
