@@ -21,7 +21,7 @@ from caveat.comparing.page.dots import silo_plot
 from caveat.comparing.page.numbers import bracketed, duration, figure, megabytes, probability, signed
 from caveat.comparing.page.pictures import differences, headline, scales
 from caveat.comparing.page.planes import course
-from caveat.comparing.page.plots import limits
+from caveat.comparing.page.plots import cut_inside, limits
 from caveat.comparing.page.records import Interval, Measure, Run
 from caveat.comparing.page.tables import run_table, tuning_table
 from caveat.comparing.page.verdict import ranked, state, verdict
@@ -186,22 +186,27 @@ OPEN = {"a": "b", "b": "a", "mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.03
         (
             compared(0.95, 0.93, SHARE, FOUND),
             "a is ahead of b by 2.0 points of accuracy (95 % interval 0.5 to 3.5). "
-            "With 3 seeds this is significant after Holm's correction (p = 0.030).",
+            "With 3 seeds the difference is significant after Holm's correction (p = 0.030).",
         ),
         (
             compared(0.95, 0.93, SHARE, OPEN),
             "a is ahead of b by 2.0 points of accuracy (95 % interval \N{MINUS SIGN}1.0 to 5.0). "
-            "With 3 seeds this is not significant after Holm's correction (p = 0.090).",
+            "With 3 seeds the difference is not significant after Holm's correction (p = 0.090).",
+        ),
+        (
+            compared(0.93, 0.93, SHARE, {**OPEN, "mean": 0.0004}),
+            "a and b are level in accuracy (95 % interval of their difference \N{MINUS SIGN}1.0 to 5.0). "
+            "With 3 seeds the difference is not significant after Holm's correction (p = 0.090).",
         ),
         (
             compared(0.32, 0.30, LOSS, FOUND),
             "b is ahead of a by 0.020 in NLL (95 % interval 0.005 to 0.035). "
-            "With 3 seeds this is significant after Holm's correction (p = 0.030).",
+            "With 3 seeds the difference is significant after Holm's correction (p = 0.030).",
         ),
         (
             compared(0.30, 0.32, LOSS, FOUND),
             "a has the better mean, but on the seeds that both have it is behind b by 0.020 in NLL. "
-            "With 3 seeds this is significant after Holm's correction (p = 0.030).",
+            "With 3 seeds the difference is significant after Holm's correction (p = 0.030).",
         ),
         (
             compared(0.95, 0.93, SHARE, {**FOUND, "p": None, "p_holm": None}),
@@ -416,3 +421,12 @@ def test_a_browser_opens_it_without_errors_and_shows_one_measure(tmp_path: Path)
     visible = [(column, measure) for column, measure, rest in found if "hidden" not in rest]
     assert set(visible) == {("MNIST", "accuracy")}
     assert len(found) == 20
+
+
+def test_names_that_begin_alike_stay_different_when_they_are_cut() -> None:
+    assert cut_inside("UEFL", 22) == "UEFL"
+    assert cut_inside("As published, 128 codewords", 22) == "As published\N{HORIZONTAL ELLIPSIS}codewords"
+    assert cut_inside("As published, 128 codewords, new ones from N(0, 1)", 22).endswith(
+        "\N{HORIZONTAL ELLIPSIS}N(0, 1)"
+    )
+    assert cut_inside("a" * 30, 22) == "a" * 10 + "\N{HORIZONTAL ELLIPSIS}" + "a" * 11

@@ -9,11 +9,13 @@ from markupsafe import Markup
 
 from ...report.svg import Frame, Point, colour, drawing, element, line, text
 from .numbers import better, bracketed, figure, probability, signed, with_unit
-from .plots import across, hollow, label, label_width, limits, marks, values_of, whisker, whiskers
+from .plots import across, cut_inside, hollow, label, label_width, limits, marks, values_of, whisker, whiskers
 from .records import Difference, Interval, Measure
 from .verdict import LEVEL
 
 _WIDTH, _ROW = 460, 26
+_SIDE = 21
+"""Letters of each name of a pair."""
 _MOST_TITLES = 1500
 """A title per mark is most of the size of a picture of many silos."""
 
@@ -62,17 +64,17 @@ def forest(pairs: Sequence[Difference], measure: Measure, about: str) -> Markup:
 
     Pairs without a difference are listed with that said.
     """
-    names = [f"{pair.a} \N{MINUS SIGN} {pair.b}" for pair in pairs]
-    left, right = label_width(names, 30), 104
+    names = [f"{cut_inside(pair.a, _SIDE)} \N{MINUS SIGN} {cut_inside(pair.b, _SIDE)}" for pair in pairs]
+    left, right = label_width(names, 2 * _SIDE + 3), 104
     shown = limits([0.0, *values_of(pairs)]) or (-1.0, 1.0)
     row = 22
-    frame = Frame(left, 20, max(520.0, left + right + 200) - left - right, row * len(pairs), shown, (0, 1))
+    frame = Frame(left, 34, max(520.0, left + right + 200) - left - right, row * len(pairs), shown, (0, 1))
     width = frame.right + right
     zero = line((frame.x(0), frame.top - 4), (frame.x(0), frame.bottom), "boundary")
     sides = {True: ("first worse", "first better"), False: ("first better", "first worse"), None: ("", "")}
     heads = [
-        text(frame.x(0) - 8, 12, sides[measure.higher][0], "end", "tick"),
-        text(frame.x(0) + 8, 12, sides[measure.higher][1], "start", "tick"),
+        text(frame.x(0) - 8, 26, sides[measure.higher][0], "end", "tick"),
+        text(frame.x(0) + 8, 26, sides[measure.higher][1], "start", "tick"),
         text(frame.right + 46, 12, "difference", "end", "tick"),
         text(width, 12, "Holm p", "end", "tick"),
     ]
@@ -91,7 +93,8 @@ def _found(pair: Difference) -> str:
 def _pair(frame: Frame, pair: Difference, name: str, y: float, measure: Measure, width: float) -> list[Markup | str]:
     said = "no seed that both have" if pair.mean is None else bracketed(measure, pair)
     p = probability(pair.p_holm)
-    drawn = [element("title", f"{name}: {said}{f', Holm p {p}' if p else ''}"), label(frame.left - 8, y + 4, name, 30)]
+    title = f"{pair.a} \N{MINUS SIGN} {pair.b}: {said}{f', Holm p {p}' if p else ''}"
+    drawn: list[Markup | str] = [element("title", title), text(frame.left - 8, y + 4, name, "end")]
     if pair.mean is None:
         return [*drawn, text(frame.left + 6, y + 4, said, "start", "tick")]
     mark = marks(0, [(frame.x(pair.mean), y)], 4.2)

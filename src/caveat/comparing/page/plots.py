@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
-from ...report.charts import shorten
 from ...report.svg import Frame, Point, colour, element, join, line, text, ticks
 from .numbers import figure, header
 from .records import Interval, Measure
@@ -45,8 +44,17 @@ def label_width(names: Iterable[str], most: int = 22) -> float:
 
 def label(x: float, y: float, name: str, most: int = 22) -> Markup:
     """A name that ends at `x`, cut where it is too long, with all of it as a title."""
-    cut = shorten(name, most)
+    cut = cut_inside(name, most)
     return text(x, y, cut, "end") if cut == name else element("g", element("title", name), text(x, y, cut, "end"))
+
+
+def cut_inside(name: str, most: int) -> str:
+    """A name without its middle where it is too long: names of variants begin alike. It goes on with a whole word."""
+    if len(name) <= most:
+        return name
+    part, space, words = name[-(most // 2) :].partition(" ")
+    end = words if space else part
+    return f"{name[: most - len(end) - 1]}\N{HORIZONTAL ELLIPSIS}{end}"
 
 
 def inner_ticks(shown: Point, about: int = 5) -> list[float]:

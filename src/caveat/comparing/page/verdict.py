@@ -99,6 +99,9 @@ def _lead(first: str, second: str, gap: Difference, measure: Measure) -> str:
     assert gap.mean is not None
     unit = f" points of {measure.name}" if measure.percent else f" in {measure.name}"
     bounds = interval(measure, gap)
+    if figure(measure, gap.mean) == figure(measure, 0.0):
+        between = f" (95 % interval of their difference {bounds})" if bounds else ""
+        return f"{first} and {second} are level in {measure.name}{between}."
     size = f"{figure(measure, abs(gap.mean))}{unit}"
     if gap.mean < 0:
         # The means are over different seeds where runs failed, so that pairs may say the opposite.
@@ -111,4 +114,4 @@ def _tested(gap: Difference, seeds: int) -> str:
     if gap.p_holm is None:
         return "One seed allows no test." if seeds < 2 else "The difference was not tested."
     found = "significant" if gap.p_holm < LEVEL else "not significant"
-    return f"With {plural(seeds, 'seed')} this is {found} after Holm's correction ({equation(gap.p_holm)})."
+    return f"With {plural(seeds, 'seed')} the difference is {found} after Holm's correction ({equation(gap.p_holm)})."
