@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .config import Evaluation, check_personal
+from . import calls
+from .config import Engine, Evaluation, Federation, check_personal
 from .core import ConfigurationError, Method, SiloId
 from .data import Silos
 from .experiment import Experiment, Run, check_same, open_run
@@ -52,10 +53,18 @@ def run(
     `every` rounds silos are evaluated on their validation split, at the end on the test split: all of them, or
     `measured` of them, the same ones every time. `newcomers` are the names of silos that take no part and are measured
     on their test split in the end, as if they had joined then. `out` is a folder
-    for the run's files: the same call continues what was interrupted there, and `caveat report` makes a page of it;
-    only the command line's runs can be loaded again. Without one, the files go with the returned run. Results do
-    not depend on `workers`. Raises ConfigurationError or DataError before anything runs, RunError if a silo fails.
+    for the run's files: the same call, with any `workers`, continues what was interrupted there, and `caveat report`
+    makes a page of it; only the command line's runs can be loaded again. Without one, the files go with the returned
+    run. Results do not depend on `workers`. Raises ConfigurationError or DataError before anything runs, RunError if a
+    silo fails.
     """
+    calls.check_types(silos, method)
+    seed = calls.whole(seed)
+    if isinstance(newcomers, str):
+        raise ConfigurationError(f"newcomers = {newcomers!r}: expected a list of names")
+    federation = calls.checked(Federation, participation=participation, min_silos=min_silos, newcomers=tuple(newcomers))
+    evaluation = calls.checked(Evaluation, {"silos": "measured"}, every=every, silos=measured)
+    engine = calls.checked(Engine, workers=workers)
     given: dict[str, Any] = {"rounds": rounds, "training": training}
     changed = {name: value for name, value in given.items() if value is not None}
     method = dataclasses.replace(method, **changed)  # type: ignore[type-var]
@@ -68,13 +77,13 @@ def run(
     check_same(folder, silos)
     experiment = Experiment(
         folder=folder, silos=silos, method=method, model=model, seed=seed,
-        participation=Participation(seed, participation, min_silos), evaluation=Evaluation(every, silos=measured),
-        uncertainty=uncertainty or Uncertainty(), workers=workers, personal=tuple(personal),
-        privacy=privacy or Privacy(), newcomers=tuple(dict.fromkeys(newcomers)),
+        participation=Participation(seed, federation.participation, federation.min_silos), evaluation=evaluation,
+        uncertainty=uncertainty or Uncertainty(), workers=engine.workers, personal=tuple(personal),
+        privacy=privacy or Privacy(), newcomers=federation.newcomers,
     )  # fmt: skip
     check_personal(method, experiment.personal)
     experiment.check()
-    folder.mkdir(parents=True, exist_ok=True)
+    calls.keep(experiment)
     carry_out(experiment, progress or Silent(), type(method).__name__)
     finished = Run(experiment)
     if out is None:

@@ -53,6 +53,10 @@ class Data(NamedTuple):
     def __len__(self) -> int:
         return len(self.y)
 
+    def __repr__(self) -> str:
+        """Without the data, which nobody should find in a log."""
+        return f"Data({len(self)} of {tuple(self.x.shape[1:])})"
+
 
 @dataclass(frozen=True)
 class Site:
@@ -180,8 +184,10 @@ class Method:
         return answers[Decision.LOCAL] if Decision.LOCAL in answers else answers[Decision.GLOBAL]
 
     def predict(self, down: Payload, state: State, site: Site, x: Tensor) -> Prediction:
-        """The prediction for inputs `x` at a silo."""
-        return self.decide(down, state, self.answer(down, state, site, x))
+        """The prediction for inputs `x` at a silo; no model is trusted where probabilities are no numbers."""
+        found = self.decide(down, state, self.answer(down, state, site, x))
+        undefined = ~found.probs.isfinite().all(-1)
+        return found.abstaining(undefined) if undefined.any() else found
 
     def outcome(self, server: State) -> dict[str, object]:
         """The entries of a run's summary that the server's last state stands for."""
@@ -253,7 +259,7 @@ class Silo:
     validation: Data
     calibration: Data
     test: Data
-    indices: Mapping[str, Tensor] = field(default_factory=dict)
+    indices: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     """Per split and stream, the positions of its examples in the source, as int64: what `splits.json` hashes."""
     streams: Mapping[str, Data] = field(default_factory=dict)
     """Test inputs that the silo does not know, by name; label -1 is no class of the model."""

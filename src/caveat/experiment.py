@@ -43,6 +43,13 @@ class Experiment(Plan):
     def roster(self) -> Roster:
         return Roster.of(self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes)
 
+    def check(self) -> None:
+        super().check()
+        least, count = self.participation.least, len(self.participants)
+        if least > count:
+            beside = " beside federation.newcomers" if self.newcomers else ""
+            raise ConfigurationError(f"federation.min_silos = {least}, but there are {count} silos{beside}")
+
     def workplace(self) -> Workplace:
         return self.workplace_of(self.silos.by_name, self.participants, SiloStore(self.folder / "state" / "silos"))
 
@@ -90,6 +97,9 @@ class Run:
 
     experiment: Experiment
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, {self.experiment.method.name}, {len(self.silos)} silos)"
+
     @property
     def folder(self) -> Path:
         return self.experiment.folder
@@ -115,7 +125,7 @@ class Run:
         return self._prepared(silo, self.experiment.answers(silo))
 
     def _prepared(self, silo: SiloId, predict: Callable[[Tensor], Asked]) -> Callable[[Tensor | Array], Asked]:
-        return lambda x: predict(x if isinstance(x, Tensor) else self.silos.prepare(x, silo))
+        return lambda x: predict(self.silos.inputs(x, silo))
 
 
 def start(config: Config, out: Path, progress: Progress | None = None, silos: data.Silos | None = None) -> Path:
@@ -150,11 +160,6 @@ def check(config: Config, silos: data.Silos, out: Path) -> None:
     silos.check(config.training.batch_size)
     for name in (config.method.name, *config.beside):
         _experiment(config, silos, out, name).check()
-    if config.federation.min_silos > (count := len(silos) - len(config.federation.newcomers)):
-        raise ConfigurationError(
-            f"federation.min_silos = {config.federation.min_silos}, but data.source {config.data.source!r} gives "
-            f"{count} silos{' beside federation.newcomers' if config.federation.newcomers else ''}"
-        )
 
 
 def proceed(
@@ -197,6 +202,13 @@ def load_config(folder: Path) -> Config:
     if not (folder / "config.toml").exists():
         if (folder / "grid.json").exists():
             raise ConfigurationError(f"{folder} is a comparison: the command that began it continues it")
+        if (folder / "call.json").exists():
+            raise ConfigurationError(
+                f"{folder} is of a run in Python, whose silos and method only that program knows: the same call of "
+                "caveat.run continues it, and `caveat report` makes its page; runs of the command line can be loaded"
+            )
+        if (folder / "summary.json").exists() and folder.parent.name == "beside":
+            raise ConfigurationError(f"{folder} is what ran beside {folder.parent.parent}, which is the run")
         raise ConfigurationError(f"{folder} is not a run: it has no config.toml")
     return configuration.load(str(folder / "config.toml"))
 

@@ -137,6 +137,11 @@ class Prediction:
         }
         return replace(self, probs=probs, uncertainty=self.uncertainty | {"total": total} | parts)
 
+    def abstaining(self, where: Tensor) -> Prediction:
+        """The same, with the decision to trust neither model for some inputs, (N,) bool."""
+        decision = torch.where(where, int(Decision.ABSTAIN), self.decision)
+        return replace(self, decision=decision, source=self.answerer)
+
     def where(self, mask: Tensor, other: Prediction) -> Prediction:
         """The rows of this prediction where `mask` (N,) bool holds, and those of `other` elsewhere, decisions included.
 

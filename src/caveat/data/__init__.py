@@ -1,5 +1,6 @@
 """Data: sources, shifts, partitions, splits, and the silos they make."""
 
+from ..core import Data, Silo
 from .arrays import digits
 from .build import from_arrays, load, population, rotated
 from .frames import recoloured, resized
@@ -13,11 +14,13 @@ from .streams import with_streams
 from .survey import survey
 
 __all__ = [
+    "Data",
     "DataSettings",
     "Labels",
     "Normalise",
     "Pool",
     "Shift",
+    "Silo",
     "Silos",
     "Split",
     "Streams",

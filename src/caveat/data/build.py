@@ -88,6 +88,8 @@ def from_arrays(
 
 
 def _four(arrays: Sequence[Any], name: SiloId) -> tuple[Array, Array, Array | None, Array | None]:
+    if not isinstance(name, str):
+        raise DataError(f"silo {name!r}: expected a name, which is text")
     if len(arrays) not in (2, 4):
         raise DataError(f"silo {name!r}: {len(arrays)} arrays, expected (x, y) or (x, y, x_test, y_test)")
     x, y, *test = (np.asarray(array) for array in arrays)
@@ -99,12 +101,16 @@ def population(
 ) -> Silos:
     """`count` silos that `make` makes from a number and a name, when a round asks for them.
 
-    Neither time nor memory grows with their number. `normalise` are the constants that images were normalised with.
-    Raises DataError if the first silo is none.
+    ``make(number, name)`` returns a `Silo` of that name, the same one every time: four `Data(x, y)` of model inputs
+    (N, ...) float32 and labels (N,) int64, for training, validation, calibration and test. Neither time nor memory
+    grows with their number. `normalise` are the constants that images were normalised with. Raises DataError if the
+    first silo is none.
     """
     if count < 1:
         raise DataError(f"a population of {count} silos, expected at least 1")
     silos = Population(count, make)
+    if not isinstance(silos[0], Silo):
+        raise DataError(f"make(0, {silos.names[0]!r}) made a {type(silos[0]).__name__}, expected a caveat.data.Silo")
     if silos[0].name != silos.names[0]:
         raise DataError(f"make(0, {silos.names[0]!r}) made a silo called {silos[0].name!r}, expected the name given")
     return Silos(silos, tuple(classes), normalise)

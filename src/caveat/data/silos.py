@@ -8,6 +8,7 @@ from typing import overload
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..core import ConfigurationError, DataError, Silo, SiloId
@@ -32,6 +33,10 @@ class Silos(Sequence[Silo]):
     """What makes each silo's features from the rows of a table; empty where the inputs came ready to use."""
     frame: Frame = field(default_factory=Frame)
     """What raw images are brought to; empty where all have one shape and no other was asked for."""
+
+    def __repr__(self) -> str:
+        """Without the data, which nobody should find in a log."""
+        return f"Silos({len(self)} silos, inputs {self.shape}, {len(self.classes)} classes)"
 
     @overload
     def __getitem__(self, index: int) -> Silo: ...
@@ -85,6 +90,15 @@ class Silos(Sequence[Silo]):
                     f"silo {silo.name!r}: {len(silo.train)} training samples are fewer than a batch of {batch_size}; "
                     "lower training.batch_size or give it more"
                 )
+
+    def inputs(self, x: Tensor | ArrayLike, silo: SiloId | None = None) -> Tensor:
+        """Model inputs (N, *shape) from tensors of that shape, which are left as they are, or from raw ones, which are
+        prepared. Raises DataError for another shape, and for none.
+        """
+        made = x if isinstance(x, Tensor) else self.prepare(np.asarray(x), silo)
+        if made.shape[1:] != self.shape or not len(made):
+            raise DataError(f"inputs of shape {tuple(made.shape)}, expected (N, {', '.join(map(str, self.shape))})")
+        return made
 
     def prepare(self, inputs: Array, silo: SiloId | None = None) -> Tensor:
         """Model inputs (N, *shape) float32 from raw ones: uint8 images (N,H,W) or (N,H,W,C), or features (N,D).

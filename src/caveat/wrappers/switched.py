@@ -9,7 +9,7 @@ one is asked about what other silos know. Where a method has one model, the rule
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -33,13 +33,7 @@ def choose(answers: Answers, within: Mapping[Decision, Tensor]) -> Prediction:
         known = within[Decision.LOCAL]
         chosen = answers[Decision.LOCAL].where(known, answers[Decision.GLOBAL])
         trusted = known | within[Decision.GLOBAL]
-    return abstain(chosen, ~trusted)
-
-
-def abstain(prediction: Prediction, where: Tensor) -> Prediction:
-    """The same prediction, with the decision to trust neither model for some inputs, (N,) bool."""
-    decision = torch.where(where, int(Decision.ABSTAIN), prediction.decision)
-    return replace(prediction, decision=decision, source=prediction.answerer)
+    return chosen.abstaining(~trusted)
 
 
 def scalar(value: float) -> Tensor:
@@ -92,7 +86,7 @@ class Switched(Wrapper):
         within = {whose: self.within(whose, down, state, answer) for whose, answer in answers.items()}
         chosen = choose(answers, within)
         # Not a reason to ask the other model: the first one knows the input well, and that it has no one label.
-        return abstain(chosen, chosen.aleatoric > self.ambiguous)
+        return chosen.abstaining(chosen.aleatoric > self.ambiguous)
 
     def within(self, whose: Decision, down: Payload, state: State, answer: Prediction) -> Tensor:
         """(N,) whether an answer is within its threshold, ties included; a score that is NaN is not."""
