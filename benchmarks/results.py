@@ -50,8 +50,8 @@ def section(name: str, record: dict[str, Any]) -> str:
         f"{table.source}. {table.differs}",
         f"{seeds} seeds, {done} of {len(record['cells'])} runs done. Mean and 95 % intervals over seeds and silos, in "
         f"square brackets the paper's. Every row tried {tuning['runs'] // len(tuning['seeds'])} values of "
-        f"`{tuning['key']}` on seed {', '.join(map(str, tuning['seeds']))} and kept the one with the best "
-        f"{tuning['by']}.",
+        f"`{tuning['key']}` on seed{'s' * (len(tuning['seeds']) > 1)} {', '.join(map(str, tuning['seeds']))} and kept "
+        f"the one with the best {tuning['by']}.",
         *measured(record)[:SHOWN],
         "<details><summary>Everything else that was measured, costs and tests</summary>",
         *measured(record)[SHOWN:],
