@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from ._version import __version__
 from .cli_compare import compare, reproduce
 from .cli_flower import flower
 from .console import Config, Quiet, RunFolder, Sets, Workers, reported, show
+
+# Of 0.20, that escapes brackets for rich where help is plain, too, so that it shows backslashes.
+typer.core.HAS_RICH = False
 
 app = typer.Typer(
     name="caveat", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False

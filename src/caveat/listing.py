@@ -65,9 +65,9 @@ def datasets() -> Named:
 def survey_table(found: Mapping[str, Any]) -> Table:
     """A row per domain or silo: samples, those in a test part of their own, samples per class, missing values."""
     kind = "silo" if found["in_silos"] else "domain"
-    shape = f", {len(found['columns'])} columns" if "columns" in found else ""
-    if "shape" in found:
-        shape = f", {_times(found['shape'])}"
+    shape = f", {_times(found['shape'])}" if "shape" in found else ""
+    if "columns" in found:
+        shape = f", {len(found['columns'])} columns"
     table = Table(title=Text(f"{found['source']}{shape}"), title_justify="left")
     rows = [_part(part, kind, found.get("classes", [])) for part in found["parts"]]
     for i, header in enumerate(rows[0]):
@@ -83,7 +83,7 @@ def _part(part: Mapping[str, Any], kind: str, classes: Sequence[str]) -> dict[st
         cells["shape"] = _times(part["shape"])
     cells["samples"] = str(part["examples"])
     if "test" in part:
-        cells["of them test"] = str(part["test"])
+        cells["test part"] = str(part["test"] or "none")
     counts = part.get("class_counts", [])
     if len(counts) <= MOST_COLUMNS:
         cells |= {f"class {name}": str(count) for name, count in zip(classes, counts, strict=False)}

@@ -63,12 +63,18 @@ def silent(runs: Sequence[Observed]) -> bool:
     return all(float(o.uncertainty["epistemic"].max()) < NOTHING for run in runs for o in run.values())
 
 
-def open_because(verdict: Verdict, seeds: int) -> str:
-    """What to add to the sentence of an open verdict."""
+def open_because(verdict: Verdict, seeds: int, spread: Spread | None = None, limit: float | None = None) -> str:
+    """What to add to the sentence of an open verdict, which an interval may have decided."""
     if verdict != "cannot say":
         return ""
     if seeds < 2:
         return " One seed has no spread: nothing can be said of other seeds."
+    if spread is not None:
+        low, high = spread.interval
+        return (
+            f" With {seeds} seeds the mean over all there are may be anything from {low:z.2f} to {high:z.2f} (95 % "
+            f"interval), on either side of the limit {limit:z.2f}: take more."
+        )
     return f" The {seeds} seeds differ too much to say which side of the limit this is on: take more."
 
 
@@ -111,7 +117,7 @@ def _of_slope(called: str, verdict: Verdict, slopes: Spread, sizes: Sequence[flo
         return f"{found} {reason}: read it as a score that ranks inputs, no more."
     if verdict == "holds":
         return f"{found} A variance falls as n^-1, a standard deviation as n^-0.5."
-    return found + open_because(verdict, len(slopes.values))
+    return found + open_because(verdict, len(slopes.values), slopes, SLOWEST)
 
 
 def _trend(slopes: Spread) -> str:
@@ -145,7 +151,7 @@ def two_things(runs: Sequence[Observed]) -> Finding:
     elif verdict == "holds":
         sentence += " They order inputs differently, which does not prove that each means what it says."
     measured = {"rank_correlation": spread.record, "limit": ONE_THING}
-    return Finding(title, claim, verdict, sentence + open_because(verdict, len(runs)), measured)
+    return Finding(title, claim, verdict, sentence + open_because(verdict, len(runs), size, ONE_THING), measured)
 
 
 def seeds_agree(runs: Sequence[Observed]) -> Finding:
@@ -211,7 +217,7 @@ def disagreement(runs: Sequence[Observed]) -> Finding:
     elif beside is not None and beside > max(epistemic):
         sentence += " Aleatoric uncertainty, which promises nothing of the kind, tells it better."
     measured = {"rank_correlation": spread.record, "limit": RANKS, "aleatoric": beside}
-    return Finding(title, claim, verdict, sentence + open_because(verdict, len(runs)), measured)
+    return Finding(title, claim, verdict, sentence + open_because(verdict, len(runs), spread, RANKS), measured)
 
 
 def calibration(summaries: Sequence[Mapping[str, Any]]) -> Finding:
