@@ -6,15 +6,19 @@ import math
 from pathlib import Path
 
 import normflows
+import numpy as np
 import pytest
 import torch
 from federations import ADAM, Federation
 from torch import Tensor, nn
 
+import caveat
 from caveat.core import Data, Replies, Site, Update
+from caveat.data import from_arrays
 from caveat.local import Moments, Training
 from caveat.methods import FedPN
 from caveat.nn.encoders import Model, Tokens
+from caveat.nn.models import ModelSettings, build_model
 from caveat.nn.posterior import LEAST, MOST, Posterior, clamped, log_alpha, log_evidence, uncertain_cross_entropy
 from caveat.nn.radial import BLOCK, NEAREST, RadialFlows
 from caveat.prediction import Prediction
@@ -292,6 +296,35 @@ def test_random_labels_lower_the_density_under_the_original_loss_and_not_under_e
     assert corrected[1] > corrected[0] - 0.5
     assert original[1] < original[0] - 1.5
     assert corrected[1] == pytest.approx(1.67, abs=1)
+
+
+@pytest.mark.parametrize(("normalise", "noticed"), [(None, True), (False, True), (True, False)])
+def test_normalising_each_embedding_hides_how_far_out_a_row_of_a_table_is(
+    normalise: bool | None, noticed: bool
+) -> None:
+    draw = np.random.default_rng(0)
+    y = np.arange(300) % 2
+    silos = from_arrays({f"silo-{k}": (draw.normal(size=(300, 4)) + 3 * y[:, None], y) for k in range(2)})
+    model = ModelSettings(name="mlp", width=16, features=8, hidden=16)
+    method = FedPN(normalise=normalise, layers=4, personal_epochs=5)
+    run = caveat.run(silos, method, rounds=5, training=Training(batch_size=32, lr=0.01), model=model)
+    answers, x = run.answers("silo-0"), silos[0].test.x
+    for answer in answers(x):
+        own, far = (answers(inputs)[answer].log_evidence for inputs in (x, 30 * x))
+        assert own is not None
+        assert far is not None
+        assert (far.median() < own.min() - 3).item() == noticed
+
+
+def test_embeddings_are_normalised_behind_convolutions_by_default() -> None:
+    def parts(name: str, normalise: bool | None) -> list[type[nn.Module]]:
+        model = build_model(ModelSettings(name=name, width=8), (1, 8, 8), 3, seed=0)  # type: ignore[arg-type]
+        return [type(part) for part in FedPN(normalise=normalise).build(model).modules()]
+
+    for name, usual in (("residual", True), ("mlp", False)):
+        assert (nn.LayerNorm in parts(name, None)) == usual
+        assert nn.LayerNorm in parts(name, True)
+        assert nn.LayerNorm not in parts(name, False)
 
 
 @pytest.mark.parametrize("scale", [0.3, 3.0])

@@ -10,9 +10,9 @@ class's density over the silos that have the class, by n_kc; in training the den
 (code), in prediction the mixture of classes, by the silo's shares or uniform (both). The gradient that eq. 8 stops is
 the one to the densities' parameters (code); to stop it before the embedding too is an option. Adam's moments are
 averaged and sent along like the model (code; the paper has SGD): silos of two or three classes stay together by it.
-Ours, each with the paper's behaviour as an option: embeddings are normalised, or -log p(z) is lowered by shrinking
-them all to a point; -log p(z) moves the densities alone unless wanted; and an input counts with some evidence in
-training even where the densities have none, or the head would not learn from it (`floor`).
+Ours, each with the paper's behaviour as an option: embeddings of images are normalised, or -log p(z) is lowered by
+shrinking them all to a point; -log p(z) moves the densities alone unless wanted; and an input counts with some
+evidence in training even where the densities have none, or the head would not learn from it (`floor`).
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ class FedPN(Method):
     moments: bool = True
     """With adam: start a round from the mean of the silos' moments (released code), so that silos with other classes
     do not drift apart, or afresh."""
-    normalise: bool = True
-    """Normalise each embedding, or take it as it is (paper)."""
+    normalise: bool | None = None
+    """Normalise each embedding, or take it as it is (paper). By default behind convolutions alone: it hides how far out
+    an input is, which is what tells rows of a table from all others."""
     personal_epochs: Annotated[int, Field(gt=0)] = 10
     """Epochs with Adam in which a silo trains its own head and densities, the encoder frozen."""
     personal_lr: Annotated[float, Field(gt=0)] = 0.001
@@ -85,7 +86,8 @@ class FedPN(Method):
 
     def build(self, model: nn.Module) -> nn.Module:
         assert isinstance(model, Model)
-        return PosteriorNetwork(model, self.layers, self.normalise)
+        convolutions = any(isinstance(part, nn.Conv2d) for part in model.encoder.modules())
+        return PosteriorNetwork(model, self.layers, convolutions if self.normalise is None else self.normalise)
 
     def init_server(self, site: Site) -> State:
         return {"model": snapshot(site.module), "moments": {}}
