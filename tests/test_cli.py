@@ -143,7 +143,13 @@ def test_predictions_are_rows_that_add_up(finished: tuple[Path, Result], nowhere
 def decided(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     """A tiny run that chooses between two models under a guarantee, on four streams."""
     folder = tmp_path_factory.mktemp("runs") / "decided"
-    own = ["method.name=fedpn", "method.personal_epochs=1", "model.features=4", "model.dropout=0"]
+    own = [
+        "method.name=fedpn",
+        "method.personal_epochs=1",
+        "method.normalise=true",
+        "model.features=4",
+        "model.dropout=0",
+    ]
     own += ["data.labels.partition=draws", "data.streams.ood_local=classes", 'data.streams.hold_out=["9"]']
     own += ["uncertainty.policy=guaranteed", "uncertainty.risk=0.5", "uncertainty.temperature=true"]
     return folder, caveat("run", *sets(*TINY, *own), "--quiet", "--out", folder)
