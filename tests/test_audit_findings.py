@@ -261,3 +261,10 @@ def test_what_falls_as_a_variance_is_drawn_along_the_line_that_does() -> None:
     assert all(float(left) > float(x) for left, *_ in names)
     assert float(names[0][1]) + 12 < float(names[1][1])
     assert drawings.sweep_chart(rows(lambda n, seed: 0.0)) is None
+
+
+def test_an_interval_is_shown_within_what_a_number_can_be() -> None:
+    spread = findings.Spread((0.85, 0.999, 0.9))
+    assert "from 0.73 to 1.00 (95 % interval)" in findings.open_because("cannot say", 3, spread, 0.9, (-1, 1))
+    for same in ((0.9, 0.9, 0.9), (math.nan, 0.9, 0.9)):
+        assert "differ too much" in findings.open_because("cannot say", 3, findings.Spread(same), 0.9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def interrupted(silos: Silos, out: Path, method: caveat.FedAvg | None = None, **
     ("method", "given", "said"),
     [
         (caveat.FedAvg(), {"seed": 1}, "seed = 0, not 1"),
-        (caveat.FedBN(), {}, "method.class = 'FedAvg', not 'FedBN'"),
+        (caveat.FedBN(), {}, "method.class = 'FedAvg', not 'FedBN < FedAvg'"),
         (caveat.FedAvg(training=caveat.Training(lr=0.01)), {}, "method.training.lr = 0.001, not 0.01"),
         (caveat.FedAvg(), {"rounds": 5}, "method.rounds = 3, not 5"),
         (caveat.FedAvg(), {"model": caveat.ModelSettings(name="mlp")}, "model.width = 8, not None"),
@@ -79,6 +80,10 @@ def test_the_same_call_continues_whatever_the_workers(silos: Silos, run: caveat.
         ({"seed": 0.5}, "seed = 0.5: must be a whole number"),
         ({"workers": 0}, "workers = 0: must be at least 1"),
         ({"every": 0}, "every = 0: must be at least 1"),
+        ({"every": None}, "every = None: must be a valid integer"),
+        ({"rounds": 0}, "rounds = 0: must be greater than 0"),
+        ({"model": "mlp"}, "model = 'mlp': expected a caveat.ModelSettings"),
+        ({"uncertainty": "switch"}, "uncertainty = 'switch': expected a caveat.Uncertainty"),
         ({"measured": 0}, "measured = 0: must be at least 1"),
         ({"newcomers": "silo-1"}, "newcomers = 'silo-1': expected a list"),
     ],
@@ -112,8 +117,27 @@ def test_predictors_take_lists_and_say_what_they_do_not_take(run: caveat.Run) ->
     predict, x = run.predictor("silo-0"), run.silos[0].test.x
     assert torch.equal(predict(x.tolist()).probs, predict(x).probs)
     for wrong in (x[:0], x[:, :3], x[0], x[:0].numpy()):
-        with pytest.raises(DataError, match=r"inputs of shape .*, expected \(N, 4\)|expected features \(N, 4\)"):
+        with pytest.raises(DataError, match=r"inputs of shape .*expected (features )?\(N, 4\)|expected at least one"):
             predict(wrong)
+    with pytest.raises(DataError, match="float64; expected"):
+        predict(x.double())
+    with pytest.raises(DataError, match="inputs are no array"):
+        predict([[1.0], [1.0, 2.0]])
+
+
+def test_rows_of_a_table_are_numbers(tmp_path: Path) -> None:
+    lines = [f"{k / 60 - (k % 2)},{'xyz'[k % 3]},{k % 2},{'ab'[k // 90]}" for k in range(180)]
+    (tmp_path / "t.csv").write_text("\n".join(["number,category,label,silo", *lines]))
+    silos = caveat.data.load(
+        caveat.data.DataSettings(source=f"csv:{tmp_path / 't.csv'}", target="label", silo="silo"), 0
+    )
+    predict = caveat.run(silos, caveat.FedAvg(training=caveat.Training(batch_size=8)), **SMALL).predictor("a")
+    assert predict(np.array([[0.1, 0], [np.nan, 2]])).probs.isfinite().all()
+    for wrong in (np.array([[0.1, "x"]], dtype=object), [[0.1, "x"]], [[None, 1]], [[np.inf, 0]]):
+        with pytest.raises(DataError, match="expected finite numbers"):
+            predict(wrong)
+    with pytest.raises(DataError, match="expected at least one"):
+        predict(np.zeros((0, 2)))
 
 
 @pytest.mark.parametrize("policy", ["own", "switch", "guaranteed"])
@@ -145,3 +169,40 @@ def test_runs_of_python_are_not_loaded_and_that_is_said(silos: Silos, tmp_path: 
     caveat.run(silos, caveat.FedAvg(), out=tmp_path, **SMALL)
     with pytest.raises(ConfigurationError, match="of a run in Python"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("left", ["state", "splits.json", "grid.json", "silo.json"])
+def test_a_folder_of_something_else_is_not_continued(silos: Silos, tmp_path: Path, left: str) -> None:
+    (tmp_path / left).mkdir()
+    with pytest.raises(ConfigurationError, match="holds something else"):
+        caveat.run(silos, caveat.FedAvg(), out=tmp_path, **SMALL)
+    assert [path.name for path in tmp_path.iterdir()] == [left]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="is a file"):
+        caveat.run(silos, caveat.FedAvg(), out=tmp_path / "file", **SMALL)
+
+
+@dataclass(frozen=True)
+class Odd(caveat.FedAvg):
+    odd: Any = None
+
+
+@pytest.mark.parametrize("odd", [Path("x"), {1, 2}, float("inf"), {(1, 2): 3}, print])
+def test_fields_that_cannot_be_written_are_refused_before_anything_runs(silos: Silos, tmp_path: Path, odd: Any) -> None:
+    with pytest.raises(ConfigurationError, match="the fields of 'odd' have to be plain values"):
+        caveat.run(silos, Odd(odd=odd), out=tmp_path / "run", **SMALL)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_method_of_ones_own_is_continued_with_its_fields(silos: Silos, tmp_path: Path) -> None:
+    interrupted(silos, tmp_path, Odd(odd=(1, (2, None))))
+    with pytest.raises(ConfigurationError, match=r"method.odd = \[1, \[2, None\]\], not \[1, \[3, None\]\]"):
+        caveat.run(silos, Odd(odd=(1, (3, None))), out=tmp_path, **SMALL)
+    caveat.run(silos, Odd(odd=(1, (2, None))), out=tmp_path, **SMALL)
+
+
+def test_nothing_is_left_of_a_refused_call(silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(ConfigurationError):
+        caveat.run(silos, caveat.FedAvg(), newcomers=["nobody"], **SMALL)
+    assert not any(tmp_path.iterdir())

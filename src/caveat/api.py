@@ -58,22 +58,24 @@ def run(
     run. Results do not depend on `workers`. Raises ConfigurationError or DataError before anything runs, RunError if a
     silo fails.
     """
-    calls.check_types(silos, method)
+    calls.check_types(
+        silos, method, model=(model, ModelSettings), training=(training, Training),
+        uncertainty=(uncertainty, Uncertainty), privacy=(privacy, Privacy),
+    )  # fmt: skip
     seed = calls.whole(seed)
     if isinstance(newcomers, str):
         raise ConfigurationError(f"newcomers = {newcomers!r}: expected a list of names")
-    federation = calls.checked(Federation, participation=participation, min_silos=min_silos, newcomers=tuple(newcomers))
-    evaluation = calls.checked(Evaluation, {"silos": "measured"}, every=every, silos=measured)
-    engine = calls.checked(Engine, workers=workers)
     given: dict[str, Any] = {"rounds": rounds, "training": training}
     changed = {name: value for name, value in given.items() if value is not None}
-    method = dataclasses.replace(method, **changed)  # type: ignore[type-var]
+    with calls.explained({"silos": "measured"}):
+        federation = Federation(participation=participation, min_silos=min_silos, newcomers=tuple(newcomers))
+        evaluation, engine = Evaluation(every=every, silos=measured), Engine(workers=workers)
+        method = dataclasses.replace(method, **changed)  # type: ignore[type-var]
     batch_size = getattr(getattr(method, "training", None), "batch_size", 2)
     silos.check(batch_size)
     model = model or ModelSettings(name="residual" if silos.images else "mlp")
     folder = Path(out or tempfile.mkdtemp(prefix="caveat-"))
-    if (folder / "summary.json").exists() or (folder / "config.toml").exists():
-        raise ConfigurationError(f"out = {str(folder)!r} already holds a run; name a new folder")
+    calls.check_folder(folder)
     check_same(folder, silos)
     experiment = Experiment(
         folder=folder, silos=silos, method=method, model=model, seed=seed,
@@ -81,10 +83,15 @@ def run(
         uncertainty=uncertainty or Uncertainty(), workers=engine.workers, personal=tuple(personal),
         privacy=privacy or Privacy(), newcomers=federation.newcomers,
     )  # fmt: skip
-    check_personal(method, experiment.personal)
-    experiment.check()
-    calls.keep(experiment)
-    carry_out(experiment, progress or Silent(), type(method).__name__)
+    try:
+        check_personal(method, experiment.personal)
+        experiment.check()
+        calls.keep(experiment)
+        carry_out(experiment, progress or Silent(), type(method).__name__)
+    except BaseException:
+        if out is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     finished = Run(experiment)
     if out is None:
         weakref.finalize(finished, shutil.rmtree, folder, ignore_errors=True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import operator
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -16,26 +19,24 @@ from .data import Silos
 from .plan import Plan
 from .store import replace
 
-Settings = TypeVar("Settings")
 
-
-def checked(kind: type[Settings], called: Mapping[str, str] | None = None, **values: Any) -> Settings:
-    """Settings of that kind. Raises ConfigurationError with each value that they refuse, by the name that it has in
-    the call, which is the key's own unless `called` says another.
+@contextmanager
+def explained(called: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Raises ConfigurationError with each value that settings refuse, by the name that it has in the call, which is the
+    key's own unless `called` says another.
     """
     try:
-        return kind(**values)
+        yield
     except ValidationError as error:
-        names = called or {}
-        problems = [
-            problem.text.replace(str(problem.path[0]), names.get(str(problem.path[0]), str(problem.path[0])), 1)
-            for problem in explain(error, ())
-        ]
+        problems = []
+        for path, text in explain(error, ()):
+            key = str(path[0])
+            problems.append(text.replace(key, (called or {}).get(key, key), 1))
         raise ConfigurationError("\n".join(problems)) from None
 
 
-def check_types(silos: object, method: object) -> None:
-    """Raises ConfigurationError unless they are what a run needs."""
+def check_types(silos: object, method: object, **settings: tuple[object, type]) -> None:
+    """Raises ConfigurationError unless they are what a run needs; `settings` are given or None, with what they are."""
     if not isinstance(silos, Silos):
         raise ConfigurationError(
             f"silos is a {type(silos).__name__}, expected Silos, as caveat.data.from_arrays and others make them"
@@ -43,6 +44,9 @@ def check_types(silos: object, method: object) -> None:
     if not isinstance(method, Method):
         given = method.__name__ if isinstance(method, type) else repr(method)
         raise ConfigurationError(f"method = {given}: expected an object, such as caveat.FedAvg()")
+    for name, (value, kind) in settings.items():
+        if value is not None and not isinstance(value, kind):
+            raise ConfigurationError(f"{name} = {value!r}: expected a caveat.{kind.__name__}")
 
 
 def whole(seed: Any) -> int:
@@ -56,42 +60,60 @@ def whole(seed: Any) -> int:
     return number
 
 
+def check_folder(folder: Path) -> None:
+    """Raises ConfigurationError unless a call's run can begin or go on in a folder."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigurationError(f"out = {str(folder)!r} is a file, expected a folder")
+    if (folder / "summary.json").exists() or (folder / "config.toml").exists():
+        raise ConfigurationError(f"out = {str(folder)!r} already holds a run; name a new folder")
+    if not (folder / CALL).exists() and any((folder / name).exists() for name in OTHERS):
+        raise ConfigurationError(f"out = {str(folder)!r} holds something else than a call's run; name a new folder")
+
+
 def keep(plan: Plan) -> None:
     """Write down what the run in the plan's folder is of, or see that it is the same as when the run began.
 
-    Raises ConfigurationError for another run, before anything is written.
+    Raises ConfigurationError for another run, and for settings that cannot be written, before anything is.
     """
-    path = plan.folder / "call.json"
-    asked = json.loads(json.dumps(_described({name: getattr(plan, name) for name in DECIDING})))
+    path = plan.folder / CALL
+    try:
+        text = json.dumps(_described({name: getattr(plan, name) for name in DECIDING}), indent=1, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"the fields of {plan.method.name!r} have to be plain values: {error}") from None
     if not path.exists():
         plan.folder.mkdir(parents=True, exist_ok=True)
-        replace(path, (json.dumps(asked, indent=1) + "\n").encode())
-    elif (begun := json.loads(path.read_text())) != asked:
-        place, was, now = _difference(begun, asked)
+        replace(path, f"{text}\n".encode())
+    elif (found := _difference(json.loads(path.read_text()), json.loads(text))) is not None:
+        place, was, now = found
         raise ConfigurationError(
             f"out = {str(plan.folder)!r} holds an interrupted run with {place} = {was!r}, not {now!r}; make the same "
             "call to continue it, or name a new folder"
         )
 
 
+CALL = "call.json"
+OTHERS = ("state", "splits.json", "grid.json", "silo.json")
+"""What a folder has that is of a run of another kind, or of a call that left no word of what it was."""
 DECIDING = ("method", "model", "seed", "participation", "evaluation", "uncertainty", "privacy", "personal", "newcomers")
 """What of a plan decides its results, beside the data."""
 
 
 def _described(value: Any) -> Any:
-    """Settings as plain values, with the name of each class."""
+    """Settings as plain values, with the names of each class and of those that it is made from."""
     if dataclasses.is_dataclass(value):
         fields = {field.name: _described(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {"class": type(value).__name__} | fields
+        names = [kind.__name__ for kind in inspect.getmro(type(value)) if dataclasses.is_dataclass(kind)]
+        return {"class": " < ".join(names)} | fields
     if isinstance(value, Mapping):
-        return {str(key): _described(each) for key, each in value.items()}
+        return {key: _described(each) for key, each in value.items()}
     return [_described(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def _difference(was: Any, now: Any, place: str = "") -> tuple[str, Any, Any]:
-    """The first place where two such values differ, and what is there."""
-    if isinstance(was, dict) and isinstance(now, dict):
-        for key in {**was, **now}:
-            if was.get(key) != now.get(key):
-                return _difference(was.get(key), now.get(key), f"{place}.{key}".lstrip("."))
-    return place, was, now
+def _difference(was: Any, now: Any, place: str = "") -> tuple[str, Any, Any] | None:
+    """The first place where two such values differ, and what is there; a key that is not there is None."""
+    if was == now:
+        return None
+    if not (isinstance(was, dict) and isinstance(now, dict)):
+        return place, was, now
+    within = (_difference(was.get(key), now.get(key), f"{place}.{key}".lstrip(".")) for key in {**was, **now})
+    return next((found for found in within if found is not None), None)

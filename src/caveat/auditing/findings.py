@@ -63,17 +63,24 @@ def silent(runs: Sequence[Observed]) -> bool:
     return all(float(o.uncertainty["epistemic"].max()) < NOTHING for run in runs for o in run.values())
 
 
-def open_because(verdict: Verdict, seeds: int, spread: Spread | None = None, limit: float | None = None) -> str:
-    """What to add to the sentence of an open verdict, which an interval may have decided."""
+def open_because(
+    verdict: Verdict,
+    seeds: int,
+    spread: Spread | None = None,
+    limit: float = math.nan,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+) -> str:
+    """What to add to the sentence of an open verdict, which an interval of what can only be within bounds decided."""
     if verdict != "cannot say":
         return ""
     if seeds < 2:
         return " One seed has no spread: nothing can be said of other seeds."
-    if spread is not None:
-        low, high = spread.interval
+    ends = spread.interval if spread is not None else (math.nan, math.nan)
+    low, high = (f"{min(max(end, bounds[0]), bounds[1]):z.2f}" for end in ends)
+    if all(map(math.isfinite, ends)) and low != high:
         return (
-            f" With {seeds} seeds the mean over all there are may be anything from {low:z.2f} to {high:z.2f} (95 % "
-            f"interval), on either side of the limit {limit:z.2f}: take more."
+            f" With {seeds} seeds the mean over all there are may be anything from {low} to {high} (95 % interval), "
+            f"on either side of the limit {limit:z.2f}: take more."
         )
     return f" The {seeds} seeds differ too much to say which side of the limit this is on: take more."
 
@@ -151,7 +158,9 @@ def two_things(runs: Sequence[Observed]) -> Finding:
     elif verdict == "holds":
         sentence += " They order inputs differently, which does not prove that each means what it says."
     measured = {"rank_correlation": spread.record, "limit": ONE_THING}
-    return Finding(title, claim, verdict, sentence + open_because(verdict, len(runs), size, ONE_THING), measured)
+    return Finding(
+        title, claim, verdict, sentence + open_because(verdict, len(runs), size, ONE_THING, (0, 1)), measured
+    )
 
 
 def seeds_agree(runs: Sequence[Observed]) -> Finding:
@@ -217,7 +226,7 @@ def disagreement(runs: Sequence[Observed]) -> Finding:
     elif beside is not None and beside > max(epistemic):
         sentence += " Aleatoric uncertainty, which promises nothing of the kind, tells it better."
     measured = {"rank_correlation": spread.record, "limit": RANKS, "aleatoric": beside}
-    return Finding(title, claim, verdict, sentence + open_because(verdict, len(runs), spread, RANKS), measured)
+    return Finding(title, claim, verdict, sentence + open_because(verdict, len(runs), spread, RANKS, (-1, 1)), measured)
 
 
 def calibration(summaries: Sequence[Mapping[str, Any]]) -> Finding:

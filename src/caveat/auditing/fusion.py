@@ -99,4 +99,6 @@ def copies_are_no_evidence(name: str, by_seed: Sequence[Sequence[Row]] | str) ->
         "limit": UNCHANGED,
         "by_copies": [list(r) for r in by_seed],
     }
-    return Finding(title, claim, verdict, sentence + open_because(verdict, len(by_seed), kept, UNCHANGED), measured)
+    return Finding(
+        title, claim, verdict, sentence + open_because(verdict, len(by_seed), kept, UNCHANGED, (0, 1)), measured
+    )

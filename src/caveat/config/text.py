@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import tomlkit
+import tomlkit.exceptions
 from pydantic import ValidationError
 
 from ..core import ConfigurationError
@@ -157,5 +158,8 @@ def toml(value: Any) -> str:
         return repr(value)
     if isinstance(value, tuple) and value and all(dataclasses.is_dataclass(item) for item in value):
         return f"[{', '.join(map(_inline, value))}]"
-    text: str = tomlkit.item(list(value) if isinstance(value, tuple) else value).as_string()
+    try:
+        text: str = tomlkit.item(list(value) if isinstance(value, tuple) else value).as_string()
+    except tomlkit.exceptions.ConvertError:
+        return repr(value)
     return text

@@ -95,10 +95,12 @@ class Silos(Sequence[Silo]):
         """Model inputs (N, *shape) from tensors of that shape, which are left as they are, or from raw ones, which are
         prepared. Raises DataError for another shape, and for none.
         """
-        made = x if isinstance(x, Tensor) else self.prepare(np.asarray(x), silo)
-        if made.shape[1:] != self.shape or not len(made):
-            raise DataError(f"inputs of shape {tuple(made.shape)}, expected (N, {', '.join(map(str, self.shape))})")
-        return made
+        if not isinstance(x, Tensor):
+            x = self.prepare(_array(x), silo)
+        if x.shape[1:] != self.shape or not len(x) or x.dtype != torch.float32:
+            given = f"inputs of shape {tuple(x.shape)}, {str(x.dtype).removeprefix('torch.')}"
+            raise DataError(f"{given}; expected (N, {', '.join(map(str, self.shape))}), float32")
+        return x
 
     def prepare(self, inputs: Array, silo: SiloId | None = None) -> Tensor:
         """Model inputs (N, *shape) float32 from raw ones: uint8 images (N,H,W) or (N,H,W,C), or features (N,D).
@@ -110,6 +112,11 @@ class Silos(Sequence[Silo]):
             if silo is None:
                 raise DataError("rows of a table need the silo whose encoder is to read them")
             self.named(silo)
+            if inputs.dtype.kind not in "fiub" or np.isinf(inputs).any():
+                raise DataError(
+                    "rows of a table: expected finite numbers, NaN where one is missing, and the number of each "
+                    "category; caveat.data.read_inputs reads rows with text from a csv file"
+                )
             return torch.from_numpy(self.encoders[silo](inputs))
         if self.normalise is None:
             if inputs.shape[1:] != self.shape:
@@ -130,6 +137,17 @@ class Silos(Sequence[Silo]):
         x, channels = x.detach().cpu(), x.shape[-3]
         pixels = (x * _constants(self.normalise.std, channels) + _constants(self.normalise.mean, channels)) * 255
         return pixels.round().clamp(0, 255).to(torch.uint8).movedim(-3, -1).contiguous().numpy()
+
+
+def _array(x: ArrayLike) -> Array:
+    """Raises DataError for none, and for rows of different lengths."""
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise DataError(f"inputs are no array: {error}") from None
+    if not array.ndim or not len(array):
+        raise DataError(f"inputs of shape {array.shape}, expected at least one")
+    return array
 
 
 def normalised(images: Array, normalise: Normalise) -> Tensor:
