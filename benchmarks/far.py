@@ -10,8 +10,6 @@ CAVEAT_DATA=DIR python benchmarks/far.py
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -53,8 +51,7 @@ def moved(silo: Silo, distance: float) -> Tensor:
 
 def measure(method: caveat.FedAvg, score: str, seed: int) -> list[float]:
     """Accuracy, then AUROC and share of abstentions for each distance."""
-    folder = Path(os.environ["CAVEAT_DATA"])
-    paths = ",".join(str(folder / f"uci_heart_{name}.csv") for name in HOSPITALS)
+    paths = ",".join(f"uci_heart_{name}.csv" for name in HOSPITALS)
     silos = caveat.data.load(caveat.data.DataSettings(source=f"csv:{paths}", target="disease"), seed)
     uncertainty = caveat.Uncertainty(policy="switch", score=score)
     run = caveat.run(

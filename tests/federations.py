@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from caveat.core import Data, Method, Payload, Replies, Silo, Site, State
+from caveat.core import Data, Method, Payload, Replies, Silo, Site, State, Update
 from caveat.engines.embedded import Embedded
 from caveat.engines.workplace import Workplace, workspace
 from caveat.local import Training
@@ -100,6 +101,18 @@ def architectures() -> tuple[nn.Module, nn.Module]:
 
 def inner(method: Method) -> Method:
     return method.method if isinstance(method, Wrapper) else method
+
+
+@dataclass(frozen=True)
+class Failing(FedAvg):
+    """Fails at one silo; a plain dataclass, so that it needs no configuration."""
+
+    at: str = "silo-1"
+
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        if site.id == self.at:
+            raise ValueError("the scanner is broken")
+        return super().train(down, state, site)
 
 
 def silo(k: int, generator: torch.Generator) -> Silo:

@@ -201,6 +201,32 @@ def test_a_method_of_ones_own_is_continued_with_its_fields(silos: Silos, tmp_pat
     caveat.run(silos, Odd(odd=(1, (2, None))), out=tmp_path, **SMALL)
 
 
+@dataclass(frozen=True)
+class Bare(Method):
+    """A method without the usual fields."""
+
+
+class NoDataclass(Method): ...
+
+
+@pytest.mark.parametrize("method", [Bare(), NoDataclass()])
+@pytest.mark.parametrize("given", [{"rounds": 3}, {"training": caveat.Training()}])
+def test_a_method_without_such_a_field_is_named(silos: Silos, method: Method, given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(given))} is given, but {method.name!r} has no field"):
+        caveat.run(silos, method, **given)
+
+
+def test_what_a_call_without_a_folder_has_computed_is_not_lost(
+    silos: Silos, run: caveat.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        caveat.run(silos, caveat.FedAvg(), progress=Stop(), **SMALL)
+    (folder,) = tmp_path.iterdir()
+    assert f"out={str(folder)!r} continues it" in stopped.value.__notes__[0]
+    assert caveat.run(silos, caveat.FedAvg(), out=folder, **SMALL).summary["silos"] == run.summary["silos"]
+
+
 def test_nothing_is_left_of_a_refused_call(silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(ConfigurationError):

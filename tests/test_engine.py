@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import ADAM, FAST, Federation, assert_same
+from federations import ADAM, FAST, Failing, Federation, assert_same
 
 from caveat.core import Payload, RunError, Site, State, Update
 from caveat.engines.embedded import Embedded
@@ -24,16 +24,6 @@ from caveat.loop import Done
 from caveat.means import all_finite
 from caveat.methods import SCAFFOLD, FedAvg, FedBN, Local
 from caveat.wrappers.evaluation import Evaluated
-
-
-@dataclass(frozen=True)
-class Failing(FedAvg):
-    """Fails at one silo; a plain dataclass, so that it needs no configuration."""
-
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        if site.id == "silo-1":
-            raise ValueError("the scanner is broken")
-        return super().train(down, state, site)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import ADAM, Federation, assert_same, silos
+from federations import ADAM, Failing, Federation, assert_same, silos
 
 from caveat.core import ConfigurationError, Method, Payload, Replies, Round, RunError, Silo, Site, State, Update
 from caveat.engines import gathering
@@ -199,19 +199,11 @@ def test_a_run_continues_to_the_same_bits(tmp_path: Path, workers: int) -> None:
     assert_same(whole.server, parts.server)
 
 
-@dataclass(frozen=True)
-class Failing(FedAvg):
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        if site.id == "silo-6":
-            raise ValueError("the scanner is broken")
-        return super().train(down, state, site)
-
-
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_a_silo_that_fails_when_others_are_added_up_already_is_named(tmp_path: Path, workers: int) -> None:
     with pytest.raises(SiloError, match="silo 'silo-6' failed in round 0"):
-        nine(Failing(rounds=1, training=ADAM), tmp_path, workers)
+        nine(Failing(rounds=1, training=ADAM, at="silo-6"), tmp_path, workers)
 
 
 def test_silos_that_are_made_on_demand_are_not_made_to_be_counted(tmp_path: Path) -> None:

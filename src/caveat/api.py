@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import tempfile
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from . import calls
 from .config import Engine, Evaluation, Federation, check_personal
@@ -65,12 +63,10 @@ def run(
     seed = calls.whole(seed)
     if isinstance(newcomers, str):
         raise ConfigurationError(f"newcomers = {newcomers!r}: expected a list of names")
-    given: dict[str, Any] = {"rounds": rounds, "training": training}
-    changed = {name: value for name, value in given.items() if value is not None}
     with calls.explained({"silos": "measured"}):
         federation = Federation(participation=participation, min_silos=min_silos, newcomers=tuple(newcomers))
         evaluation, engine = Evaluation(every=every, silos=measured), Engine(workers=workers)
-        method = dataclasses.replace(method, **changed)  # type: ignore[type-var]
+        method = calls.replaced(method, rounds=rounds, training=training)
     batch_size = getattr(getattr(method, "training", None), "batch_size", 2)
     silos.check(batch_size)
     model = model or ModelSettings(name="residual" if silos.images else "mlp")
@@ -87,10 +83,14 @@ def run(
         check_personal(method, experiment.personal)
         experiment.check()
         calls.keep(experiment)
-        carry_out(experiment, progress or Silent(), type(method).__name__)
     except BaseException:
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
+        raise
+    try:
+        carry_out(experiment, progress or Silent(), type(method).__name__)
+    except BaseException as error:
+        error.add_note(f"What was computed is in {folder}: the same call with out={str(folder)!r} continues it.")
         raise
     finished = Run(experiment)
     if out is None:

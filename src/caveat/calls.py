@@ -49,6 +49,15 @@ def check_types(silos: object, method: object, **settings: tuple[object, type]) 
             raise ConfigurationError(f"{name} = {value!r}: expected a caveat.{kind.__name__}")
 
 
+def replaced(method: Any, **given: Any) -> Any:
+    """The method with fields that are given, not None. Raises ConfigurationError for one that it has not."""
+    changed = {name: value for name, value in given.items() if value is not None}
+    known = {field.name for field in dataclasses.fields(method)} if dataclasses.is_dataclass(method) else set()
+    if unknown := sorted(changed.keys() - known):
+        raise ConfigurationError(f"{unknown[0]} is given, but {method.name!r} has no field of that name")
+    return dataclasses.replace(method, **changed) if changed else method
+
+
 def whole(seed: Any) -> int:
     """A seed, NumPy's whole numbers included. Raises ConfigurationError for anything else."""
     try:
