@@ -18,10 +18,10 @@ from jobs import one_thread, ratio, side_by_side
 from torch import Tensor
 
 from caveat.core import Replies, Update
-from caveat.engines.gathering import FEWEST
-from caveat.engines.workplace import keep_freed_memory
-from caveat.means import BLOCK
-from caveat.replies import Sums
+from caveat.core.aggregation import BLOCK
+from caveat.core.replies import RunningSums
+from caveat.engines.processes.collectors import FEWEST
+from caveat.engines.threads import keep_freed_memory
 
 UPDATES, PARAMETERS = 50, 11_000_000
 
@@ -33,7 +33,7 @@ def main() -> None:
     replies = Replies({f"{k:02d}": update for k, update in enumerate(updates)}, UPDATES)
 
     def as_they_come() -> None:
-        sums = Sums(sum(update.examples for update in updates))
+        sums = RunningSums(sum(update.examples for update in updates))
         for start in range(0, UPDATES, FEWEST):
             sums.add(updates[start : start + FEWEST])
         sums.means()

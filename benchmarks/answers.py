@@ -15,12 +15,13 @@ from mc_dropout import BATCH, PAIRS, ratio
 from torch import Tensor
 
 from caveat.core import Data, Payload, Site, State
-from caveat.engines.workplace import one_thread, workspace
-from caveat.local import snapshot
+from caveat.engines.executor import workspace
+from caveat.engines.threads import one_thread
 from caveat.methods import FedAvg, FedPN
 from caveat.nn.models import ModelSettings, build_model
 from caveat.nn.posterior import PosteriorNetwork, embedding
 from caveat.nn.radial import RadialFlows
+from caveat.training.modules import snapshot
 
 MODELS = {
     "lenet5, features 16, 28x28": (ModelSettings(name="lenet5", features=16, hidden=48), (1, 28, 28), 10),

@@ -28,7 +28,7 @@ ENDS: list[float] = []
 def model() -> torch.nn.Module:
     if MODEL != "lenet5":
         return torch.nn.Linear(1000, int(MODEL) // 1001)
-    from caveat.engines.workplace import workspace
+    from caveat.engines.executor import workspace
     from caveat.nn.models import ModelSettings, build_model
 
     return workspace(build_model(ModelSettings(name="lenet5"), (1, 28, 28), 10, 0))

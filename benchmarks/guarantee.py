@@ -10,8 +10,8 @@ import sys
 
 import caveat
 from caveat.core import Replies
-from caveat.engines.workplace import one_thread
-from caveat.store import read
+from caveat.engines.threads import one_thread
+from caveat.files.payloads import read_payload
 from caveat.wrappers.guaranteed import Guaranteed
 
 RISKS = (0.01, 0.02, 0.05, 0.1)
@@ -23,7 +23,7 @@ def agreed(run: caveat.Run, risk: float) -> tuple[str, float, float]:
     experiment = run.experiment
     place = experiment.workplace()
     method = Guaranteed(experiment.method, score=experiment.method.scores[-1], risk=risk, confidence=CONFIDENCE)
-    down = read(run.folder / "model" / "model.safetensors")
+    down = read_payload(run.folder / "model" / "model.safetensors")
     t = json.loads((run.folder / "model" / "model.json").read_text())["t"]
     server = {"decision": {}}
     updates, states = {}, {}

@@ -17,12 +17,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from caveat.core import Data, Method, Silo
-from caveat.engines.embedded import Embedded
-from caveat.engines.workplace import Workplace, one_thread, workspace
-from caveat.local import Training
+from caveat.engines.executor import Executor, workspace
+from caveat.engines.processes.pool import ProcessPool
+from caveat.engines.threads import one_thread
+from caveat.files.checkpoints import SiloStore
 from caveat.methods import FedAvg
 from caveat.nn.models import ModelSettings, build_model
-from caveat.store import SiloStore
+from caveat.training.fit import Training
 from caveat.wrappers.evaluation import Evaluated
 
 
@@ -123,11 +124,11 @@ def _repeat(job: Job, silos: dict[str, Silo], pipe: Connection) -> None:
 def rounds(job: Job, method: Method, silos: dict[str, Silo], workers: int) -> Iterator[Callable[[], None]]:
     """A function that carries out the next round on the embedded engine."""
     with TemporaryDirectory() as folder:
-        place = Workplace(Evaluated(method), workspace(method.build(job.module())), silos, SiloStore(Path(folder)), 0)
+        place = Executor(Evaluated(method), workspace(method.build(job.module())), silos, SiloStore(Path(folder)), 0)
         site = place.site(next(iter(silos)))
         server, t = method.init_server(site), 0
         steps = iter(method.schedule())
-        with Embedded(place, workers) as engine:
+        with ProcessPool(place, workers) as engine:
 
             def round() -> None:
                 nonlocal server, t

@@ -11,7 +11,8 @@ from statistics import median
 
 import torch
 
-from caveat.engines.workplace import one_thread, workspace
+from caveat.engines.executor import workspace
+from caveat.engines.threads import one_thread
 from caveat.nn.dropout import mc_dropout
 from caveat.nn.models import ModelSettings, build_model
 

@@ -9,10 +9,11 @@ from jobs import LENET, Job, fedavg, rounds
 from torch import nn
 
 from caveat.core import Payload, Site, State, Update
-from caveat.engines.workplace import one_thread, workspace
-from caveat.local import load, snapshot
+from caveat.engines.executor import workspace
+from caveat.engines.threads import one_thread
 from caveat.methods import FedAvg
 from caveat.nn.models import ModelSettings
+from caveat.training.modules import load, snapshot
 
 SILOS, EXAMPLES, ROUNDS, OUT = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[4]), sys.argv[5]
 MODEL = sys.argv[3]

@@ -11,12 +11,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from caveat import reproducing
-from caveat.comparing.grid import Cell, Column, Row
+from caveat.analysis import reproduce
+from caveat.analysis.compare.grid import Cell, Column, Row
+from caveat.analysis.reproduce.table import Scale
 from caveat.config import Config
 from caveat.core import CaveatError
-from caveat.experiment import start
-from caveat.reproducing import Scale
+from caveat.runs.local import start
 
 ROUND = ("rounds=1", "uncertainty.mc_samples=2", "evaluation.every=1")
 FEW = {"samples_per_silo": 60, "test_per_silo": 20}
@@ -36,8 +36,8 @@ def short(row: Row, column: Column, tuned: tuple[str, ...]) -> Config:
 
 def main() -> None:
     failures = 0
-    for name in sys.argv[1:] or reproducing.tables():
-        grid = reproducing.grid(reproducing.named(name), Scale.paper, (0,))
+    for name in sys.argv[1:] or reproduce.tables():
+        grid = reproduce.grid(reproduce.named(name), Scale.paper, (0,))
         cells = [(row, grid.columns[0]) for row in grid.rows] + [(grid.rows[-1], column) for column in grid.columns[1:]]
         for row, column in cells:
             before, said = time.perf_counter(), "ok"

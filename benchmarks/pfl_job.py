@@ -110,12 +110,12 @@ def bare() -> list[float]:
 
 def caveat() -> list[float]:
     from caveat.core import Data, Silo
-    from caveat.engines.embedded import Embedded
-    from caveat.engines.workplace import Workplace, workspace
-    from caveat.local import Training
-    from caveat.loop import Participation
+    from caveat.engines.executor import Executor, workspace
+    from caveat.engines.processes.pool import ProcessPool
+    from caveat.engines.rounds import Participation
+    from caveat.files.checkpoints import SiloStore
     from caveat.methods import FedAvg
-    from caveat.store import SiloStore
+    from caveat.training.fit import Training
     from caveat.wrappers.evaluation import Evaluated
 
     x, y = users()
@@ -123,11 +123,11 @@ def caveat() -> list[float]:
     silos = {f"{k:04d}": Silo(f"{k:04d}", "", Data(x[k], y[k]), none, none, none) for k in range(USERS)}
     method = FedAvg(rounds=ROUNDS, training=Training(batch_size=BATCH, optimizer="sgd", lr=RATE))
     with TemporaryDirectory() as folder:
-        place = Workplace(Evaluated(method), workspace(CNN()), silos, SiloStore(Path(folder)), 0)
+        place = Executor(Evaluated(method), workspace(CNN()), silos, SiloStore(Path(folder)), 0)
         site = place.site("0000")
         server = method.init_server(site)
         steps = list(method.schedule())
-        with Embedded(place, WORKERS) as engine:
+        with ProcessPool(place, WORKERS) as engine:
 
             def round(t: int) -> None:
                 nonlocal server

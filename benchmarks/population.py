@@ -24,7 +24,7 @@ import torch
 
 import caveat
 from caveat.core import Data, Silo
-from caveat.progress import Silent
+from caveat.runs.progress import Silent
 
 COUNTS = (1_000, 10_000, 100_000, 1_000_000)
 COHORT, ROUNDS, RUNS = 50, 12, 3

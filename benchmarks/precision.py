@@ -20,7 +20,8 @@ from mc_dropout import seconds
 import caveat
 from caveat.core import Data, Site
 from caveat.data import DataSettings, Normalise
-from caveat.engines.workplace import one_thread, workspace
+from caveat.engines.executor import workspace
+from caveat.engines.threads import one_thread
 from caveat.nn.models import build_model
 
 MODELS = {

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from caveat import reproducing
-from caveat.comparing.texts import about, measured
+from caveat.analysis import reproduce
+from caveat.analysis.compare.texts import about, measured
 
 SHOWN = 3
 """Measures of a table that are not folded away."""
@@ -24,7 +24,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "results.md"
 
 def main(out: Path, page: Path = PAGE) -> None:
     text = page.read_text()
-    for name in reproducing.tables():
+    for name in reproduce.tables():
         path = out / name / "comparison.json"
         if path.exists():
             text = placed(text, name, section(name, json.loads(path.read_text())))
@@ -41,7 +41,7 @@ def placed(text: str, name: str, body: str) -> str:
 
 
 def section(name: str, record: dict[str, Any]) -> str:
-    table = reproducing.named(name)
+    table = reproduce.named(name)
     scale = re.search(r"\((\w+) scale\)$", record["title"])
     seeds, done = len(record["seeds"]), sum(cell["status"] == "done" for cell in record["cells"])
     tuning = record["tuning"]

@@ -13,8 +13,8 @@ try() {
     [ -x "$bin/pip" ] || "${PYTHON:-python3}" -m venv ".cache/flower/$1"
     "$bin/pip" install -qq --disable-pip-version-check --upgrade -e '.[flower]' "$2" "${pinned[@]}" pytest
     echo "$1: $("$bin/pip" freeze | grep '^flwr==')"
-    "$bin/python" -m pytest -q -p no:cacheprovider tests/test_flower.py tests/test_inspection.py \
-        tests/test_federation.py tests/test_federation_hostile.py tests/test_federation_silo.py
+    "$bin/python" -m pytest -q -p no:cacheprovider tests/engines/test_flower.py tests/engines/test_validation.py \
+        tests/federation
 }
 
 try oldest "flwr==$oldest.*"

@@ -1,8 +1,9 @@
-"""Imports go down: what methods, engines and reports must never know."""
+"""Imports go down the layers, without a circle: what methods, engines and pages must never know."""
 
 from __future__ import annotations
 
 import ast
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -11,87 +12,123 @@ import caveat
 from caveat.methods import METHODS
 
 SOURCE = Path(caveat.__file__).parent
-ABOVE = {
-    "config", "cli", "api", "experiment", "summary", "listing", "progress", "report", "wrappers", "loop", "engines",
-    "metrics", "methods", "tally", "auditing", "plan", "keeper", "federation", "console", "cli_flower",
-    "cli_compare", "comparing", "reproducing",
-}  # fmt: skip
-"""Everything that is not a foundation."""
-FORBIDDEN = {
-    "uncertainty": ABOVE | {"prediction", "core", "nn", "local", "data", "store"},
-    "prediction": ABOVE | {"core", "nn", "local", "data", "store"},
-    "core": ABOVE | {"nn", "local", "data", "store"},
-    "nn": ABOVE | {"local", "data", "store"},
-    "local": ABOVE | {"nn", "data", "store"},
-    "data": ABOVE | {"nn", "local", "store"},
-    "store": ABOVE | {"nn", "local", "data"},
-    "methods": ABOVE - {"methods"} | {"data", "store"},
-    "metrics": ABOVE - {"metrics"} | {"nn", "local", "data", "store"},
-    "tally": ABOVE - {"tally", "metrics"} | {"nn", "local", "data", "store"},
-    "wrappers": ABOVE - {"wrappers", "metrics"} | {"store"},
-    "loop": ABOVE - {"loop"} | {"nn", "local", "data", "store"},
-    "engines": ABOVE - {"engines", "loop"} | {"nn", "data"},
-    "auditing": {"api", "cli", "summary", "listing", "methods", "metrics", "tally", "engines"},
-    "comparing": {"api", "cli", "summary", "auditing", "reproducing", "engines", "plan", "federation"},
-    "reproducing": {"api", "cli", "cli_compare", "summary", "auditing", "engines", "plan", "experiment", "methods"},
-    "roster": ABOVE | {"nn", "local", "data", "store"},
-    "ledger": ABOVE | {"nn", "local", "data"},
-    "plan": {"api", "cli", "cli_flower", "console", "experiment", "federation", "auditing", "report", "data"},
-    "report": ABOVE - {"report"} | {"nn", "local", "data", "store", "prediction"},
+LAYERS = (
+    {"_version"},
+    {"uncertainty"},
+    {"core"},
+    {"nn", "training", "metrics", "data", "files"},
+    {"methods", "wrappers", "html"},
+    {"engines", "config"},
+    {"runs"},
+    {"analysis", "federation"},
+    {"api"},
+    {"cli"},
+    {"__init__", "__main__"},
+)
+"""Every module or folder of the package. Each imports only from those above it here, and none from its neighbours."""
+NEEDED = {
+    "methods": {"uncertainty", "core", "nn", "training"},
+    "wrappers": {"uncertainty", "core", "training", "metrics"},
+    "html": {"_version", "core", "files"},
+    "engines": {"core", "training", "files"},
 }
+"""What is stricter than the layers: methods know no data and no files, pages and engines know no model."""
+WITHIN = {
+    "html": ({"text", "numbers", "tables", "templates", "charts"}, {"pages"}),
+    "analysis": ({"statistics"}, {"compare", "audit"}, {"reproduce"}),
+}
+"""The layers within a folder."""
 
 
-def imported(file: Path) -> set[str]:
-    """The first names below `caveat` that a file imports."""
-    package = file.relative_to(SOURCE.parent).parent.parts
-    names = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+def modules() -> dict[str, Path]:
+    """Every module by its dotted name below the package."""
+    found = {}
+    for file in SOURCE.rglob("*.py"):
+        parts = file.relative_to(SOURCE).with_suffix("").parts
+        if "templates" not in parts[:-1]:  # what is written into a project is no part of the package
+            found[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = file
+    return found
+
+
+MODULES = modules()
+
+
+def imported(name: str) -> set[str]:
+    """The modules that a module imports, wherever in it, those for type checkers included."""
+    path = MODULES[name].relative_to(SOURCE).parent.parts
+    names = set[str]()
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
         if isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else ()
-            path = (*base, *(node.module or "").split("."))
-            modules = [path] if node.module else [(*base, alias.name) for alias in node.names]
+            base = path[: len(path) - node.level + 1] if node.level else None
+            module = (node.module or "").split(".") if node.module else []
+            if base is None:
+                if not module or module[0] != "caveat":
+                    continue
+                base, module = (), module[1:]
+            whole = ".".join((*base, *module))
+            inner = {f"{whole}.{alias.name}".lstrip(".") for alias in node.names} & MODULES.keys()
+            names |= inner or {whole or "__init__"}
         elif isinstance(node, ast.Import):
-            modules = [tuple(alias.name.split(".")) for alias in node.names]
-        else:
-            continue
-        names |= {module[1] for module in modules if module[0] == "caveat" and len(module) > 1}
+            names |= {a.name.removeprefix("caveat.") for a in node.names if a.name.startswith("caveat.")}
     return names
 
 
-def files(part: str) -> list[Path]:
-    return [SOURCE / f"{part}.py"] if (SOURCE / f"{part}.py").exists() else sorted((SOURCE / part).rglob("*.py"))
+IMPORTS = {name: imported(name) for name in MODULES}
 
 
-@pytest.mark.parametrize("part", FORBIDDEN)
-def test_imports_go_down(part: str) -> None:
-    assert files(part)
-    for file in files(part):
-        assert not imported(file) & FORBIDDEN[part], file.name
+def part(name: str) -> str:
+    return name.split(".")[0]
+
+
+def layer(name: str) -> int:
+    (found,) = (i for i, names in enumerate(LAYERS) if part(name) in names)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_imports_go_down(name: str) -> None:
+    others = {other for other in IMPORTS[name] if part(other) != part(name)}
+    assert {other for other in others if layer(other) >= layer(name)} == set()
+    if part(name) in NEEDED:
+        assert {part(other) for other in others} <= NEEDED[part(name)]
+
+
+@pytest.mark.parametrize("folder", WITHIN)
+def test_imports_go_down_within_a_folder(folder: str) -> None:
+    order = {name: i for i, names in enumerate(WITHIN[folder]) for name in names}
+    for name in MODULES:
+        if part(name) == folder and name != folder:
+            own = name.split(".")[1]
+            inner = {other.split(".")[1] for other in IMPORTS[name] if other.startswith(f"{folder}.")} - {own}
+            assert {other for other in inner if order[other] >= order[own]} == set(), name
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = {name: others - {"__init__"} for name, others in IMPORTS.items() if name != "__init__"}
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_every_module_has_one_layer() -> None:
+    named = [name for names in LAYERS for name in names]
+    assert sorted(named) == sorted({part(name) for name in MODULES})
+
+
+def test_the_root_holds_what_a_user_imports_or_starts() -> None:
+    assert len(list(SOURCE.glob("*.py"))) <= 6
 
 
 def test_the_reader_of_imports_sees_them() -> None:
-    assert {"core", "engines", "data"} <= imported(SOURCE / "experiment.py")
-    assert "core" in imported(SOURCE / "methods" / "fedavg.py")
+    assert {"core", "engines.rounds", "data"} <= IMPORTS["runs.local"]
+    assert {"core", "training.fit"} <= IMPORTS["methods.fedavg"]
+    assert "core.errors" in IMPORTS["core.method"]
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        "core",
-        "loop",
-        "local",
-        "engines",
-        "store",
-        "metrics",
-        "summary",
-        "report",
-        "experiment",
-        "auditing",
-        "comparing",
-    ],
-)
-def test_only_the_table_of_methods_names_one(part: str) -> None:
-    for file in files(part):
+@pytest.mark.parametrize("folder", ["core", "training", "engines", "files", "metrics", "runs", "html", "analysis"])
+def test_only_the_table_of_methods_names_one(folder: str) -> None:
+    for file in (SOURCE / folder).rglob("*.py"):
         strings = {n.value for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Constant)}
         assert not strings & (set(METHODS) - {"local"}), file.name
 

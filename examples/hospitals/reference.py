@@ -11,12 +11,12 @@ import torch
 
 from caveat import data
 from caveat.core import Payload, Round, SiloId
-from caveat.experiment import Experiment, load_config, planned
-from caveat.ledger import read as read_ledger
-from caveat.loop import Participation
-from caveat.plan import carry_out
-from caveat.progress import Silent
-from caveat.store import ServerStore, SiloStore
+from caveat.engines.rounds import Participation
+from caveat.files.checkpoints import ServerStore, SiloStore
+from caveat.files.ledger import read_ledger as read_ledger
+from caveat.runs.base import carry_out
+from caveat.runs.local import LocalRun, load_config, planned
+from caveat.runs.progress import Silent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ def differences(run: Path, states: dict[SiloId, Path], tables: Sequence[Path], f
     plan = planned(config, config.method.name)
     plan["participation"] = AsCounted(config.seed, counted=took_part)
     folder.mkdir(parents=True)
-    carry_out(Experiment(**plan, folder=folder, silos=data.load(local, config.seed)), Silent(), config.method.name)
+    carry_out(LocalRun(**plan, folder=folder, silos=data.load(local, config.seed)), Silent(), config.method.name)
     there, here = ServerStore(run / "state").load(), ServerStore(folder / "state").load()
     assert there is not None
     assert here is not None

@@ -12,10 +12,9 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 if TYPE_CHECKING:
     from . import data, uncertainty
+    from .analysis.audit.procedure import audit
     from .api import load, run
-    from .auditing import audit
-    from .experiment import Run
-    from .local import Training
+    from .core import Decision, Prediction
     from .methods import (
         APFL,
         FML,
@@ -35,25 +34,26 @@ if TYPE_CHECKING:
         Local,
         PerFedAvg,
         TrFedDis,
-    )  # fmt: skip
+    )
     from .nn.models import ModelSettings, PersonalModel
-    from .prediction import Decision, Prediction
+    from .runs.local import Run
+    from .training.fit import Training
     from .wrappers.privacy import Privacy
     from .wrappers.uncertainty import Uncertainty
 
 _PLACES = {
     "data": "", "uncertainty": "",
     "run": "api", "load": "api",
-    "audit": "auditing",
-    "Run": "experiment",
-    "Training": "local",
+    "audit": "analysis.audit",
+    "Run": "runs.local",
+    "Training": "training.fit",
     "APFL": "methods", "FML": "methods", "FMLU": "methods", "SCAFFOLD": "methods", "UEFL": "methods",
     "FedAvg": "methods", "FedBABU": "methods", "FedBN": "methods", "FedPer": "methods", "FedPN": "methods",
     "FedProx": "methods", "FedRep": "methods", "Local": "methods", "PerFedAvg": "methods",
     "TrFedDis": "methods",
     "FedDC": "methods", "FedDyn": "methods", "MOON": "methods",
     "ModelSettings": "nn.models", "PersonalModel": "nn.models",
-    "Decision": "prediction", "Prediction": "prediction",
+    "Decision": "core", "Prediction": "core",
     "Privacy": "wrappers.privacy",
     "Uncertainty": "wrappers.uncertainty",
 }  # fmt: skip

@@ -8,16 +8,16 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import calls
-from .config import Engine, Evaluation, Federation, check_personal
+from .config import EngineSettings, Evaluation, Federation, check_personal
 from .core import ConfigurationError, Method, SiloId
 from .data import Silos
-from .experiment import Experiment, Run, check_same, open_run
-from .local import Training
-from .loop import Participation
+from .engines.rounds import Participation
 from .nn.models import ModelSettings, PersonalModel
-from .plan import carry_out
-from .progress import Progress, Silent
+from .runs import calls
+from .runs.base import carry_out
+from .runs.local import LocalRun, Run, check_same, open_run
+from .runs.progress import Progress, Silent
+from .training.fit import Training
 from .wrappers.privacy import Privacy
 from .wrappers.uncertainty import Uncertainty
 
@@ -65,7 +65,7 @@ def run(
         raise ConfigurationError(f"newcomers = {newcomers!r}: expected a list of names")
     with calls.explained({"silos": "measured"}):
         federation = Federation(participation=participation, min_silos=min_silos, newcomers=tuple(newcomers))
-        evaluation, engine = Evaluation(every=every, silos=measured), Engine(workers=workers)
+        evaluation, engine = Evaluation(every=every, silos=measured), EngineSettings(workers=workers)
         method = calls.replaced(method, rounds=rounds, training=training)
     batch_size = getattr(getattr(method, "training", None), "batch_size", 2)
     silos.check(batch_size)
@@ -73,7 +73,7 @@ def run(
     folder = Path(out or tempfile.mkdtemp(prefix="caveat-"))
     calls.check_folder(folder)
     check_same(folder, silos)
-    experiment = Experiment(
+    experiment = LocalRun(
         folder=folder, silos=silos, method=method, model=model, seed=seed,
         participation=Participation(seed, federation.participation, federation.min_silos), evaluation=evaluation,
         uncertainty=uncertainty or Uncertainty(), workers=engine.workers, personal=tuple(personal),
@@ -104,7 +104,7 @@ def load(folder: str | Path) -> Run:
     Raises ConfigurationError if the folder holds none.
     """
     if (Path(folder) / "silo.json").exists():
-        from .federation.member import open_member
+        from .federation.client import open_member
 
         return open_member(Path(folder))
     return open_run(Path(folder))

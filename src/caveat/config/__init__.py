@@ -6,13 +6,13 @@ defaults the defaults, their docstrings the help texts.
 
 from ..wrappers.uncertainty import Uncertainty
 from .check import find, load, loads, recipes
-from .schema import Config, Engine, Evaluation, Federation, MethodSettings, check_personal
+from .schema import Config, EngineSettings, Evaluation, Federation, MethodSettings, check_personal
 from .text import one_of
 from .write import dump, first_line
 
 __all__ = [
     "Config",
-    "Engine",
+    "EngineSettings",
     "Evaluation",
     "Federation",
     "MethodSettings",

@@ -24,7 +24,7 @@ from .schema import (
     method_keys,
     own_training,
 )
-from .text import KeyPath, Problem, Source, dotted, explain, one_of, parse, read
+from .text import ConfigText, KeyPath, Problem, dotted, explain, one_of, parse, read
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 DEFAULT_RECIPE = "digits"
@@ -68,7 +68,7 @@ def recipes() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
-def _merged(origin: Source) -> dict[str, Any]:
+def _merged(origin: ConfigText) -> dict[str, Any]:
     """The file's table with the overrides in it."""
     table: dict[str, Any] = _plain(origin.table)
     for section in ("method", "model"):
@@ -108,7 +108,7 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=str))
 
 
-def _checked(table: dict[str, Any], origin: Source) -> Config:
+def _checked(table: dict[str, Any], origin: ConfigText) -> Config:
     problems: list[Problem] = []
     method = table.setdefault("method", {})
     name = method.get("name") if isinstance(method, dict) else None

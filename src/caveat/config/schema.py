@@ -10,11 +10,11 @@ from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from ..core import ConfigurationError, Method
+from ..core.settings import STRICT
 from ..data.settings import DataSettings
-from ..local import Training
 from ..methods import METHODS
 from ..nn.models import ModelSettings, PersonalModel
-from ..settings import STRICT
+from ..training.fit import Training
 from ..wrappers.privacy import Privacy
 from ..wrappers.uncertainty import Uncertainty
 from .text import KeyPath, dotted, explain, one_of
@@ -89,7 +89,7 @@ REAL = ("begin_with", "quorum", "deadline", "patience")
 
 
 @dataclass(frozen=True, config=STRICT)
-class Engine:
+class EngineSettings:
     """Where the work of the silos is computed."""
 
     name: Literal["embedded", "flower"] = "embedded"
@@ -119,7 +119,7 @@ class Config:
     privacy: Privacy = Field(default_factory=Privacy)
     evaluation: Evaluation = Field(default_factory=Evaluation)
     federation: Federation = Field(default_factory=Federation)
-    engine: Engine = Field(default_factory=Engine)
+    engine: EngineSettings = Field(default_factory=EngineSettings)
 
     def __post_init__(self) -> None:
         for name in self.beside:

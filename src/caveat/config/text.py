@@ -28,7 +28,7 @@ class Problem(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class ConfigText:
     """What a configuration was made from, so that a problem can be placed."""
 
     file: str
@@ -50,7 +50,7 @@ class Source:
         return ConfigurationError("\n".join(f"{self.place(path)}: {text}" for path, text in ordered))
 
 
-def read(file: Path, called: str, sets: Sequence[str]) -> Source:
+def read(file: Path, called: str, sets: Sequence[str]) -> ConfigText:
     """A file, called so in messages, with its overrides.
 
     Raises ConfigurationError if the file or an override is no TOML.
@@ -61,13 +61,13 @@ def read(file: Path, called: str, sets: Sequence[str]) -> Source:
         raise ConfigurationError(f"{called}: cannot be read as TOML: {error}") from None
 
 
-def parse(text: str, called: str, sets: Sequence[str] = ()) -> Source:
+def parse(text: str, called: str, sets: Sequence[str] = ()) -> ConfigText:
     """The same of a text. Raises ConfigurationError if it or an override is no TOML."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{called}: cannot be read as TOML: {error}") from None
-    return Source(called, text, table, dict(leaf for item in sets for leaf in _override(item)))
+    return ConfigText(called, text, table, dict(leaf for item in sets for leaf in _override(item)))
 
 
 def _override(item: str) -> Iterator[tuple[KeyPath, Any]]:

@@ -1,14 +1,14 @@
 """Data: sources, shifts, partitions, splits, and the silos they make."""
 
 from ..core import Data, Silo
-from .arrays import digits
 from .build import from_arrays, load, population, rotated
-from .frames import recoloured, resized
-from .inputs import read_inputs
+from .image_format import recoloured, resized
 from .pools import Pool
 from .settings import DataSettings, Labels, Normalise, Shift, Split, Streams
 from .silos import Silos
-from .sources import npz, read
+from .sources.arrays import digits
+from .sources.by_name import npz, read
+from .sources.inputs import read_inputs
 from .splits import hashes, splits_record
 from .streams import with_streams
 from .survey import survey

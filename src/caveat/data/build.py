@@ -8,13 +8,13 @@ from typing import Any, Literal
 import numpy as np
 
 from ..core import DataError, Silo, SiloId
-from .arrays import pools_of
-from .federation import federate
+from .assembly import federate
 from .pools import Array, Pool
 from .population import Population
 from .settings import DataSettings, Labels, Normalise, Shift, Split
 from .silos import Silos
-from .sources import read, read_outside
+from .sources.arrays import pools_of
+from .sources.by_name import read, read_outside
 
 
 def load(settings: DataSettings, seed: int) -> Silos:

@@ -17,7 +17,7 @@ Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Column:
+class TextColumn:
     """A column of a table."""
 
     name: str
@@ -38,7 +38,7 @@ class Pool:
     """The name of the domain or silo."""
     own_test: int = 0
     """How many samples, the last ones, are the source's own test part."""
-    table: tuple[Column, ...] = ()
+    table: tuple[TextColumn, ...] = ()
     """The columns of a table as it was read; empty for images and for features that are ready to use."""
     origin: str = ""
     """What errors call it: its file, or the silo of one's own arrays."""
@@ -54,7 +54,7 @@ class Pool:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class DataSource:
     """All that a source holds."""
 
     pools: tuple[Pool, ...]

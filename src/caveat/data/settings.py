@@ -10,7 +10,7 @@ from pydantic import Field, PlainValidator
 from pydantic.dataclasses import dataclass
 
 from ..core import ConfigurationError
-from ..settings import STRICT
+from ..core.settings import STRICT
 
 KINDS = ("digits", "npz", "images", "csv", "hub", "silos")
 """What a source can be; all but those of `NAMELESS` are followed by a colon and a path or name."""

@@ -12,12 +12,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..core import ConfigurationError, DataError, Silo, SiloId
-from .encoding import Encoder
-from .frames import Frame
+from .image_format import ImageFormat
 from .pools import Array, feature_array, image_array
 from .population import Named, Population
 from .settings import Normalise
 from .splits import NAMES
+from .table_encoding import Encoder
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Silos(Sequence[Silo]):
     """The constants that images were normalised with; none where the inputs are not images."""
     encoders: Mapping[SiloId, Encoder] = field(default_factory=dict)
     """What makes each silo's features from the rows of a table; empty where the inputs came ready to use."""
-    frame: Frame = field(default_factory=Frame)
+    frame: ImageFormat = field(default_factory=ImageFormat)
     """What raw images are brought to; empty where all have one shape and no other was asked for."""
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core import ConfigurationError, Data, DataError, Silo, key
-from .frames import Frame
+from .image_format import ImageFormat
 from .pools import Array, Pool
 from .silos import Silos
 
@@ -143,7 +143,7 @@ def unknown_inputs(held_out: Sequence[Array], outside: Sequence[Pool], silos: Si
     DataError if the outside inputs are not of the silos' shape.
     """
     shape = (*silos.shape[1:], silos.shape[0]) if silos.images else silos.shape
-    frame = Frame(silos.frame.size, shape[-1]) if silos.images else Frame()
+    frame = ImageFormat(silos.frame.size, shape[-1]) if silos.images else ImageFormat()
     for pool in outside:
         found = frame.shape(pool.x) if pool.images else pool.x.shape[1:]
         if found != shape or silos.encoders:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from .pools import Pool, Source
+from .pools import DataSource, Pool
 from .settings import DataSettings, check_source
-from .sources import csv_paths, guess, read
-from .tables import Sheet, missing, read_sheets
+from .sources.by_name import csv_paths, guess, read
+from .sources.tables import Sheet, missing, read_sheets
 
 
 def survey(source: str, target: str | None = None, silo: str | None = None) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _part(pool: Pool) -> dict[str, Any]:
     return part
 
 
-def _columns(source: Source) -> list[dict[str, Any]]:
+def _columns(source: DataSource) -> list[dict[str, Any]]:
     return [
         {"name": column.name} | ({"categories": list(column.categories)} if column.categories is not None else {})
         for column in source.pools[0].table

@@ -20,9 +20,9 @@ from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ..core import Method, Payload, Replies, RunError, SiloId, Update, Weights, Work, is_evaluation, keep
-from .inspection import VARIANCES, left_out
-from .measurements import left_out_measuring
-from .workplace import address
+from .executor import address
+from .validation.measurements import left_out_measuring
+from .validation.updates import VARIANCES, left_out
 
 POLL = 0.1
 """Seconds between two looks for replies."""
@@ -75,7 +75,7 @@ def words_of(records: RecordDict) -> dict[str, str | int]:
 
 
 @dataclass
-class Wire:
+class GridMessages:
     """Messages to nodes and their replies."""
 
     grid: Grid
@@ -133,7 +133,7 @@ def legible(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text[:LONGEST])
 
 
-class Members(Protocol):
+class Membership(Protocol):
     """Who takes part: kept by whoever greets nodes."""
 
     @property
@@ -152,7 +152,7 @@ class Members(Protocol):
     def terms(self) -> str:
         """What every order says beside the work."""
 
-    def meet(self, wire: Wire, until: float) -> None:
+    def meet(self, wire: GridMessages, until: float) -> None:
         """Greet nodes that are not known yet, so that silos may join and come back at any time."""
 
 
@@ -170,8 +170,8 @@ class Flower:
     """
 
     method: Method
-    wire: Wire
-    members: Members
+    wire: GridMessages
+    members: Membership
     quorum: int = 1
     deadline: float = 600.0
     """Seconds that silos have for a round."""
@@ -268,7 +268,7 @@ class Flower:
         return updates, reasons
 
 
-class Host(Protocol):
+class SiloHandler(Protocol):
     """The silo of a node."""
 
     def greet(self, context: Context, question: Words) -> Words:
@@ -278,7 +278,7 @@ class Host(Protocol):
         """Carry out a work, and keep the state it leaves."""
 
 
-def silo_app_of(host: Host) -> ClientApp:
+def silo_app_of(host: SiloHandler) -> ClientApp:
     """The app of a node. Every message may come to a new process."""
     app = ClientApp()
 

@@ -13,11 +13,11 @@ from flwr.clientapp import ClientApp
 
 from ..core import ConfigurationError, Payload, RunError, SiloId, Update
 from ..data import load
+from ..engines.executor import Executor
 from ..engines.flower import Order, Words, silo_app_of
-from ..engines.workplace import Workplace
-from ..experiment import Experiment, planned
-from .member import Member, check
-from .silofile import read_silo_file
+from ..runs.local import LocalRun, planned
+from .client import SiloClient, check
+from .silo_file import read_silo_file
 from .terms import Terms
 
 
@@ -28,10 +28,10 @@ def silo_app() -> ClientApp:
     "partition-id" instead, as Flower's simulation gives it, is that one of the silos that the federation's own
     `data.source` makes.
     """
-    return silo_app_of(Node())
+    return silo_app_of(NodeHandler())
 
 
-class Node:
+class NodeHandler:
     """Answers for whichever silo the node's configuration names."""
 
     def greet(self, context: Context, question: Words) -> Words:
@@ -64,11 +64,11 @@ def discreet() -> Iterator[None]:
         raise RunError(told) from None
 
 
-def _member(context: Context) -> Member:
-    return Member(read_silo_file(Path(str(context.node_config["silo"])).expanduser()))
+def _member(context: Context) -> SiloClient:
+    return SiloClient(read_silo_file(Path(str(context.node_config["silo"])).expanduser()))
 
 
-def _partition(context: Context, terms: Terms) -> tuple[SiloId, Workplace]:
+def _partition(context: Context, terms: Terms) -> tuple[SiloId, Executor]:
     if "partition-id" not in context.node_config:
         raise ConfigurationError('the node says neither silo="PATH" nor a partition-id: start it with --node-config')
     place = _workplace(terms.to_text())
@@ -79,9 +79,9 @@ def _partition(context: Context, terms: Terms) -> tuple[SiloId, Workplace]:
 
 
 @lru_cache(maxsize=2)
-def _workplace(text: str) -> Workplace:
+def _workplace(text: str) -> Executor:
     """Where all silos of a simulation work: a process of it carries out many messages."""
     terms = Terms.of_text(text)
     config = terms.config
     silos = load(config.data, config.seed)
-    return Experiment(**planned(config, terms.method), folder=Path(terms.folder), silos=silos).workplace()
+    return LocalRun(**planned(config, terms.method), folder=Path(terms.folder), silos=silos).workplace()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import ConfigurationError, RunError
-from ..experiment import load_config
+from ..runs.local import load_config
 
 STARTED = "started.json"
 """The file of a run's folder that says which project started it, with which overrides."""

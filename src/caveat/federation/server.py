@@ -20,23 +20,23 @@ from flwr.serverapp import Grid, ServerApp
 from .. import config as configuration
 from ..config import Config
 from ..core import ConfigurationError, RunError
+from ..core.silo_info import FederationInfo
 from ..data import load
-from ..engines.flower import Flower, Wire
-from ..engines.flower import Members as Greeter
-from ..engines.inspection import VARIANCES
-from ..experiment import Experiment, check_empty, load_config, planned
-from ..plan import Engine, Plan, carry_out
-from ..progress import Plain, Progress
-from ..report import write_report
-from ..roster import Roster
-from ..store import replace, write_json
+from ..engines.flower import Flower, GridMessages
+from ..engines.flower import Membership as Greeter
+from ..engines.validation.updates import VARIANCES
+from ..files.atomic import write_bytes, write_json
+from ..html.pages.run.page import write_report
+from ..runs.base import BaseRun, Engine, carry_out
+from ..runs.local import LocalRun, check_empty, load_config, planned
+from ..runs.progress import Plain, Progress
 from ..wrappers.evaluation import Evaluated
 from ..wrappers.private import VARIANCE
-from .members import Members
-from .partitions import Partitions
+from .membership import OpenMembership
 from .rerun import STARTED
+from .simulation import FixedMembership
 from .terms import Terms, lasting
-from .trial import read_alone
+from .trial_measurement import read_alone
 
 PATIENCE = 600.0
 """Seconds, where the configuration says nothing."""
@@ -47,7 +47,7 @@ PROJECT = "FEDERATION"
 
 
 @dataclass(frozen=True)
-class Start:
+class StartCommand:
     """How a run was started, for whoever continues it."""
 
     project: str
@@ -55,15 +55,15 @@ class Start:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Federated(Plan):
+class FlowerRun(BaseRun):
     """A plan for silos that only their own machines have the data of."""
 
-    wire: Wire
-    members: Members
+    wire: GridMessages
+    members: OpenMembership
     config: Config
 
     @property
-    def roster(self) -> Roster:
+    def roster(self) -> FederationInfo:
         return self.members.roster
 
     def engine(self) -> AbstractContextManager[Engine]:
@@ -74,18 +74,18 @@ class Federated(Plan):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulated(Experiment):
+class SimulatedRun(LocalRun):
     """An experiment whose silos work on nodes of this machine's simulation."""
 
-    wire: Wire
-    members: Partitions
+    wire: GridMessages
+    members: FixedMembership
     config: Config
 
     def engine(self) -> Any:
         return nullcontext(engine_of(self, self.config, self.wire, self.members))
 
 
-def engine_of(plan: Plan, config: Config, wire: Wire, members: Greeter) -> Flower:
+def engine_of(plan: BaseRun, config: Config, wire: GridMessages, members: Greeter) -> Flower:
     bounds = {key: getattr(config.federation, key) for key in ("quorum", "deadline", "patience")}
     given = {key: value for key, value in bounds.items() if value is not None}
     # Noise may make a variance negative, which the server then does not take over.
@@ -108,12 +108,12 @@ def server_app(config_file: Path) -> ServerApp:
         folder = Path(str(given.get("run") or "runs/federation")).expanduser().absolute()
         print(f"run: {folder}", flush=True)
         config = configuration.load(str(config_file), sets)
-        serve(config, grid, folder, Plain(), Start(os.environ.get(PROJECT, ""), tuple(sets)))
+        serve(config, grid, folder, Plain(), StartCommand(os.environ.get(PROJECT, ""), tuple(sets)))
 
     return app
 
 
-def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: Start | None = None) -> Path:
+def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: StartCommand | None = None) -> Path:
     """Carry out a federation in a new folder, or what is left of the one that is there; return the folder.
 
     Raises ConfigurationError if the folder holds a run of another configuration, RunError if there are too few silos
@@ -128,7 +128,7 @@ def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: S
         if not begun:
             check_empty(folder)
         run = _federate if config.data.source == "silos" else _simulate
-        run(config, Wire(grid), folder, progress, begun, start)
+        run(config, GridMessages(grid), folder, progress, begun, start)
         write_report(folder)
     return folder
 
@@ -145,28 +145,32 @@ def _held(folder: Path) -> Iterator[None]:
         yield
 
 
-def _federate(config: Config, wire: Wire, folder: Path, progress: Progress, begun: bool, start: Start | None) -> None:
+def _federate(
+    config: Config, wire: GridMessages, folder: Path, progress: Progress, begun: bool, start: StartCommand | None
+) -> None:
     wanted = config.federation.begin_with or config.federation.quorum or 1
     for name, part, rounds in _unfinished(config, folder):
         terms = Terms(secrets.token_hex(8), config, name, "", ())
-        members = Members(folder / "federation.json", terms, progress.note)
+        members = OpenMembership(folder / "federation.json", terms, progress.note)
         if members.path.exists():
             members.restore()
         members.gather(wire, wanted, config.federation.quorum or 1, config.federation.patience or PATIENCE)
         _begin(config, folder, part, begun, start)
         members.save()
         carry_out(
-            Federated(**planned(rounds, name), folder=part, wire=wire, members=members, config=config), progress, name
+            FlowerRun(**planned(rounds, name), folder=part, wire=wire, members=members, config=config), progress, name
         )
 
 
-def _simulate(config: Config, wire: Wire, folder: Path, progress: Progress, begun: bool, start: Start | None) -> None:
+def _simulate(
+    config: Config, wire: GridMessages, folder: Path, progress: Progress, begun: bool, start: StartCommand | None
+) -> None:
     silos = load(config.data, config.seed)
     silos.check(config.training.batch_size)
     for name, part, rounds in _unfinished(config, folder):
         terms = Terms("simulation", config, name, str(part), tuple(silo.name for silo in silos))
-        members = Partitions(Roster.of(silos.by_name, silos.names, silos.shape, silos.classes), terms)
-        plan = Simulated(
+        members = FixedMembership(FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes), terms)
+        plan = SimulatedRun(
             **planned(rounds, name), folder=part, silos=silos, wire=wire, members=members, config=config
         )  # fmt: skip
         members.gather(wire, config.federation.patience or PATIENCE)
@@ -182,11 +186,11 @@ def _unfinished(config: Config, folder: Path) -> Iterator[tuple[str, Path, Confi
             yield name, part, config if part == folder else _same_rounds(config, folder)
 
 
-def _begin(config: Config, folder: Path, part: Path, begun: bool, start: Start | None) -> None:
+def _begin(config: Config, folder: Path, part: Path, begun: bool, start: StartCommand | None) -> None:
     part.mkdir(parents=True, exist_ok=True)
     # First of all: without it a folder with anything in it is no run.
     if not begun:
-        replace(folder / "config.toml", configuration.dump(config).encode())
+        write_bytes(folder / "config.toml", configuration.dump(config).encode())
     if start is not None and start.project and not (folder / STARTED).exists():
         write_json(folder / STARTED, {"schema": 1, "project": start.project, "set": list(start.sets)})
 

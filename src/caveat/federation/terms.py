@@ -10,7 +10,7 @@ from typing import Any
 from .. import config as configuration
 from ..config import Config
 from ..core import DataError, SiloId
-from ..data.agreement import Agreement
+from ..data.schema.agreement import SharedSchema
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Terms:
     """The folder of the method's run, where silos of a simulation keep their states; else empty."""
     names: tuple[SiloId, ...]
     """Every silo so far, in the order of the run."""
-    agreement: Agreement | None = None
+    agreement: SharedSchema | None = None
     """None where nodes share one source."""
 
     def to_text(self) -> str:
@@ -46,7 +46,7 @@ class Terms:
             found = {key: str(found[key]) for key in ("federation", "method", "folder")}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"these are no terms of a federation: {type(error).__name__}: {error}") from None
-        agreed = None if agreement is None else Agreement.of_json(agreement)
+        agreed = None if agreement is None else SharedSchema.of_json(agreement)
         return cls(**found, config=config, names=names, agreement=agreed)
 
 

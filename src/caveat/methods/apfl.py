@@ -20,10 +20,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..core import Answers, Payload, Site, State, Tensors, Update
-from ..local import Loss, load, snapshot
-from ..prediction import Decision
-from ..settings import STRICT
+from ..core import Answers, Decision, Payload, Site, State, Tensors, Update
+from ..core.settings import STRICT
+from ..training.fit import Loss
+from ..training.modules import load, snapshot
 from .fedavg import FedAvg
 
 

@@ -14,11 +14,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from ..core import Answers, Method, Payload, Replies, Round, Site, State, Update, Weights
-from ..local import Loss, Training, in_batches, load, snapshot, split
+from ..core import Answers, Decision, Method, Payload, Prediction, Replies, Round, Site, State, Update, Weights
+from ..core.settings import STRICT
 from ..nn.dropout import mc_dropout
-from ..prediction import Decision, Prediction
-from ..settings import STRICT
+from ..training.fit import Loss, Training
+from ..training.modules import in_batches, load, snapshot, split
 
 
 @dataclass(frozen=True, config=STRICT)

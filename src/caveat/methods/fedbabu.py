@@ -13,10 +13,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from ..core import Payload, Replies, Round, Site, State, Update, Weights
-from ..local import Loss, Training, load, snapshot, split
-from ..prediction import Decision
-from ..settings import STRICT
+from ..core import Decision, Payload, Replies, Round, Site, State, Update, Weights
+from ..core.settings import STRICT
+from ..training.fit import Loss, Training
+from ..training.modules import load, snapshot, split
 from .fedavg import FedAvg
 from .fedper import head_of
 

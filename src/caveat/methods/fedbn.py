@@ -10,9 +10,9 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from ..local import normalisation
-from ..prediction import Decision
-from ..settings import STRICT
+from ..core import Decision
+from ..core.settings import STRICT
+from ..training.modules import normalisation
 from .fedavg import FedAvg
 
 

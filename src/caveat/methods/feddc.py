@@ -23,8 +23,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from ..core import ConfigurationError, Payload, Replies, Site, State, Update
-from ..local import Training, load, snapshot, zeros
-from ..settings import STRICT
+from ..core.settings import STRICT
+from ..training.fit import Training
+from ..training.modules import load, snapshot, zeros
 from .fedavg import FedAvg
 
 

@@ -17,8 +17,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from ..core import Payload, Replies, Site, State, Update
-from ..local import load, snapshot, zeros
-from ..settings import STRICT
+from ..core.settings import STRICT
+from ..training.modules import load, snapshot, zeros
 from .fedavg import FedAvg
 
 

@@ -12,8 +12,8 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from ..prediction import Decision
-from ..settings import STRICT
+from ..core import Decision
+from ..core.settings import STRICT
 from .fedavg import FedAvg
 
 

@@ -25,20 +25,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from ..core import Answers, Data, Method, Payload, Replies, Round, Site, State, Tensors, Update
-from ..local import Loss, Moments, Training, in_batches, load, reset, snapshot
+from ..core import Answers, Data, Decision, Method, Payload, Prediction, Replies, Round, Site, State, Tensors, Update
+from ..core.settings import STRICT
 from ..nn.encoders import Model
-from ..nn.posterior import (
-    Posterior,
-    PosteriorNetwork,
-    embedding,
-    log_alpha,
-    log_evidence,
-    uncertain_cross_entropy,
-)
+from ..nn.posterior import Posterior, PosteriorNetwork, embedding, log_alpha, log_evidence, uncertain_cross_entropy
 from ..nn.radial import RadialFlows
-from ..prediction import Decision, Prediction
-from ..settings import STRICT
+from ..training.fit import Loss, Moments, Training
+from ..training.modules import in_batches, load, reset, snapshot
 from ..uncertainty.dirichlet import dirichlet_entropy
 
 DENSITIES = "posterior.flows."

@@ -13,8 +13,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..core import Payload
-from ..local import Loss
-from ..settings import STRICT
+from ..core.settings import STRICT
+from ..training.fit import Loss
 from .fedavg import FedAvg
 
 

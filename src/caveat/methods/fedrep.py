@@ -15,8 +15,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from ..core import Payload, Site, State, Update
-from ..local import load, snapshot, split
-from ..settings import STRICT
+from ..core.settings import STRICT
+from ..training.modules import load, snapshot, split
 from .fedper import FedPer
 
 

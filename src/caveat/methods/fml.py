@@ -20,10 +20,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from ..core import Answers, Payload, Replies, Site, State, Update, Weights
-from ..local import load, reset, snapshot
-from ..prediction import Decision
-from ..settings import STRICT
+from ..core import Answers, Decision, Payload, Replies, Site, State, Update, Weights
+from ..core.settings import STRICT
+from ..training.modules import load, reset, snapshot
 from .fedavg import FedAvg
 
 

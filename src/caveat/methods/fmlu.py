@@ -18,8 +18,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..core import ConfigurationError, Replies, Site, State, Tensors, Update, Weights
-from ..local import in_batches
-from ..settings import STRICT
+from ..core.settings import STRICT
+from ..training.modules import in_batches
 from ..uncertainty import entropy
 from .fml import FML, learn
 

@@ -10,9 +10,8 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from ..core import Replies, Site, State, Weights
-from ..prediction import Decision
-from ..settings import STRICT
+from ..core import Decision, Replies, Site, State, Weights
+from ..core.settings import STRICT
 from .fedavg import FedAvg
 
 

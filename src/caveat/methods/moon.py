@@ -22,9 +22,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..core import Data, Payload, Site, State, Update
-from ..local import Loss, in_batches, load, snapshot
+from ..core.settings import STRICT
 from ..nn.encoders import Head, Model
-from ..settings import STRICT
+from ..training.fit import Loss
+from ..training.modules import in_batches, load, snapshot
 from .fedavg import FedAvg
 
 

@@ -23,10 +23,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..core import ConfigurationError, Payload, Round, Site, State, Tensors, Update, seeded
-from ..local import Loss, load, snapshot
-from ..prediction import Decision
-from ..settings import STRICT
+from ..core import ConfigurationError, Decision, Payload, Round, Site, State, Tensors, Update, seeded
+from ..core.settings import STRICT
+from ..training.fit import Loss
+from ..training.modules import load, snapshot
 from .fedavg import FedAvg
 
 DISTANCE = 0.01

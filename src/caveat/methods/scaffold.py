@@ -12,8 +12,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from ..core import ConfigurationError, Payload, Replies, Site, State, Update
-from ..local import Training, load, snapshot, zeros
-from ..settings import STRICT
+from ..core.settings import STRICT
+from ..training.fit import Training
+from ..training.modules import load, snapshot, zeros
 from .fedavg import FedAvg
 
 

@@ -28,12 +28,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from ..core import Answers, ConfigurationError, Payload, Site, State, Update
-from ..local import Loss, in_batches, load, reset, snapshot, split
+from ..core import Answers, ConfigurationError, Decision, Payload, Prediction, Site, State, Update
+from ..core.settings import STRICT
 from ..nn.encoders import Model
 from ..nn.posterior import uncertain_cross_entropy
-from ..prediction import Decision, Prediction
-from ..settings import STRICT
+from ..training.fit import Loss
+from ..training.modules import in_batches, load, reset, snapshot, split
 from ..uncertainty import opinions
 from ..uncertainty.dirichlet import kl_to_uniform
 from .fedbn import FedBN

@@ -25,11 +25,12 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..core import ConfigurationError, Payload, Replies, Round, Site, State, Tensors, Update
-from ..local import Loss, in_batches, load, normalisation, snapshot, split
+from ..core.settings import STRICT
 from ..nn.codebook import Codebook, Discretised, kmeans, nearest
 from ..nn.encoders import Model
-from ..prediction import entropy
-from ..settings import STRICT
+from ..training.fit import Loss
+from ..training.modules import in_batches, load, normalisation, snapshot, split
+from ..uncertainty.measures import entropy
 from .fedavg import FedAvg
 
 

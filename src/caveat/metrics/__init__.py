@@ -6,7 +6,7 @@ nothing here is differentially private.
 
 from .calibration import BINS, ece, ece_classwise, ece_null, reliability
 from .overview import HIGHER_IS_BETTER, LOWER_IS_BETTER, across, decisions, figures
-from .ranking import errors, outside, risk_coverage
+from .ranking import errors, ood_detection, risk_coverage
 from .sums import measure, merge
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "figures",
     "measure",
     "merge",
-    "outside",
+    "ood_detection",
     "reliability",
     "risk_coverage",
 ]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..core import Tensors
-from ..prediction import Decision
+from ..core import Decision, Tensors
 from .calibration import ece, ece_classwise
 
 HIGHER_IS_BETTER = frozenset({

@@ -61,7 +61,7 @@ def errors(sums: Tensors, score: str = "total") -> dict[str, float]:
     }
 
 
-def outside(inside_sums: Tensors, outside_sums: Tensors, score: str) -> dict[str, float]:
+def ood_detection(inside_sums: Tensors, outside_sums: Tensors, score: str) -> dict[str, float]:
     """How well a score tells inputs from outside (positive: they should be flagged) from those inside.
 
     `auroc`: the probability that an outside input has a higher score than an inside one, ties half; and

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from ..core import Tensors
-from ..prediction import Decision, Prediction
+from ..core import Decision, Prediction, Tensors
 from ..uncertainty import grid
 from .calibration import calibration_sums
 

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from ..core import ConfigurationError, seeded
-from ..settings import STRICT
+from ..core.settings import STRICT
 from .encoders import Model, cnn, head, lenet5, mlp, normed, residual
 
 OWN = {

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from ..core import Answers, Method, Payload, Round, Site, State, Tensors
-from ..prediction import Prediction
+from ..core import Answers, Method, Payload, Prediction, Round, Site, State, Tensors
 
 Kind = TypeVar("Kind", bound="Wrapper")
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import Answers, Data, Payload, Site, State, Tensors, TestSite, Update, evaluation
+from ..core import Answers, Data, Decision, Payload, Prediction, Site, State, Tensors, TestSite, Update, evaluation
 from ..metrics import measure
-from ..prediction import Decision, Prediction
 from .base import Wrapper
 
 

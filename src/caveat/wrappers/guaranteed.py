@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import Answers, Payload, Replies, Round, Site, State, Update
-from ..prediction import Decision, Prediction
+from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, Update
 from ..uncertainty.guarantee import Guarantee, fixed_sequence, policy_counts
 from ..uncertainty.quantiles import ranks
 from .base import Wrapper

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from ..accounting import composed, epsilon, epsilon_against_server
 from ..core import ConfigurationError, Method, SiloId
-from ..settings import STRICT
+from ..core.settings import STRICT
+from .accounting import composed, epsilon, epsilon_against_server
 from .private import Private
 
 DELTA = 1e-5

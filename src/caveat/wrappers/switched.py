@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import Answers, Payload, Replies, Round, Site, State, Update
-from ..prediction import Decision, Prediction
+from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, Update
 from ..uncertainty.grid import histogram, quantile
 from ..uncertainty.quantiles import finite_sample_quantile
 from .base import Wrapper

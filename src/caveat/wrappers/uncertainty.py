@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from ..core import ConfigurationError, Method
-from ..settings import STRICT
+from ..core.settings import STRICT
 from .guaranteed import Guaranteed
 from .switched import Switched
 from .tempered import Tempered

@@ -1,0 +1,1 @@
+"""Many runs: compared, reproduced from papers, audited."""

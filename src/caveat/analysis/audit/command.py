@@ -1,0 +1,46 @@
+"""What `caveat audit` does with a configuration and the texts of its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import TypeVar
+
+from ... import data
+from ...config import Config
+from ...core import ConfigurationError
+from ...runs.progress import Progress
+from .procedure import Audit, audit
+
+Number = TypeVar("Number", int, float)
+
+
+def audit_configured(
+    config: Config, out: Path, seeds: str, shares: str, workers: int | None, progress: Progress
+) -> Audit:
+    """Audit the configured method in folder `out`; methods beside it are left out, `seed` decides the splits."""
+    if config.federation.newcomers:
+        raise ConfigurationError("federation.newcomers is not for audits, in which every silo takes part")
+    return audit(
+        data.load(config.data, config.seed),
+        config.build_method(),
+        seeds=numbers(seeds, "--seeds", int, "0,1,2"),
+        shares=numbers(shares, "--shares", lambda text: float(Fraction(text)), "1/8,1/4,1/2,1"),
+        model=config.model,
+        personal=config.personal,
+        participation=config.federation.participation,
+        min_silos=config.federation.min_silos,
+        uncertainty=config.uncertainty,
+        workers=workers or config.engine.workers,
+        out=out,
+        progress=progress,
+    )
+
+
+def numbers(text: str, option: str, read: Callable[[str], Number], example: str) -> tuple[Number, ...]:
+    """Numbers between commas. Raises ConfigurationError naming the option."""
+    try:
+        return tuple(read(part.strip()) for part in text.split(","))
+    except (ValueError, ZeroDivisionError):
+        raise ConfigurationError(f"{option} {text}: expected numbers between commas, for instance {example}") from None

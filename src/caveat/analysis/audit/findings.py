@@ -1,0 +1,254 @@
+"""What an uncertainty's name promises, and whether runs bear it out.
+
+A finding is "cannot say" where another choice of seeds could well turn it round: where the 95 % interval over seeds
+holds the limit that decides. One seed has no spread, so that it can never decide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+from scipy.stats import binom
+
+from ...uncertainty import plug_in_mutual_information
+from .observations import Observation, Observed, Spread, log_log_slope, mean_of_known, rank_correlation, stacked
+
+Verdict = Literal["holds", "does not hold", "cannot say", "does not apply"]
+SLOWEST = -0.25
+"""Exponent of n above which an uncertainty does not count as falling. Uncertainty about what data tell falls as n^-1
+if it is like a variance (mutual information, vacuity), as n^-0.5 if like a standard deviation; this is half of that."""
+ONE_THING = 0.9
+"""Rank correlation above which two scores order inputs alike."""
+STABLE = 0.7
+"""Rank correlation between seeds below which they share less than half of the variance of ranks."""
+RANKS = 0.3
+"""Rank correlation with the disagreement of a few models below which that is hardly ranked. Three models measure
+disagreement with an error that alone lowers a perfect correlation to 0.6 or 0.8, hence so little is asked."""
+NOTHING = 1e-9
+"""Nats below which, for every input, a model gives no epistemic uncertainty: rounding leaves less."""
+CONFIDENCE = "confidence"
+"""The name of the finding about calibration."""
+CALLED = {"epistemic": "epistemic uncertainty"}
+SILENT = "This model gives no epistemic uncertainty at all: it is zero for every test input."
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One promise, and what became of it."""
+
+    name: str
+    claim: str
+    """What the name of the uncertainty promises."""
+    verdict: Verdict
+    sentence: str
+    """What was found, in plain words."""
+    measured: Mapping[str, Any]
+    """The numbers behind it, as JSON has them."""
+
+
+def decide(low: float, high: float, limit: float, wanted: Literal["below", "above"]) -> Verdict:
+    """Whether all of an interval is on the wanted side of a limit, or all of it on the other."""
+    if not (math.isfinite(low) and math.isfinite(high)) or low <= limit <= high:
+        return "cannot say"
+    return "holds" if (high < limit) == (wanted == "below") else "does not hold"
+
+
+def silent(runs: Sequence[Observed]) -> bool:
+    """Whether no run gives any test input epistemic uncertainty."""
+    return all(float(o.uncertainty["epistemic"].max()) < NOTHING for run in runs for o in run.values())
+
+
+def open_because(
+    verdict: Verdict,
+    seeds: int,
+    spread: Spread | None = None,
+    limit: float = math.nan,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+) -> str:
+    """What to add to the sentence of an open verdict, which an interval of what can only be within bounds decided."""
+    if verdict != "cannot say":
+        return ""
+    if seeds < 2:
+        return " One seed has no spread: nothing can be said of other seeds."
+    ends = spread.interval if spread is not None else (math.nan, math.nan)
+    low, high = (f"{min(max(end, bounds[0]), bounds[1]):z.2f}" for end in ends)
+    if all(map(math.isfinite, ends)) and low != high:
+        return (
+            f" With {seeds} seeds the mean over all there are may be anything from {low} to {high} (95 % interval), "
+            f"on either side of the limit {limit:z.2f}: take more."
+        )
+    return f" The {seeds} seeds differ too much to say which side of the limit this is on: take more."
+
+
+def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
+    """Whether an uncertainty falls as silos have more data.
+
+    A row per share and seed: "seed", "n" (mean training examples of a silo), and the mean over test inputs of `name`.
+    """
+    called = CALLED.get(name, name)
+    title, claim = f"{name} and data", f"{called} is lack of data: it falls as silos have more of them"
+    by_seed = _by_seed(rows)
+    sizes = sorted({row["n"] for row in rows})
+    if name == "epistemic" and all(row[name] < NOTHING for row in rows):
+        return Finding(title, claim, "cannot say", SILENT, {})
+    if len(sizes) < 2 or any(row[name] <= 0 for row in rows):
+        reason = "One share of the data" if len(sizes) < 2 else f"A mean {called} of zero"
+        return Finding(title, claim, "cannot say", f"{reason} has no slope.", {})
+    slopes = Spread(tuple(log_log_slope([r["n"] for r in mine], [r[name] for r in mine]) for mine in by_seed))
+    verdict = decide(*slopes.interval, SLOWEST, "below")
+    left = [mine[-1][name] / mine[0][name] for mine in by_seed]
+    measured = {"exponent": slopes.record, "limit": SLOWEST, "n": sizes, "ratio_last_to_first": float(np.mean(left))}
+    return Finding(title, claim, verdict, _of_slope(called, verdict, slopes, sizes, float(np.mean(left))), measured)
+
+
+def _by_seed(rows: Sequence[Mapping[str, float]]) -> list[list[Mapping[str, float]]]:
+    """The rows of each seed, by size."""
+    seeds = dict.fromkeys(row["seed"] for row in rows)
+    return [sorted((row for row in rows if row["seed"] == seed), key=lambda row: row["n"]) for seed in seeds]
+
+
+def _of_slope(called: str, verdict: Verdict, slopes: Spread, sizes: Sequence[float], left: float) -> str:
+    trend = _trend(slopes)
+    found = (
+        f"Mean {called} {trend}, with n to the power of {slopes}: on {sizes[-1] / sizes[0]:.3g} times the data it is "
+        f"{left:.2f} times what it was."
+    )
+    if verdict == "does not hold":
+        falls = "falls" in trend
+        reason = "Lack of data would fall faster" if falls else "What more data do not reduce is not epistemic"
+        return f"{found} {reason}: read it as a score that ranks inputs, no more."
+    if verdict == "holds":
+        return f"{found} A variance falls as n^-1, a standard deviation as n^-0.5."
+    return found + open_because(verdict, len(slopes.values), slopes, SLOWEST)
+
+
+def _trend(slopes: Spread) -> str:
+    """What an uncertainty does as data grow: "hardly" where that is little and other seeds may well not show it."""
+    if f"{slopes.mean:z.2f}" == "0.00":
+        return "stays the same"
+    verb = "falls" if slopes.mean < 0 else "rises"
+    if abs(slopes.mean) >= -SLOWEST:
+        return verb
+    little = abs(slopes.mean) < min(-SLOWEST / 2, slopes.half)
+    return f"hardly {verb}" if little else f"{verb} slowly"
+
+
+def two_things(runs: Sequence[Observed]) -> Finding:
+    """Whether aleatoric and epistemic uncertainty order the same silo's test inputs differently; a run per seed."""
+    title = "aleatoric and epistemic"
+    claim = "aleatoric and epistemic uncertainty are two things, one of the data and one of the model"
+    if silent(runs):
+        return Finding(title, claim, "cannot say", SILENT, {})
+    found = [mean_of_known(_between_names(o) for o in run.values()) for run in runs]
+    if None in found:
+        return Finding(title, claim, "cannot say", "One of the two is constant over the test inputs.", {})
+    spread = Spread(tuple(value for value in found if value is not None))
+    # Turned round, one of them is the other just as well.
+    size = Spread(tuple(abs(value) for value in spread.values))
+    verdict = decide(*size.interval, ONE_THING, "below")
+    sentence = f"Their rank correlation over the test inputs of a silo is {spread}."
+    if verdict == "does not hold":
+        turned = ", one of them turned round" if spread.mean < 0 else ""
+        sentence += f" The two names measure one thing{turned}: which inputs are uncertain, not why."
+    elif verdict == "holds":
+        sentence += " They order inputs differently, which does not prove that each means what it says."
+    measured = {"rank_correlation": spread.record, "limit": ONE_THING}
+    return Finding(
+        title, claim, verdict, sentence + open_because(verdict, len(runs), size, ONE_THING, (0, 1)), measured
+    )
+
+
+def seeds_agree(runs: Sequence[Observed]) -> Finding:
+    """Whether models trained anew, from other weights and in other order, find the same inputs uncertain."""
+    title, claim = "seeds", "epistemic uncertainty is about the data at hand, not about the luck of initial weights"
+    if silent(runs):
+        return Finding(title, claim, "cannot say", SILENT, {})
+    pairs = list(combinations(runs, 2))
+    known = [mean_of_known(_between(one, other, silo) for silo in one) for one, other in pairs]
+    found = [value for value in known if value is not None]
+    if not found or len(found) < len(pairs):
+        reason = "One seed has nothing to be compared with." if not pairs else "It is constant over the test inputs."
+        return Finding(title, claim, "cannot say", reason, {})
+    means = [np.mean([float(o.uncertainty["epistemic"].mean()) for o in run.values()]) for run in runs]
+    relative = float(np.std(means, ddof=1) / np.mean(means))
+    changed = float(np.mean([float((a[s].label != b[s].label).double().mean()) for a, b in pairs for s in a]))
+    # Pairs that share a seed are not independent, so that no interval is to be had: their range decides.
+    verdict = decide(min(found), max(found), STABLE, "above") if len(found) > 1 else "cannot say"
+    over = f" ({min(found):z.2f} to {max(found):z.2f} over pairs)" if len(found) > 1 else ""
+    sentence = (
+        f"Between two seeds, the rank correlation of epistemic uncertainty over a silo's test inputs is "
+        f"{np.mean(found):z.2f}{over}; its mean varies by "
+        f"{relative:.0%} and {changed:.1%} of labels change."
+    )
+    if verdict == "does not hold":
+        sentence += " Which inputs count as unfamiliar depends on the seed more than on the input."
+    measured = {"rank_correlations": found, "limit": STABLE, "relative_spread": relative, "labels_changed": changed}
+    why = " Two seeds make one pair, which has no range: take more." if len(pairs) == 1 else ""
+    return Finding(title, claim, verdict, sentence + (why or open_because(verdict, len(runs))), measured)
+
+
+def _between_names(seen: Observation) -> float | None:
+    return rank_correlation(seen.uncertainty["aleatoric"], seen.uncertainty["epistemic"])
+
+
+def _between(one: Observed, other: Observed, silo: str) -> float | None:
+    return rank_correlation(one[silo].uncertainty["epistemic"], other[silo].uncertainty["epistemic"])
+
+
+def disagreement(runs: Sequence[Observed]) -> Finding:
+    """Whether an input's epistemic uncertainty tells how much models trained anew disagree about it.
+
+    Against their Jensen-Shannon divergence (Juergens et al., ICML 2024, compare with such a reference distribution).
+    """
+    title, claim = "disagreement", "epistemic uncertainty is high where models trained anew would say something else"
+    if silent(runs) or len(runs) < 2:
+        reason = SILENT if silent(runs) else "One seed has nothing to disagree with."
+        return Finding(title, claim, "cannot say", reason, {})
+    real = {silo: plug_in_mutual_information(stacked(runs, silo)) for silo in runs[0]}
+    by_name = {
+        name: [mean_of_known(rank_correlation(o.uncertainty[name], real[s]) for s, o in run.items()) for run in runs]
+        for name in ("epistemic", "aleatoric")
+    }
+    epistemic = [value for value in by_name["epistemic"] if value is not None]
+    if len(epistemic) < len(runs):
+        return Finding(title, claim, "cannot say", "There is nothing to rank: it is constant over the test inputs.", {})
+    spread, beside = Spread(tuple(epistemic)), mean_of_known(by_name["aleatoric"])
+    verdict = decide(*spread.interval, RANKS, "above")
+    sentence = f"Its rank correlation with the disagreement of {len(runs)} models trained anew is {spread}"
+    sentence += f", that of aleatoric uncertainty {beside:z.2f}." if beside is not None else "."
+    if verdict == "does not hold":
+        sentence += " It hardly tells which predictions training again would change."
+    elif beside is not None and beside > max(epistemic):
+        sentence += " Aleatoric uncertainty, which promises nothing of the kind, tells it better."
+    measured = {"rank_correlation": spread.record, "limit": RANKS, "aleatoric": beside}
+    return Finding(title, claim, verdict, sentence + open_because(verdict, len(runs), spread, RANKS, (-1, 1)), measured)
+
+
+def calibration(summaries: Sequence[Mapping[str, Any]]) -> Finding:
+    """Whether more silos than chance explains have an ECE above the 95 % quantile of a calibrated model's.
+
+    From what `summary.json` of a run per seed says of each silo.
+    """
+    title, claim = CONFIDENCE, "of inputs predicted with probability p, a share p is predicted right"
+    tested = [[silo["test"] for silo in summary["silos"] if "ece_null" in silo["test"]] for summary in summaries]
+    if not all(tested):
+        return Finding(title, claim, "cannot say", "A calibration error needs test labels that are classes.", {})
+    above = [sum(test["ece"] > test["ece_null"]["upper"] for test in silos) for silos in tested]
+    chance = [float(binom.sf(count - 1, len(silos), 0.05)) for count, silos in zip(above, tested, strict=True)]
+    verdict: Verdict = "cannot say"
+    if len(chance) > 1 and (max(chance) < 0.05 or min(chance) >= 0.05):
+        verdict = "does not hold" if max(chance) < 0.05 else "holds"
+    silos = len(tested[0])
+    sentence = (
+        f"Expected calibration error is above what chance explains in {np.mean(above):.2g} of {silos} silos (mean over "
+        f"seeds); {0.05 * silos:.2g} would be expected of a calibrated model."
+    )
+    if verdict == "holds":
+        sentence += " Few test inputs hide much."
+    measured = {"silos": silos, "above_chance": above, "probability_by_chance": chance}
+    return Finding(title, claim, verdict, sentence + open_because(verdict, len(tested)), measured)

@@ -1,0 +1,104 @@
+"""Opinions fused with copies of themselves: a copy is no new evidence, and a rule of fusion should know.
+
+Dempster's rule holds for independent sources only; models that share a backbone or data are none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...uncertainty import opinions
+from .findings import Finding, decide, open_because
+from .observations import Observation, Observed, Spread, has, mean_of_known
+
+Rule = Callable[[Tensor, Tensor], Tensor]
+Row = dict[str, float | None]
+RULES: dict[str, Rule] = {"Dempster's rule": opinions.dempster, "averaging": opinions.averaging}
+COPIES = 5
+UNCHANGED = 0.9
+"""Share of its vacuity that an opinion keeps at least if copies are not taken for evidence."""
+NO_DIRICHLET = "These predictions are no Dirichlet distributions."
+TEMPERED = "Temperature scaling changes probabilities and not the evidence behind them: audit without it."
+VACUOUS = 0.99
+"""Vacuity above which an opinion holds no evidence that could be counted twice."""
+
+
+def log_evidence(observation: Observation) -> Tensor:
+    """(N, K) logarithms of the evidence for each class, -inf for none: alpha = K p / vacuity, less the prior's 1."""
+    vacuity = observation.uncertainty["vacuity"].clamp_min(torch.finfo(torch.float64).tiny)
+    log_alpha = observation.probs.log() + math.log(observation.probs.shape[-1]) - vacuity.log()[:, None]
+    positive = log_alpha.clamp_min(1e-300)
+    return torch.where(log_alpha > 0, positive + torch.log(-torch.expm1(-positive)), -torch.inf)
+
+
+def with_copies(own: Tensor, rule: Rule) -> list[Row]:
+    """Opinions (N, K), log-evidence, of which 1, 2 .. 5 copies are fused: mean vacuity and confidence.
+
+    And the share of vacuity that is kept, a geometric mean over the opinions that hold evidence; None if none does.
+    """
+    fused, before = own, opinions.log_vacuity(own)
+    holding, rows = before < math.log(VACUOUS), []
+    for copies in range(1, COPIES + 1):
+        if copies > 1:
+            fused = rule(fused, own)
+        kept = (opinions.log_vacuity(fused) - before)[holding]
+        rows.append({
+            "copies": copies,
+            "vacuity": float(opinions.vacuity(fused).mean()),
+            "confidence": float(opinions.log_alpha(fused).softmax(-1).amax(-1).mean()),
+            "kept": float(kept.mean().exp()) if len(kept) else None,
+        })  # fmt: skip
+    return rows
+
+
+def no_opinions(runs: Sequence[Observed], tempered: bool) -> str | None:
+    """Why these predictions hold no opinions to fuse; None where they do.
+
+    An opinion is found again from probabilities and vacuity, and temperature scaling changes the former only.
+    """
+    if not has(runs, "vacuity"):
+        return NO_DIRICHLET
+    return TEMPERED if tempered else None
+
+
+def fused_with_copies(runs: Sequence[Observed]) -> dict[str, list[list[Row]]]:
+    """Per rule and seed a row for each number of copies, means over silos, of runs with opinions (`no_opinions`)."""
+    return {name: [_mean([with_copies(log_evidence(o), rule) for o in run.values()]) for run in runs]
+            for name, rule in RULES.items()}  # fmt: skip
+
+
+def _mean(silos: Sequence[Sequence[Row]]) -> list[Row]:
+    return [{key: mean_of_known(row[key] for row in rows) for key in rows[0]} for rows in zip(*silos, strict=True)]
+
+
+def copies_are_no_evidence(name: str, by_seed: Sequence[Sequence[Row]] | str) -> Finding:
+    """Whether a rule leaves an opinion that it fuses with its own copies as it is; or why there is no opinion."""
+    title, claim = f"fusion by {name}", f"fused with copies of itself by {name}, an opinion stays what it was"
+    if isinstance(by_seed, str):
+        return Finding(title, claim, "does not apply", by_seed, {})
+    shares = [share for rows in by_seed if (share := rows[-1]["kept"]) is not None]
+    if len(shares) < len(by_seed):
+        return Finding(title, claim, "cannot say", "These opinions hold no evidence that could be counted twice.", {})
+    kept = Spread(tuple(shares))
+    verdict = decide(*kept.interval, UNCHANGED, "above")
+    first, last = _mean([[rows[0], rows[-1]] for rows in by_seed])
+    sentence = (
+        f"Fused from {COPIES} copies, an opinion that holds evidence keeps {kept.mean:.2g} of its vacuity (geometric "
+        f"mean); over all test inputs mean vacuity goes from {first['vacuity']:.2g} to {last['vacuity']:.2g}, mean "
+        f"confidence from {first['confidence']:.2f} to {last['confidence']:.2f}."
+    )
+    if verdict == "does not hold":
+        sentence += " Copies count as new evidence: do not fuse so what shares data, an encoder or a start."
+    measured: dict[str, Any] = {
+        "vacuity_kept": kept.record,
+        "limit": UNCHANGED,
+        "by_copies": [list(r) for r in by_seed],
+    }
+    return Finding(
+        title, claim, verdict, sentence + open_because(verdict, len(by_seed), kept, UNCHANGED, (0, 1)), measured
+    )

@@ -1,0 +1,118 @@
+"""What a run says of test inputs, and the statistics that findings are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr, t
+from torch import Tensor
+
+from ...core import Prediction, SiloId
+
+KEPT = ("total", "aleatoric", "epistemic", "vacuity")
+"""The uncertainties that are looked at, where a prediction has them."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one run's predictor says of the N test inputs of one silo."""
+
+    probs: Tensor  # (N, C) float64
+    y: Tensor  # (N,) int64, -1 for none
+    uncertainty: Mapping[str, Tensor]  # (N,) float64 each, names of KEPT
+
+    @classmethod
+    def of(cls, prediction: Prediction, y: Tensor) -> Observation:
+        kept = {name: prediction.uncertainty[name].double() for name in KEPT if name in prediction.uncertainty}
+        return cls(prediction.probs.double(), y, kept)
+
+    @property
+    def label(self) -> Tensor:
+        """(N,) the most probable class."""
+        return self.probs.argmax(-1)
+
+    def means(self) -> dict[str, float]:
+        """Accuracy on the inputs that have a label, and the mean of every uncertainty over all."""
+        accuracy = int((self.label == self.y).sum()) / max(int((self.y >= 0).sum()), 1)
+        return {"accuracy": accuracy} | {name: float(values.mean()) for name, values in self.uncertainty.items()}
+
+
+Observed = Mapping[SiloId, Observation]
+"""What one run says of every silo's test inputs."""
+
+
+def mean_over_silos(run: Observed) -> dict[str, float]:
+    """The silos' means, each silo with the same weight; of what every silo has."""
+    means = [observation.means() for observation in run.values()]
+    return {name: float(np.mean([mean[name] for mean in means])) for name in means[0] if all(name in m for m in means)}
+
+
+def has(runs: Sequence[Observed], name: str) -> bool:
+    """Whether every silo of every run has that uncertainty."""
+    return all(name in observation.uncertainty for run in runs for observation in run.values())
+
+
+def rank_correlation(a: Tensor, b: Tensor) -> float | None:
+    """Spearman's, of (N,) and (N,); None where one of them is constant or not finite, which ranks nothing."""
+    one, other = a.numpy(), b.numpy()
+    if not (np.isfinite(one).all() and np.isfinite(other).all()) or min(np.ptp(one), np.ptp(other)) == 0:
+        return None
+    return float(spearmanr(one, other).statistic)
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """The mean of those that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def rank_shares(values: Tensor) -> Tensor:
+    """(N,) float64 in (0, 1): the shares of inputs below each one, ties broken by position."""
+    return (values.argsort(stable=True).argsort().double() + 0.5) / len(values)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One number per seed."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    @property
+    def half(self) -> float:
+        """Half the width of Student's 95 % interval for the mean; infinite for fewer than two seeds."""
+        count = len(self.values)
+        if count < 2:
+            return math.inf
+        return float(t.ppf(0.975, count - 1) * np.std(self.values, ddof=1) / math.sqrt(count))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return self.mean - self.half, self.mean + self.half
+
+    @property
+    def record(self) -> dict[str, object]:
+        known = {"low": self.interval[0], "high": self.interval[1]} if math.isfinite(self.half) else {}
+        return {"mean": self.mean, **known, "by_seed": list(self.values)}
+
+    def __str__(self) -> str:
+        lowest, highest = min(self.values), max(self.values)
+        same = f"{lowest:z.2f}" == f"{highest:z.2f}"
+        return f"{self.mean:z.2f}" + ("" if same else f" ({lowest:z.2f} to {highest:z.2f} over seeds)")
+
+
+def log_log_slope(n: Sequence[float], values: Sequence[float]) -> float:
+    """The exponent b of the least-squares fit values = a n^b, all positive, on logarithms."""
+    return float(np.polyfit(np.log(n), np.log(values), 1)[0])
+
+
+def stacked(runs: Sequence[Observed], silo: SiloId) -> Tensor:
+    """(S, N, C) class probabilities of S runs for the same test inputs."""
+    return torch.stack([run[silo].probs for run in runs])

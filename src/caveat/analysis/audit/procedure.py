@@ -1,0 +1,174 @@
+"""From silos and a method to findings about its uncertainties."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..._version import __version__
+from ...config import Evaluation
+from ...core import Method
+from ...data import Silos
+from ...engines.rounds import Participation
+from ...files.atomic import write_bytes, write_json
+from ...html.pages.audit.page import render
+from ...html.tables import percent
+from ...nn.models import ModelSettings, PersonalModel
+from ...runs.local import LocalRun
+from ...runs.progress import Progress, Silent
+from ...training.fit import Training
+from ...wrappers.uncertainty import Uncertainty
+from . import findings as promises
+from .findings import Finding
+from .fusion import RULES, copies_are_no_evidence, fused_with_copies, no_opinions
+from .learning import against_chance, judged
+from .observations import KEPT, Observed, mean_over_silos, rank_shares
+from .sweep import Sweep, mean_size, observed, with_equal_steps
+
+PLANE = 12
+"""Cells along each side of the plane of aleatoric and epistemic ranks."""
+ONCE = Evaluation(every=10**9)
+"""Nothing is measured on the way: the final model is all that is looked at."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What became of the promises of a method's uncertainties."""
+
+    findings: tuple[Finding, ...]
+    record: dict[str, Any]
+    """What audit.json holds: the settings, a row per run, and the findings."""
+
+    def __rich__(self) -> Table:
+        about, accuracy = self.record, self.record["accuracy"]
+        title = (
+            f"{about['method']['name']}, {about['silos']} silos, {len(about['seeds'])} seeds; accuracy with all data "
+            f"{percent(accuracy['mean'])}" + (f"\n{accuracy['warning']}" if accuracy["warning"] else "")
+        )
+        # Blank lines between rows as `leading`: padding would put one between the header and its rule too.
+        table = Table(
+            title=Text(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), leading=1
+        )
+        for header, wraps in (("promise", False), ("verdict", False), ("found", True)):
+            table.add_column(Text(header), no_wrap=not wraps)
+        for finding in self.findings:
+            table.add_row(*map(Text, (finding.name, finding.verdict, finding.sentence)))
+        return table
+
+    def __str__(self) -> str:
+        console = Console(width=120, color_system=None)
+        with console.capture() as capture:
+            console.print(self)
+        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+    def write(self, folder: Path) -> Path:
+        """Write audit.json and audit.html to a folder; return where the page is."""
+        write_json(folder / "audit.json", self.record)
+        write_bytes(folder / "audit.html", render(self.record).encode())
+        return folder / "audit.html"
+
+
+def audit(
+    silos: Silos,
+    method: Method,
+    *,
+    rounds: int | None = None,
+    seeds: Sequence[int] = (0, 1, 2),
+    shares: Sequence[float] = (1 / 8, 1 / 4, 1 / 2, 1),
+    model: ModelSettings | None = None,
+    personal: Sequence[PersonalModel] = (),
+    training: Training | None = None,
+    participation: float = 1.0,
+    min_silos: int = 1,
+    uncertainty: Uncertainty | None = None,
+    workers: int = 1,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Audit:
+    """Train `method` once per share of the silos' training data and seed, and test what its uncertainties promise.
+
+    A seed decides initial weights, batches, dropout, and which data make up a share; shares of a seed are nested, and
+    the splits other than train are the same throughout. Every run takes the same number of optimiser steps: epochs of
+    `training` are turned into the steps that a silo takes with all data. What is looked at is the silo's predictor,
+    on the silo's test split. The other arguments are those of `caveat.run`. `out` is a folder for the runs,
+    `audit.json` and `audit.html`: the same call continues what was interrupted there, and runs what a longer list
+    of seeds or shares adds. Raises ConfigurationError or DataError before anything runs, RunError if a silo fails.
+    """
+    given: dict[str, Any] = {"rounds": rounds, "training": training}
+    changed = {name: value for name, value in given.items() if value is not None}
+    method = with_equal_steps(dataclasses.replace(method, **changed), silos)  # type: ignore[type-var]
+    silos.check(2)
+    model = model or ModelSettings(name="residual" if silos.images else "mlp")
+    with tempfile.TemporaryDirectory(prefix="caveat-") as passing:
+        folder = Path(out) if out is not None else Path(passing)
+        whole = LocalRun(
+            folder=folder, silos=silos, method=method, model=model, seed=0,
+            participation=Participation(0, participation, min_silos), evaluation=ONCE,
+            uncertainty=uncertainty or Uncertainty(), workers=workers, personal=tuple(personal),
+        )  # fmt: skip
+        sweep = Sweep(whole, tuple(map(float, shares)), tuple(seeds))
+        sweep.check()
+        sweep.prepare()
+        result = _examine(sweep, progress or Silent())
+        if out is not None:
+            result.write(folder)
+    return result
+
+
+def _examine(sweep: Sweep, progress: Progress) -> Audit:
+    """Carry out all runs and judge them. Only of runs with all data more is kept than means."""
+    rows: list[dict[str, float]] = []
+    full: list[Observed] = []
+    summaries: list[Mapping[str, Any]] = []
+    for share, seed, run in sweep.run(progress):
+        seen = observed(run)
+        rows.append({"share": share, "seed": seed, "n": mean_size(run.silos), **mean_over_silos(seen)})
+        if share == 1:
+            full.append(seen)
+            summaries.append(run.summary)
+    why_not = no_opinions(full, sweep.whole.uncertainty.temperature)
+    fusion = {} if why_not else fused_with_copies(full)
+    copies = [copies_are_no_evidence(name, why_not or fusion[name]) for name in RULES]
+    accuracy = against_chance(full)
+    found = judged([*_findings(rows, full, summaries), *copies], accuracy)
+    common = sweep.common()
+    record = {
+        "schema": 1, "version": __version__, "seeds": list(sweep.seeds), "shares": sorted(sweep.shares),
+        "silos": len(sweep.whole.silos), **{name: common[name] for name in common if name != "data"},
+        "accuracy": accuracy.record,
+        "findings": [dataclasses.asdict(finding) for finding in found],
+        "runs": rows, "plane": plane(full), "fusion": fusion,
+    }  # fmt: skip
+    return Audit(found, record)
+
+
+def _findings(
+    rows: list[dict[str, float]], full: Sequence[Observed], summaries: Sequence[Mapping[str, Any]]
+) -> tuple[Finding, ...]:
+    falling = [name for name in KEPT if name in ("epistemic", "vacuity") and all(name in row for row in rows)]
+    return (
+        *(promises.sample_size(rows, name) for name in falling),
+        promises.two_things(full),
+        promises.disagreement(full),
+        promises.seeds_agree(full),
+        promises.calibration(summaries),
+    )
+
+
+def plane(full: Sequence[Observed]) -> list[list[int]]:
+    """Test inputs by rank of epistemic (row) and of aleatoric uncertainty (column) in their silo, over all seeds."""
+    counts = [[0] * PLANE for _ in range(PLANE)]
+    for observation in (each for run in full for each in run.values()):
+        ranks = [rank_shares(observation.uncertainty[name]) * PLANE for name in ("epistemic", "aleatoric")]
+        for row, column in zip(*(r.long().tolist() for r in ranks), strict=True):
+            counts[row][column] += 1
+    return counts

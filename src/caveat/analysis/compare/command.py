@@ -1,0 +1,188 @@
+"""What `caveat compare` does with a configuration and the texts of its options."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from ...config import find, load
+from ...core import ConfigurationError, DataError
+from ...files.atomic import write_bytes, write_json
+from ...files.locks import locked
+from ...files.schema.comparison import read_comparison
+from ...html.pages.comparison import terminal
+from ...html.pages.comparison.page import render
+from ...methods import METHODS
+from ...runs.progress import Progress
+from .grid import Column, Figure, Grid, Measure, Published, Row, Tuning, key_of, swept
+from .record import recorded
+from .results import Results
+from .runs import Runner, check_folder
+from .texts import markdown, per_run
+
+
+def asked(
+    source: str | None,
+    methods: str | None,
+    variants: Sequence[str],
+    seeds: str,
+    sets: Sequence[str],
+    sweeps: Sequence[str],
+    tune: str | None,
+    tune_seeds: int,
+    rounds_of: str | None,
+) -> Grid:
+    """The comparison that options ask for. Raises ConfigurationError naming the option."""
+    config = load(source, sets)
+    if methods is not None and not methods.strip():
+        raise ConfigurationError("--methods: expected names between commas, for instance fedavg,uefl")
+    names = methods.split(",") if methods else [] if variants else [config.method.name, *config.beside]
+    rows = [Row(name.strip(), (f"method.name={name.strip()}",)) for name in names]
+    for row in rows:
+        if row.name not in METHODS:
+            raise ConfigurationError(f"--methods {methods}: no such method {row.name!r}; `caveat list methods` has all")
+    rows += map(_variant, variants)
+    tuning = Tuning(*_values("--tune", tune), seeds=tune_seeds) if tune else None
+    if tune_seeds > (most := len(_seeds(seeds)) if tune else 1):
+        known = f"at most {most}, the number of --seeds" if tune else "--tune beside it"
+        raise ConfigurationError(f"--tune-seeds {tune_seeds}: expected {known}")
+    pairs = [_values("--sweep", sweep) for sweep in sweeps]
+    swept_values = dict(pairs)
+    if len(swept_values) < len(pairs):
+        raise ConfigurationError(f"--sweep: {', '.join(key for key, _ in pairs)} are not all different")
+    for key in (*map(key_of, sets), *swept_values):
+        if key in ("seed", "beside"):
+            raise ConfigurationError(f"{key} is not for --set or --sweep here: --seeds and --methods say it")
+    return Grid(
+        title=f"{find(source).stem}: {', '.join(row.name for row in rows)}",
+        rows=tuple(rows),
+        columns=swept([Column("", source, tuple(sets))], swept_values),
+        seeds=_seeds(seeds),
+        tuning=tuning,
+        rounds_of=rounds_of or "",
+        swept=tuple(swept_values),
+    )
+
+
+def _variant(text: str) -> Row:
+    """NAME: KEY=VALUE KEY=VALUE ..."""
+    name, colon, rest = text.partition(":")
+    try:
+        sets = tuple(shlex.split(rest))
+    except ValueError as error:
+        raise ConfigurationError(f"--variant {text}: {error}") from None
+    if not colon or not name.strip() or not sets or not all("=" in each for each in sets):
+        raise ConfigurationError(
+            f"--variant {text}: expected NAME: KEY=VALUE ..., for instance "
+            "'static: method.name=uefl method.iterations=1'"
+        )
+    return Row(name.strip(), sets)
+
+
+def _values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
+    """KEY=VALUE,VALUE,...; a value is TOML, and what is none is a string."""
+    key, equals, listed = text.partition("=")
+    try:
+        values = tomllib.loads(f"v = [{listed}]")["v"]
+    except tomllib.TOMLDecodeError:
+        values = [part.strip() for part in listed.split(",")]
+    if not equals or not key.strip() or not values or "" in values:
+        raise ConfigurationError(f"{option} {text}: expected KEY=VALUE,VALUE,..., for instance training.lr=0.001,0.01")
+    return key.strip(), tuple(values)
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigurationError(f"--seeds {text}: expected whole numbers between commas, such as 0,1,2") from None
+
+
+def compare(grid: Grid, folder: Path, workers: int, progress: Progress) -> Path:
+    """Carry out what the folder lacks of a comparison and write its tables and its page; return where the page is.
+
+    Whatever can be checked is checked before anything is written; an interrupted comparison keeps its finished runs,
+    and its unfinished ones continue. Raises ConfigurationError, DataError.
+    """
+    grid.check()
+    results = Results(grid, folder)
+    check_folder(results)
+    runner = Runner(results, workers, progress)
+    runner.prepare()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"cannot make the folder {folder}: {error.strerror}") from error
+    (folder / "runs").mkdir(exist_ok=True)
+    with locked(folder / "runs"):
+        write_json(folder / "grid.json", dataclasses.asdict(grid))
+        write(results)
+        try:
+            runner.run()
+        finally:
+            page = write(results)
+    return page
+
+
+def write(results: Results, out: Path | None = None) -> Path:
+    """Write comparison.json, runs.csv, tables.md and the page of what is there now; return where the page is."""
+    folder, record = results.folder, recorded(results)
+    write_json(folder / "comparison.json", record)
+    write_bytes(folder / "runs.csv", per_run(record).encode())
+    write_bytes(folder / "tables.md", markdown(record).encode())
+    target = out or folder / "report.html"
+    write_bytes(target, render(read_comparison(folder / "comparison.json")).encode())
+    return target
+
+
+def shown(folder: Path) -> Table:
+    """The table of a comparison for the terminal."""
+    return terminal(read_comparison(folder / "comparison.json"))
+
+
+def opened(folder: Path) -> Results:
+    """The comparison that a folder holds, with what it has of it. Raises DataError if it is damaged."""
+    return Results(grid_of(folder), folder)
+
+
+def lacking(folder: Path) -> str:
+    """What the tables of a folder are without, in words; empty if nothing."""
+    cells = read_comparison(folder / "comparison.json").cells
+    failed, missing = (sum(cell.status == status for cell in cells) for status in ("failed", "missing"))
+    return f"{failed} of {len(cells)} runs failed, {missing} are missing" if failed or missing else ""
+
+
+def grid_of(folder: Path) -> Grid:
+    """The comparison that a folder holds. Raises DataError if it is damaged."""
+    path = folder / "grid.json"
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        return Grid(**found | {
+            "rows": tuple(Row(**_tuples(row)) for row in found["rows"]),
+            "columns": tuple(Column(**_tuples(column)) for column in found["columns"]),
+            "seeds": tuple(found["seeds"]),
+            "tuning": Tuning(**_tuples(found["tuning"])) if found["tuning"] else None,
+            "measures": tuple(Measure(**measure) for measure in found["measures"]),
+            "published": _published(found["published"]),
+            "swept": tuple(found["swept"]),
+        })  # fmt: skip
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{path}: not as caveat writes it: {error}") from error
+
+
+def _published(record: dict[str, Any] | None) -> Published | None:
+    if record is None:
+        return None
+    figures = tuple(Figure(**figure) for figure in record["figures"])
+    return Published(**record | {"figures": figures, "claims": tuple(record["claims"])})
+
+
+def _tuples(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}

@@ -1,0 +1,264 @@
+"""What the folder of a comparison holds so far: which runs are done, which failed, what tuning has chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...config import Config, load
+from ...core import ConfigurationError, SiloId
+from ...files.reading import decoded, lines_of
+from .grid import Cell, Column, Grid, Measure, Row, Sets
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finished run's folder."""
+
+    folder: Path
+
+    @cached_property
+    def summary(self) -> Mapping[str, Any]:
+        """Raises DataError if it is damaged, as what follows does."""
+        found: dict[str, Any] = decoded((self.folder / "summary.json").read_text(), str(self.folder / "summary.json"))
+        return found
+
+    @cached_property
+    def splits(self) -> Any:
+        """Sizes and hashes of the data."""
+        return decoded((self.folder / "splits.json").read_text(), str(self.folder / "splits.json"))
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """All validation rows, in the order of rounds, silos and models."""
+        lines = (line for line, _ in lines_of(self.folder / "rounds.jsonl"))
+        return [line for line in lines if line.get("split") == "validation" and "left_out" not in line]
+
+    def rows_of(self, model: str = "") -> list[dict[str, Any]]:
+        """A row per round and silo: of that model, or where there is no such of the first, which silos predict with."""
+        wanted = [row for row in self.rows if row.get("model") == model] or self.rows
+        first: dict[tuple[int, str], dict[str, Any]] = {}
+        for row in wanted:
+            first.setdefault((row["round"], row["silo"]), row)
+        return list(first.values())
+
+    @property
+    def rounds(self) -> int:
+        return int(self.summary["rounds_run"])
+
+    @property
+    def silos(self) -> list[Mapping[str, Any]]:
+        """Those that took part in training."""
+        return [silo for silo in self.summary["silos"] if not silo.get("newcomer")]
+
+    def score(self, model: str = "") -> tuple[float, float]:
+        """A model's mean accuracy on validation data after the last round, then its mean log-likelihood."""
+        last = [row for row in self.rows_of(model) if row["round"] == self.rounds]
+        return _mean(last, "accuracy"), -_mean(last, "nll")
+
+    def curve(self) -> list[tuple[int, float, float]]:
+        """Round, and the mean over silos of accuracy and entropy on validation data."""
+        rows = self.rows_of()
+        rounds = sorted({row["round"] for row in rows})
+        at = {number: [row for row in rows if row["round"] == number] for number in rounds}
+        return [(number, _mean(each, "accuracy"), _mean(each, "entropy")) for number, each in at.items()]
+
+    def of_silos(self, measure: Measure) -> dict[SiloId, float]:
+        """The measure of every silo that has it; empty for a measure of the whole run."""
+        if not measure.figure:
+            return {}
+        path = measure.figure if "/" in measure.figure else f"test/{measure.figure}"
+        found = {silo["name"]: looked_up(silo, path) for silo in self.silos}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def of_run(self, measure: Measure) -> float | None:
+        """A measure of the whole run; None for one of silos, or where the run has none."""
+        return looked_up(self.summary, measure.path) if measure.path else None
+
+
+def looked_up(record: Any, path: str) -> float | None:
+    """The number at a path of keys, of entries of lists by `name` or `domain`, and of "*" for the first of a mapping,
+    as of the first model, which is the one that silos predict with; None where there is none.
+    """
+    for part in path.split("/"):
+        if isinstance(record, list):
+            record = next((each for each in record if part in (each.get("name"), each.get("domain"))), None)
+        elif isinstance(record, Mapping):
+            record = next(iter(record.values()), None) if part == "*" else record.get(part)
+        else:
+            return None
+    return float(record) if isinstance(record, int | float) else None
+
+
+def _mean(rows: list[dict[str, Any]], name: str) -> float:
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return sum(values) / len(values) if values else float("nan")
+
+
+KILLED = "its process ended"
+"""How a note begins of a run that could not leave one itself."""
+
+
+class Results:
+    """The runs of a comparison in its folder. Raises ConfigurationError where they are not those of the grid."""
+
+    def __init__(self, grid: Grid, folder: Path) -> None:
+        self.grid, self.folder = grid, folder
+        self._found: dict[tuple[Path, int | None], Found] = {}
+        self._configs: dict[tuple[str, int | None], Config] = {}
+
+    def place(self, cell: Cell) -> Path:
+        return self.folder / cell.folder
+
+    def config(self, cell: Cell, rounds: int | None) -> Config:
+        if (cell.folder, rounds) not in self._configs:
+            self._configs[cell.folder, rounds] = cell.config(rounds)
+        return self._configs[cell.folder, rounds]
+
+    def done(self, cell: Cell) -> Found | None:
+        """The cell's run, if it is finished."""
+        place, rounds = self.place(cell), self._known_rounds(cell)
+        if (place, rounds) not in self._found:
+            if not (place / "summary.json").exists():
+                return None
+            self.check_begun(cell)
+            self._found[place, rounds] = Found(place)
+        return self._found[place, rounds]
+
+    def check_begun(self, cell: Cell) -> None:
+        """Raises ConfigurationError if the cell's folder holds a run of other settings."""
+        path, rounds = self.place(cell) / "config.toml", self._known_rounds(cell)
+        if not path.exists():
+            return
+        begun = load(str(path))
+        if rounds is None and self._follows(cell):
+            rounds = begun.rounds  # nobody knows yet
+        wanted = self.config(cell, rounds)
+        if begun != wanted:
+            differing = ", ".join(_differences(begun, wanted))
+            raise ConfigurationError(
+                f"{path.parent} holds a run of {cell.row.name} with other settings: {differing}; name a new folder "
+                "with --out"
+            )
+
+    def failure(self, cell: Cell) -> str | None:
+        """Why the cell's run failed, if it did, or why it cannot be run."""
+        if self.done(cell) is not None:
+            return None
+        note = self.note_of_failure(cell)
+        if note.is_file():
+            return note.read_text().strip()
+        return self._without_lead(cell) if self._follows(cell) else None
+
+    def _without_lead(self, cell: Cell) -> str | None:
+        """Why nobody will ever say how long the cell trains."""
+        lead = self._lead(cell)
+        why = self.failure(lead) if lead else self.why_none(cell.column, self._leader)
+        return f"it takes the rounds of {self._leader.name}, which failed" if why else None
+
+    def note_of_failure(self, cell: Cell) -> Path:
+        place = self.place(cell)
+        return place.with_name(f"{place.name}.failed")
+
+    def chosen(self, row: Row, column: Column) -> Sets | None:
+        """The value that the row keeps in the column; None while that is open, or if every trial failed.
+
+        The best mean accuracy on validation data, then the best likelihood, then the first tried; a value with which
+        a trial failed is out. A trial whose process was killed, as it may have been at any value, leaves the choice
+        open.
+        """
+        trials = self.grid.trials(row, column)
+        if not trials:
+            return ()
+        failures = [self.failure(cell) for _, cells in trials for cell in cells if self.done(cell) is None]
+        if any(why is None or why.startswith(KILLED) for why in failures):
+            return None
+        scores = {cells[0].tuned: score for _, cells in trials if (score := self.score(cells))}
+        return max(scores, key=lambda tuned: scores[tuned]) if scores else None
+
+    def score(self, cells: list[Cell]) -> tuple[float, float] | None:
+        """Mean over runs of accuracy on validation data, and of log-likelihood; None unless all of them are done."""
+        found = [self.done(cell) for cell in cells]
+        scores = [each.score(self.grid.judged) for each in found if each is not None]
+        if len(scores) < len(cells):
+            return None
+        accuracies, likelihoods = zip(*scores, strict=True)
+        return sum(accuracies) / len(cells), sum(likelihoods) / len(cells)
+
+    def cell(self, column: Column, row: Row, seed: int) -> Cell | None:
+        """The run in a place of the table; None while tuning has not chosen."""
+        chosen = self.chosen(row, column)
+        return None if chosen is None else self.grid.at(row, column, seed, chosen)
+
+    def why_none(self, column: Column, row: Row) -> str:
+        """Why tuning cannot choose; empty if it only has not yet."""
+        trials = self.grid.tried(row, column)
+        failures = [why for trial in trials if (why := self.failure(trial))]
+        ended = all(self.done(trial) or self.failure(trial) for trial in trials)
+        return failures[0] if failures and ended else ""
+
+    def rounds(self, cell: Cell) -> int | None:
+        """How long the cell trains, if another row decides that. Raises LookupError while that one is not done."""
+        if not self._follows(cell):
+            return None
+        leader = self._lead(cell)
+        found = self.done(leader) if leader else None
+        if found is None:
+            raise LookupError(self.grid.rounds_of)
+        return found.rounds
+
+    def _known_rounds(self, cell: Cell) -> int | None:
+        try:
+            return self.rounds(cell)
+        except LookupError:
+            return None
+
+    def _follows(self, cell: Cell) -> bool:
+        return self.grid.rounds_of not in ("", cell.row.name)
+
+    @property
+    def _leader(self) -> Row:
+        return next(row for row in self.grid.rows if row.name == self.grid.rounds_of)
+
+    def _lead(self, cell: Cell) -> Cell | None:
+        return self.cell(cell.column, self._leader, cell.seed)
+
+    def known(self) -> list[Cell]:
+        """Every run that is known to be needed: those that tuning tries, and those of the table's places so far."""
+        wanted: dict[str, Cell] = {}
+        for column in self.grid.columns:
+            for row in self.grid.rows:
+                for cell in self.grid.tried(row, column):
+                    wanted.setdefault(cell.folder, cell)
+        for column, row, seed in self.grid.places():
+            if (chosen := self.cell(column, row, seed)) is not None:
+                wanted.setdefault(chosen.folder, chosen)
+        return list(wanted.values())
+
+    def open(self) -> list[Cell]:
+        """What can be run now: not done, not failed, and nothing to wait for."""
+        return [cell for cell in self.known() if self._can_run(cell)]
+
+    def _can_run(self, cell: Cell) -> bool:
+        if self.done(cell) is not None or self.failure(cell) is not None:
+            return False
+        return not self._follows(cell) or self._known_rounds(cell) is not None
+
+    def total(self) -> int:
+        """Runs of the whole comparison."""
+        values, tried = len(self.grid.tuning.values) if self.grid.tuning else 1, max(len(self.grid.seeds_tried), 1)
+        return len(self.grid.rows) * len(self.grid.columns) * (values * tried + len(self.grid.seeds) - tried)
+
+
+def _differences(begun: Any, wanted: Any) -> list[str]:
+    found = []
+    for name in begun.__dataclass_fields__:
+        one, other = getattr(begun, name), getattr(wanted, name)
+        if one != other and hasattr(one, "__dataclass_fields__") and type(one) is type(other):
+            found += [f"{name}.{inner}" for inner in _differences(one, other)]
+        elif one != other:
+            found.append(f"{name} = {one!r}, now {other!r}")
+    return found

@@ -1,0 +1,170 @@
+"""Carry out what a comparison still lacks: every run in a process of its own, several at a time, on shared data."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+
+from ... import data
+from ...config import Config
+from ...core import CaveatError, ConfigurationError
+from ...data import Silos
+from ...engines.processes.children import outlive_nobody
+from ...files.atomic import write_bytes
+from ...html.pages.run.page import write_report
+from ...runs.local import check, proceed, start
+from ...runs.progress import Progress
+from .grid import Cell
+from .results import KILLED, Results
+
+KEPT = 2
+"""Federations whose data are kept in memory, for the runs that share them."""
+
+
+class Runner:
+    """Runs cells in forked processes, so that one that fails or is killed takes no other along."""
+
+    def __init__(self, results: Results, workers: int, progress: Progress) -> None:
+        self.results, self.workers, self.progress = results, workers, progress
+        self.silos: dict[str, Silos] = {}
+        self.running: dict[BaseProcess, tuple[Cell, float]] = {}
+        self.finished = 0
+
+    def prepare(self) -> None:
+        """Check every open row of every column on its first open seed's data, before anything is written.
+
+        Raises DataError for data that cannot be used and ConfigurationError for what does not fit them.
+        """
+        first: dict[tuple[str, str], Cell] = {}
+        for cell in self._waiting():
+            first.setdefault((cell.column.name, cell.row.name), cell)
+        for cell in first.values():
+            config = self._config(cell)
+            check(config, self._silos(config), self.results.place(cell))
+
+    def run(self) -> None:
+        """Until nothing is left that can be run. What failed before is tried again, once."""
+        self._forget_failures()
+        self._write_missing_pages()
+        total = self.results.total()
+        self.finished = sum(self.results.done(cell) is not None for cell in self.results.known())
+        self.progress.begin(self.results.grid.title, total)
+        try:
+            while (waiting := self._waiting()) or self.running:
+                while waiting and len(self.running) < self.workers:
+                    self._begin(self._next(waiting))
+                    waiting = self._waiting()
+                if self.running:
+                    self._wait()
+        finally:
+            for process in self.running:
+                process.kill()
+                process.join()
+            self.progress.end()
+
+    def _forget_failures(self) -> None:
+        for note in (self.results.folder / "runs").rglob("*.failed"):
+            if note.is_file():
+                note.unlink()
+
+    def _write_missing_pages(self) -> None:
+        """Of runs that ended just before somebody stopped the comparison."""
+        for place in map(self.results.place, filter(self.results.done, self.results.known())):
+            if not (place / "report.html").exists():
+                write_report(place)
+
+    def _waiting(self) -> list[Cell]:
+        running = {cell.folder for cell, _ in self.running.values()}
+        return [cell for cell in self.results.open() if cell.folder not in running]
+
+    def _next(self, waiting: list[Cell]) -> Cell:
+        """One whose data are in memory, if there is one."""
+        known = [cell for cell in waiting if _key(self._config(cell)) in self.silos]
+        return (known or waiting)[0]
+
+    def _config(self, cell: Cell) -> Config:
+        return self.results.config(cell, self.results.rounds(cell))
+
+    def _begin(self, cell: Cell) -> None:
+        self.results.check_begun(cell)
+        config, note = self._config(cell), self.results.note_of_failure(cell)
+        try:
+            silos = self._silos(config)
+        except CaveatError as error:
+            self.finished += 1
+            self._leave(note, cell, str(error))
+            return
+        context = multiprocessing.get_context("fork")  # shares the data, and no pickle
+        place = self.results.place(cell)
+        process = context.Process(target=_carry_out, args=(config, silos, place, note, os.getpid()))
+        process.start()
+        self.running[process] = cell, time.perf_counter()
+
+    def _leave(self, note: Path, cell: Cell, why: str) -> None:
+        """A note of why a run failed."""
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(note, why.encode())
+        self.progress.note(f"{cell.title} failed: {why.splitlines()[-1]}")
+
+    def _silos(self, config: Config) -> Silos:
+        key = _key(config)
+        if key not in self.silos:
+            while len(self.silos) >= KEPT:
+                self.silos.pop(next(iter(self.silos)))
+            self.silos[key] = data.load(config.data, config.seed)
+        return self.silos[key]
+
+    def _wait(self) -> None:
+        """Until at least one run has ended."""
+        ended = wait([process.sentinel for process in self.running])
+        for process in [process for process in self.running if process.sentinel in ended]:
+            process.join()
+            self._told(process, *self.running.pop(process))
+
+    def _told(self, process: BaseProcess, cell: Cell, began: float) -> None:
+        """Say what became of a run; a process that was killed could not leave a note."""
+        note = self.results.note_of_failure(cell)
+        self.finished += 1
+        found = self.results.done(cell)
+        if found is None:
+            killed = f"{KILLED} with status {process.exitcode}; was it out of memory?"
+            self._leave(note, cell, note.read_text().strip() if note.exists() else killed)
+            return
+        mean = {name: found.summary["mean"][name] for name in ("accuracy", "entropy") if name in found.summary["mean"]}
+        self.progress.round(self.finished, cell.title, {**mean, "seconds": time.perf_counter() - began})
+
+
+def check_folder(results: Results) -> None:
+    """Raises ConfigurationError if the folder holds something else, or runs of other settings, before anything runs."""
+    folder = results.folder
+    other = folder.exists() and not (folder / "grid.json").exists()
+    if other and (not folder.is_dir() or any(path.suffix != ".part" for path in folder.iterdir())):
+        raise ConfigurationError(f"{folder} exists and is not a comparison; name a new folder with --out")
+    for cell in results.known():
+        results.check_begun(cell)
+
+
+def _key(config: Config) -> str:
+    return f"{config.seed} {config.data!r}"
+
+
+def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: int) -> None:
+    """Run or continue one run, in a process of its own; leave a note if it fails."""
+    outlive_nobody(parent)
+    torch.set_num_threads(1)  # the parent's threads did not come along, and OpenMP would wait for them
+    try:
+        if (place / "config.toml").exists():
+            proceed(place, silos=silos)
+        else:
+            start(config, place, silos=silos)
+        write_report(place)
+    except Exception as error:
+        note.parent.mkdir(parents=True, exist_ok=True)
+        text = str(error) if isinstance(error, CaveatError | OSError) else f"{type(error).__name__}: {error}"
+        write_bytes(note, text.encode())

@@ -1,0 +1,35 @@
+"""The list of all tables for the terminal."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table as Listing
+from rich.text import Text
+
+from .table import PaperTable, Scale, missing, named, tables
+
+
+def listing() -> Listing:
+    """Name, title, size, expected time and data of every table."""
+    shown = Listing(box=SIMPLE_HEAD, show_edge=False, padding=(0, 2, 0, 0))
+    for header in ("table", "what", "runs (3 seeds)", "2 cores", "paper's size, on a GPU", "data below CAVEAT_DATA"):
+        shown.add_column(Text(header), overflow="fold", no_wrap=header == "table")
+    for table in map(named, tables()):
+        times = (duration(table.minutes[scale]) if scale in table.minutes else "" for scale in Scale)
+        shown.add_row(*map(Text, (table.name, table.title, str(runs(table, 3)), *times, _data(table))))
+    return shown
+
+
+def runs(table: PaperTable, seeds: int) -> int:
+    """One per row, column and seed, and one per value on every seed on which values are tried."""
+    tried = min(table.tuning.seeds, seeds)
+    return len(table.rows) * len(table.columns) * (len(table.tuning.values) * tried + seeds - tried)
+
+
+def duration(minutes: float) -> str:
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"
+
+
+def _data(table: PaperTable) -> str:
+    gone = missing(table)
+    return ", ".join(f"{file} (missing)" if file in gone else file for file in table.data)

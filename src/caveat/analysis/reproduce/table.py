@@ -1,0 +1,163 @@
+"""A paper's table: a TOML file below `tables/`, and the comparison that it asks for at a scale."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ...config import one_of
+from ...config.text import toml
+from ...core import ConfigurationError
+from ..compare.grid import Column, Figure, Grid, Measure, Published, Row, Sets, Tuning
+
+FOLDER = Path(__file__).parent / "tables"
+Keys = dict[str, Any]
+
+
+class Scale(StrEnum):
+    """How much of the paper's work is done."""
+
+    cpu = "cpu"
+    """Narrower, shorter, fewer data: two CPU cores."""
+    paper = "paper"
+    """The paper's width, rounds and data, for a GPU."""
+
+
+class TablePart(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MeasurePart(TablePart):
+    name: str
+    figure: str = ""
+    path: str = ""
+    higher: bool | None = None
+    percent: bool = False
+
+    @model_validator(mode="after")
+    def _one(self) -> MeasurePart:
+        if bool(self.figure) == bool(self.path):
+            raise ValueError("a measure has a figure or a path")
+        return self
+
+
+class ColumnPart(TablePart):
+    name: str
+    recipe: str = ""
+    sets: Keys = {}
+    cpu: Keys = {}
+    paper: Keys = {}
+
+
+class RowPart(TablePart):
+    name: str
+    sets: Keys
+    cpu: Keys = {}
+    paper: Keys = {}
+    figures: dict[str, dict[str, float]] = {}
+    """What the paper prints, by column and measure."""
+    note: str = ""
+    tuning: tuple[Any, ...] = ()
+
+
+class TuningPart(TablePart):
+    key: str
+    values: Annotated[tuple[Any, ...], Field(min_length=1)]
+    model: str = ""
+    seeds: Annotated[int, Field(gt=0)] = 1
+
+
+class PaperTable(TablePart):
+    """A file of `tables/`."""
+
+    name: str
+    title: str
+    source: str
+    differs: str
+    claims: tuple[str, ...] = ()
+    data: tuple[str, ...]
+    recipe: str
+    minutes: dict[Scale, float]
+    """Expected, with three seeds: on two cores; on a GPU."""
+    tuning: TuningPart
+    rounds_of: str = ""
+    cpu: Keys = {}
+    paper: Keys = {}
+    measures: Annotated[tuple[MeasurePart, ...], Field(min_length=1)]
+    columns: Annotated[tuple[ColumnPart, ...], Field(min_length=1)]
+    rows: Annotated[tuple[RowPart, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _figures_have_places(self) -> PaperTable:
+        columns, measures = {c.name for c in self.columns}, {m.name for m in self.measures}
+        for row in self.rows:
+            if other := row.figures.keys() - columns:
+                raise ValueError(f"row {row.name}: figures for {sorted(other)}, no columns")
+            for found in row.figures.values():
+                if other := found.keys() - measures:
+                    raise ValueError(f"row {row.name}: figures of {sorted(other)}, no measures")
+        return self
+
+
+def tables() -> list[str]:
+    """The names of all tables."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def named(name: str) -> PaperTable:
+    """Raises ConfigurationError if there is no table of that name."""
+    if name not in tables():
+        raise ConfigurationError(f"{name}: no such table{one_of(name, tables())}")
+    return PaperTable(name=name, **tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")))
+
+
+def missing(table: PaperTable) -> list[str]:
+    """The files that the table needs and that are not below $CAVEAT_DATA."""
+    folder = os.environ.get("CAVEAT_DATA")
+    return [file for file in table.data if not Path(file).exists() and not (folder and (Path(folder) / file).exists())]
+
+
+def grid(table: PaperTable, scale: Scale, seeds: tuple[int, ...], command: str = "") -> Grid:
+    """The comparison that makes the table again."""
+    shared: Keys = getattr(table, scale)
+    columns = tuple(
+        Column(part.name, part.recipe or table.recipe,
+               _sets(shared | part.sets | getattr(part, scale)))
+        for part in table.columns
+    )  # fmt: skip
+    return Grid(
+        title=f"{table.title} ({scale} scale)",
+        rows=tuple(
+            Row(part.name, _sets(part.sets | getattr(part, scale)), part.tuning, part.note) for part in table.rows
+        ),
+        columns=columns,
+        seeds=seeds,
+        tuning=Tuning(**table.tuning.model_dump()),
+        rounds_of=table.rounds_of,
+        measures=tuple(Measure(**part.model_dump()) for part in table.measures),
+        command=command,
+        about=table.differs,
+        published=Published(table.source, table.differs, _figures(table), table.claims),
+    )
+
+
+def _figures(table: PaperTable) -> tuple[Figure, ...]:
+    return tuple(
+        Figure(row.name, column, measure, value)
+        for row in table.rows
+        for column, found in row.figures.items()
+        for measure, value in found.items()
+    )
+
+
+def _sets(keys: Keys) -> Sets:
+    return tuple(f"{key}={_text(value)}" for key, value in keys.items())
+
+
+def _text(value: Any) -> str:
+    return toml(tuple(value) if isinstance(value, list) else value)

@@ -1,0 +1,57 @@
+"""`caveat flower`: a federation between machines, or simulated on one, by Flower."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import ConfigArgument, RunArgument, SetOptions, reported, show
+
+flower = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Federations on Flower.")
+
+
+@flower.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+    config: ConfigArgument = None,
+    sets: SetOptions = None,
+) -> None:
+    """Write a Flower app around a configuration.
+
+    With data.source = "silos" it is for silos on machines of their own, otherwise for a simulation of the silos that
+    the source makes. The folder's README has the commands.
+    """
+    with reported():
+        from ..config import dump, load
+        from ..federation.project import write_project
+        from ..federation.silo_file import beside
+
+        settings = load(config, [*(sets or ()), "engine.name=flower"])
+        # The app runs elsewhere: paths that are found from here are written in full.
+        source = " + ".join(beside(part, Path.cwd()) for part in settings.data.source.split(" + "))
+        settings = replace(settings, data=replace(settings.data, source=source))
+        silos = None
+        if settings.data.source != "silos":
+            from ..data import load as load_data
+
+            silos = len(load_data(settings.data, settings.seed))
+        write_project(folder, dump(settings), silos)
+        how = "on many machines" if silos is None else f"a simulation of {silos} silos"
+        typer.echo(f"{folder}: {settings.method.name}, {how}; {folder / 'README.md'} says how to start it")
+
+
+@flower.command()
+def ledger(folder: RunArgument) -> None:
+    """Print what left the silos of a run.
+
+    Names, shapes, types and bytes of every tensor, then totals per silo. RUN is the folder of a run at the server, or
+    the one that a silo keeps: STATE/FEDERATION/METHOD.
+    """
+    with reported():
+        from ..html.pages.run.ledger import ledger_tables
+
+        for table in ledger_tables(folder):
+            show(table)

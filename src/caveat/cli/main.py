@@ -1,0 +1,243 @@
+"""The command line. Results go to standard output; progress and errors to standard error.
+
+What needs torch is imported inside the commands, so that `caveat --help` answers at once.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+from .._version import __version__
+from .compare import compare, reproduce
+from .console import ConfigArgument, Quiet, RunArgument, SetOptions, Workers, reported, show
+from .flower import flower
+
+# Of 0.20, that escapes brackets for rich where help is plain, too, so that it shows backslashes.
+typer.core.HAS_RICH = False
+
+app = typer.Typer(
+    name="caveat", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+
+
+class Kind(StrEnum):
+    """What `caveat list` lists."""
+
+    methods = "methods"
+    datasets = "datasets"
+    models = "models"
+    recipes = "recipes"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"caveat {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def caveat(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_version, help="Print it.")] = False,
+) -> None:
+    """Federated learning over heterogeneous data silos, with models that say how sure they are."""
+
+
+@app.command()
+def run(
+    config: ConfigArgument = None,
+    sets: SetOptions = None,
+    out: Annotated[Path | None, typer.Option(metavar="RUN", help="A new folder [runs/...].")] = None,
+    workers: Workers = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run an experiment and report on it."""
+    with reported() as reporter:
+        from ..config import find, load
+        from ..runs.local import start
+        from ..runs.progress import on_terminal
+
+        settings = load(config, [*(sets or ()), *([f"engine.workers={workers}"] if workers else ())])
+        stem = f"{find(config).stem}-{settings.method.name}-seed{settings.seed}"
+        reporter.run = out or Path("runs") / stem
+        _show_result(start(settings, reporter.run, on_terminal(quiet)))
+
+
+@app.command()
+def resume(folder: RunArgument, workers: Workers = None, quiet: Quiet = False) -> None:
+    """Continue an interrupted run, to the same result."""
+    with reported() as reporter:
+        from ..runs.local import load_config, proceed
+        from ..runs.progress import on_terminal
+
+        config = load_config(folder)
+        if (folder / "summary.json").exists():
+            typer.echo(f"{folder}: nothing is left of the run itself", err=True)
+        elif config.engine.name == "flower":
+            from ..federation.rerun import rerun
+
+            rerun(folder)
+        reporter.run = folder
+        _show_result(folder if config.engine.name == "flower" else proceed(folder, on_terminal(quiet), workers))
+
+
+@app.command()
+def predict(
+    folder: RunArgument,
+    inputs: Annotated[str, typer.Argument(metavar="INPUT", help="An npz or csv file, an image, a folder of images.")],
+    silo: Annotated[str, typer.Option(metavar="NAME", help="Whose model predicts.")],
+    out: Annotated[str, typer.Option(metavar="FILE.csv", help="Where to; - is standard output.")] = "-",
+) -> None:
+    """Predict with a finished run.
+
+    Writes a row per input: label, probabilities, uncertainties, and the decision: whose model gave the label, or
+    abstain, where the label is not to be relied on.
+    """
+    with reported():
+        from ..api import load
+        from ..config import one_of
+        from ..core import ConfigurationError
+        from ..data import read_inputs
+
+        finished = load(folder)
+        names = [each.name for each in finished.silos]
+        if silo not in names:
+            raise ConfigurationError(f"--silo {silo}: no such silo{one_of(silo, names)}")
+        prediction = finished.predictor(silo)(read_inputs(inputs, finished.silos, silo))
+        _write_csv(prediction, finished.silos.classes, out)
+
+
+@app.command()
+def report(
+    folder: RunArgument,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Where to [RUN/report.html].")] = None,
+) -> None:
+    """Write the report of a run or a comparison.
+
+    One self-contained page, also of what is not finished.
+    """
+    with reported():
+        from ..html.pages.run.page import write_report
+
+        if (folder / "grid.json").exists():
+            from ..analysis.compare.command import opened, write
+
+            typer.echo(write(opened(folder), out))
+        else:
+            typer.echo(write_report(folder, out))
+
+
+@app.command()
+def audit(
+    config: ConfigArgument = None,
+    sets: SetOptions = None,
+    seeds: Annotated[str, typer.Option(metavar="N,N,...", help="Of weights, batches and shares.")] = "0,1,2",
+    shares: Annotated[str, typer.Option(metavar="S,S,...", help="Of the training data; 1 is one.")] = "1/8,1/4,1/2,1",
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, or one to continue.")] = None,
+    workers: Workers = None,
+    quiet: Quiet = False,
+) -> None:
+    """Test whether uncertainties mean what their names say.
+
+    Trains the method on shares of the data and with several seeds; the same command continues what was interrupted.
+    """
+    with reported() as reporter:
+        from ..analysis.audit.command import audit_configured
+        from ..config import find, load
+        from ..runs.progress import on_terminal
+
+        settings = load(config, sets or ())
+        folder = out or Path("runs") / f"audit-{find(config).stem}-{settings.method.name}"
+        reporter.audit = folder
+        show(audit_configured(settings, folder, seeds, shares, workers, on_terminal(quiet)))
+        typer.echo(f"audit:  {folder / 'audit.json'}\nreport: {folder / 'audit.html'}")
+
+
+@app.command("list")
+def list_(kind: Annotated[Kind, typer.Argument(help="What to list.", show_choices=True)]) -> None:
+    """List what a configuration can name."""
+    with reported():
+        from . import output
+
+        rows = list(getattr(output, kind.value)())
+        width = max(len(name) for name, _ in rows)
+        for name, about in rows:
+            typer.echo(f"{name:<{width}}  {about}".rstrip())
+
+
+@app.command("config")
+def config_(config: ConfigArgument = None, sets: SetOptions = None) -> None:
+    """Print a configuration in full.
+
+    Every key with its effective value and its meaning, ready to edit.
+    """
+    with reported():
+        from ..config import dump, load
+
+        typer.echo(dump(load(config, sets or ())), nl=False)
+
+
+@app.command()
+def data(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A file, a folder, or a source such as npz:a.npz,b.npz.")],
+    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="csv: the column to predict.")] = None,
+    silo: Annotated[str | None, typer.Option(metavar="COLUMN", help="csv: the column that names the silo.")] = None,
+) -> None:
+    """Show what a data source holds.
+
+    Samples per silo or domain and per class, before any training.
+    """
+    with reported():
+        from ..data import survey
+        from .output import survey_table
+
+        show(survey_table(survey(path, target, silo)))
+
+
+def _show_result(folder: Path) -> None:
+    from ..files.run_folder import read_run
+    from ..html.pages.run.guarantee import guarantee_lines
+    from ..html.pages.run.page import write_report
+    from ..html.tables import model_table, result_table
+
+    page = write_report(folder)
+    finished = read_run(folder)
+    show(result_table(finished))
+    if models := model_table(finished):
+        typer.echo()
+        show(models)
+    for line in guarantee_lines(finished):
+        typer.echo(line)
+    typer.echo(f"run:    {folder}\nreport: {page}")
+
+
+def _write_csv(prediction: Any, classes: tuple[str, ...], out: str) -> None:
+    from .output import prediction_rows
+
+    text = prediction_rows(prediction, classes)
+    if out == "-":
+        typer.echo(text, nl=False)
+        return
+    from ..core import ConfigurationError
+
+    try:
+        Path(out).write_text(text, encoding="utf-8", newline="")
+    except OSError as error:
+        raise ConfigurationError(f"--out {out}: {error.strerror}") from None
+
+
+app.command()(compare)
+app.command()(reproduce)
+app.add_typer(flower, name="flower")
+
+
+def main() -> None:
+    app(prog_name="caveat")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""What the command line shows that is not a run's result: lists, data sources, predictions."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from rich.table import Table
+from rich.text import Text
+
+from ..config import find, first_line
+from ..config import recipes as recipe_names
+from ..core import Decision, Prediction
+from ..methods import METHODS
+from ..nn import encoders
+from ..nn.models import ModelSettings
+
+Named = Iterator[tuple[str, str]]
+SOURCES = {
+    "digits": "1,797 handwritten digits of 8x8 pixels that come with scikit-learn",
+    "npz:PATH[,PATH...]": "arrays x_train, y_train, x_test, y_test, or x, y; several files: one domain each",
+    "images:DIR": "DIR/SILO/CLASS/*.png or *.jpg: silos and classes are folders",
+    "csv:PATH[,PATH...]": "tables with data.target; data.silo names the silo, otherwise every file is one",
+    "silos": "every silo reads its own: for a federation between machines (caveat flower init)",
+    "hub:NAME": "a data set of Hugging Face's hub (needs the extra `hub` and internet access)",
+    "SOURCE + SOURCE": "domains of several of these, but no tables; data.size brings images to one size",
+}
+MOST_COLUMNS = 12
+"""Classes that a table still shows one by one."""
+
+
+def methods() -> Named:
+    for name, method in METHODS.items():
+        yield name, first_line(method)
+
+
+def models() -> Named:
+    for name in get_args(get_type_hints(ModelSettings)["name"]):
+        yield name, first_line(getattr(encoders, name))
+
+
+def recipes() -> Named:
+    """Every recipe with its first comment line."""
+    for name in recipe_names():
+        lines = find(name).read_text(encoding="utf-8").splitlines()
+        yield name, next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
+
+
+def datasets() -> Named:
+    """Every kind of source, then the files of $CAVEAT_DATA."""
+    yield from SOURCES.items()
+    folder = os.environ.get("CAVEAT_DATA")
+    if folder and Path(folder).is_dir():
+        for path in sorted(Path(folder).iterdir()):
+            if path.suffix in (".npz", ".csv"):
+                yield f"{path.suffix[1:]}:{path.name}", f"{path.stat().st_size / 1e6:.1f} MB in $CAVEAT_DATA"
+            elif path.is_dir():
+                yield f"images:{path.name}", "folder in $CAVEAT_DATA"
+
+
+def survey_table(found: Mapping[str, Any]) -> Table:
+    """A row per domain or silo: samples, those in a test part of their own, samples per class, missing values."""
+    kind = "silo" if found["in_silos"] else "domain"
+    shape = f", {_times(found['shape'])}" if "shape" in found else ""
+    if "columns" in found:
+        shape = f", {len(found['columns'])} columns"
+    table = Table(title=Text(f"{found['source']}{shape}"), title_justify="left")
+    rows = [_part(part, kind, found.get("classes", [])) for part in found["parts"]]
+    for i, header in enumerate(rows[0]):
+        table.add_column(Text(header), justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row.values()))
+    return table
+
+
+def _part(part: Mapping[str, Any], kind: str, classes: Sequence[str]) -> dict[str, str]:
+    cells = {kind: part["name"] or "all"}
+    if "shape" in part:
+        cells["shape"] = _times(part["shape"])
+    cells["samples"] = str(part["examples"])
+    if "test" in part:
+        cells["test part"] = str(part["test"] or "none")
+    counts = part.get("class_counts", [])
+    if len(counts) <= MOST_COLUMNS:
+        cells |= {f"class {name}": str(count) for name, count in zip(classes, counts, strict=False)}
+    else:
+        cells |= {"classes": str(len(counts)), "fewest of a class": str(min(counts)), "most": str(max(counts))}
+    if "missing" in part:
+        lacking = [f"{column} {count}" for column, count in part["missing"].items() if count]
+        cells["missing values"] = ", ".join(lacking) or "none"
+    return cells
+
+
+def _times(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
+
+
+def prediction_rows(prediction: Prediction, classes: Sequence[str]) -> str:
+    """CSV with a row per input, counted from 0; probabilities and nats with nine significant digits."""
+    numbers = [*prediction.uncertainty.values()]
+    header = ["row", "label", *(f"p_{name}" for name in classes), *prediction.uncertainty]
+    if prediction.log_evidence is not None:
+        header.append("log_evidence")
+        numbers.append(prediction.log_evidence)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*header, "decision"])
+    for i, (label, probs) in enumerate(zip(prediction.label.tolist(), prediction.probs.tolist(), strict=True)):
+        values = [*probs, *(float(column[i]) for column in numbers)]
+        decision = Decision(int(prediction.decision[i])).name.lower()
+        writer.writerow([i, classes[label], *(f"{value:.9g}" for value in values), decision])
+    return text.getvalue()

@@ -1,0 +1,57 @@
+"""The vocabulary: what a federated method is made of.
+
+A method is a frozen set of hyperparameters with a schedule of rounds; a round is broadcast, work at the
+silos, aggregate; and all that is sent or kept is one kind of value, groups of named tensors.
+"""
+
+from .errors import CaveatError, ConfigurationError, DataError, RunError
+from .method import (
+    Aggregate,
+    Function,
+    Method,
+    Round,
+    Weights,
+    Work,
+    always,
+    evaluation,
+    is_evaluation,
+    keep,
+)
+from .prediction import Answers, Decision, Prediction
+from .random import key, seeded
+from .replies import Replies
+from .silo import Data, Silo, Site, TestSite
+from .tensors import Payload, SiloId, State, Tensors, Update, size
+
+__all__ = [
+    "Aggregate",
+    "Answers",
+    "CaveatError",
+    "ConfigurationError",
+    "Data",
+    "DataError",
+    "Decision",
+    "Function",
+    "Method",
+    "Payload",
+    "Prediction",
+    "Replies",
+    "Round",
+    "RunError",
+    "Silo",
+    "SiloId",
+    "Site",
+    "State",
+    "Tensors",
+    "TestSite",
+    "Update",
+    "Weights",
+    "Work",
+    "always",
+    "evaluation",
+    "is_evaluation",
+    "keep",
+    "key",
+    "seeded",
+    "size",
+]

@@ -1,0 +1,157 @@
+"""A federated method and its rounds: broadcast, work at the silos, aggregation at the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, TypeVar, get_args
+
+import torch
+from torch import Tensor, nn
+
+from .errors import ConfigurationError
+from .prediction import Answers, Decision, Prediction
+from .replies import Replies
+from .silo import Site
+from .tensors import Payload, State, Tensors, Update
+
+Work = Callable[[Payload, State, Site], tuple[Update, State]]
+"""What happens at a silo: from what was sent and what was kept to what is sent back and kept."""
+Aggregate = Callable[[State, Replies, Site], State]
+"""What happens at the server with a round's replies."""
+
+
+def keep(server: State, replies: Replies, site: Site) -> State:
+    """The aggregation of a round that changes nothing at the server."""
+    return server
+
+
+def always(server: State) -> bool:
+    return True
+
+
+Weights = Literal["examples", "silos"]
+"""What silos count by in sums: their numbers of training examples, or each as much as any other."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """Broadcast, work at the silos, aggregation at the server; skipped unless `when` holds."""
+
+    broadcast: Callable[[State], Payload]
+    work: Work
+    aggregate: Aggregate = keep
+    when: Callable[[State], bool] = always
+    everyone: bool = False
+    """Asks every silo, whatever the participation: for rounds that compare silos with each other."""
+    trains: bool = True
+    """Counts as a round of training; measurements between two rounds do not."""
+    linear: Weights | None = field(default=None, kw_only=True)
+    """The server needs no more of the replies than their number and sums weighted by n_k, which is what secure
+    aggregation can carry, and an engine add up as they come, so that only their forms are left; integer tensors, which
+    have no mean, are counters that nothing depends on. With "examples" every update is of all training examples of its
+    silo, with "silos" every update says that n_k is 1.
+
+    Sums with other weights are in disguise what could be carried as well, if silos sent products in place of tensors:
+    those in which every silo counts once (control variates, counts of a calibration split), and those weighted by a
+    number that the silo sends beside (use of a codeword, examples of a class, certainty). They do not count as linear;
+    least and largest values are no sums at all.
+    """
+
+    def __post_init__(self) -> None:
+        if self.linear not in (None, *get_args(Weights)):
+            raise ConfigurationError(f"Round.linear = {self.linear!r}: expected 'examples', 'silos' or None")
+
+
+class Method:
+    """A federated method. Subclasses are frozen dataclasses: fields are hyperparameters, nothing else.
+
+    Everything that changes is a `State`, passed in and returned. Nothing passed in is mutated. Works and the
+    initial states may draw from torch's global generator, which is seeded for them; the rest draws nothing.
+    """
+
+    models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL,)
+    """Whose models a silo has to ask in the end: the federation's, its own, or both."""
+    policy: ClassVar[str] = "own"
+    """How one of them is chosen for an input unless a user says otherwise: the silo's own, or by a switch."""
+    personal: ClassVar[bool] = False
+    """Whether every silo has a model of its own, of whatever architecture, in `site.own`."""
+    scores: ClassVar[tuple[str, ...]] = ("epistemic", "aleatoric", "total")
+    """The uncertainties by which its predictions can be ranked; the last one decides unless a user says otherwise."""
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Put the method's own parts into a model of encoder and head."""
+        return model
+
+    def init_server(self, site: Site) -> State:
+        """The server's state before the first round, from the freshly initialised `site.module`."""
+        return {}
+
+    def init_silo(self, site: Site) -> State:
+        """A silo's state before its first round, whenever that is: if without tensors, then so at every silo."""
+        return {}
+
+    def schedule(self) -> Iterable[Round]:
+        """The rounds, in order; pure, so that round t is its t-th item and resuming is exact."""
+        raise NotImplementedError
+
+    def broadcast(self, server: State) -> Payload:
+        """What a silo needs to predict."""
+        raise NotImplementedError
+
+    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
+        """What every model at hand says of inputs `x` at a silo, from what was broadcast and what it keeps."""
+        raise NotImplementedError
+
+    def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
+        """One prediction from what the models say: the silo's own where it has one."""
+        return answers[Decision.LOCAL] if Decision.LOCAL in answers else answers[Decision.GLOBAL]
+
+    def predict(self, down: Payload, state: State, site: Site, x: Tensor) -> Prediction:
+        """The prediction for inputs `x` at a silo; no model is trusted where probabilities are no numbers."""
+        found = self.decide(down, state, self.answer(down, state, site, x))
+        undefined = ~found.probs.isfinite().all(-1)
+        return found.abstaining(undefined) if undefined.any() else found
+
+    def outcome(self, server: State) -> dict[str, object]:
+        """The entries of a run's summary that the server's last state stands for."""
+        return {}
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__.lower()
+
+    def describe(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
+        """Named numbers about how the model sees `x`, for evaluation only; empty unless a method has some."""
+        return {}
+
+    def summarise(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
+        """The entries of a silo's summary that `describe`'s numbers stand for."""
+        return {}
+
+    def features(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
+        """What a silo's model makes of inputs (N, ...) on its way, for pictures: (N, T, D) tokens of the "encoder", and
+        by name what a method puts behind it. Empty for a model without an encoder.
+        """
+        answers = self.answer(down, state, site, x)  # asks the model that the silo predicts with last
+        module = site.own if self.personal and Decision.LOCAL in answers else site.module
+        encoders = (getattr(part, "encoder", None) for part in module.eval().modules()) if module else ()
+        with torch.no_grad():
+            return next(({"encoder": each(x)} for each in encoders if isinstance(each, nn.Module)), {})
+
+    def milestone(self, server: State) -> dict[str, float]:
+        """Named numbers that describe the server's state, e.g. the iteration a run is in; for rows and reports."""
+        return {}
+
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def evaluation(work: Function) -> Function:
+    """Declare that a work only measures: an engine hands it a `TestSite` and keeps no state that it returns."""
+    work.is_evaluation = True  # type: ignore[attr-defined]
+    return work
+
+
+def is_evaluation(work: Work) -> bool:
+    return bool(getattr(work, "is_evaluation", False))

@@ -1,0 +1,82 @@
+"""A data silo, and what code may see of it where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from .tensors import SiloId
+
+
+class Data(NamedTuple):
+    """Inputs and labels of one split."""
+
+    x: Tensor  # (N, ...) float32
+    y: Tensor  # (N,) int64 class indices
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __repr__(self) -> str:
+        """Without the data, which nobody should find in a log."""
+        return f"Data({len(self)} of {tuple(self.x.shape[1:])})"
+
+
+@dataclass(frozen=True)
+class Site:
+    """What code may see where it runs, at a silo or at the server; there is no test split in reach."""
+
+    id: SiloId
+    train: Data
+    validation: Data
+    calibration: Data
+    module: nn.Module
+    """A workspace: its weights mean nothing between two calls."""
+    round: int = field(default=0, kw_only=True)
+    """Position in the schedule of the round that the work belongs to."""
+    own: nn.Module | None = field(default=None, kw_only=True)
+    """A second workspace, for the silo's own model of its own architecture, if the method asks for one."""
+    secret: int = field(default=0, kw_only=True)
+    """What noise that protects a silo is drawn from; at a real silo a number that nobody else knows."""
+
+    @property
+    def examples(self) -> int:
+        """n_k, the number of training examples."""
+        return len(self.train.y)
+
+
+@dataclass(frozen=True)
+class TestSite(Site):
+    """A site with the test split in reach: handed to evaluation only, never to a method's work."""
+
+    __test__ = False  # not a test class, whatever pytest thinks of its name
+    test: Data
+    streams: Mapping[str, Data] = field(default_factory=dict, kw_only=True)
+    """Test inputs that the silo does not know: "ood_local", "ood_global". Label -1 is no class of the model."""
+
+
+@dataclass(frozen=True)
+class Silo:
+    """One data silo: four disjoint splits and where they came from."""
+
+    name: SiloId
+    domain: str
+    train: Data
+    validation: Data
+    calibration: Data
+    test: Data
+    indices: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    """Per split and stream, the positions of its examples in the source, as int64: what `splits.json` hashes."""
+    streams: Mapping[str, Data] = field(default_factory=dict)
+    """Test inputs that the silo does not know, by name; label -1 is no class of the model."""
+
+    def site(self, module: nn.Module, round: int = 0, own: nn.Module | None = None) -> Site:
+        return Site(self.name, self.train, self.validation, self.calibration, module, round=round, own=own)
+
+    def test_site(self, module: nn.Module, own: nn.Module | None = None) -> TestSite:
+        return TestSite(
+            self.name, self.train, self.validation, self.calibration, module, self.test, streams=self.streams, own=own
+        )

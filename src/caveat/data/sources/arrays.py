@@ -1,0 +1,119 @@
+"""Sources of ready arrays: scikit-learn's digits, npz files, the user's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ...core import DataError
+from ..pools import Array, Pool, check_classes, input_array, label_array, paired
+
+
+def digits() -> Pool:
+    """The 1,797 grey 8x8 images of scikit-learn's `load_digits`, their 0..16 scaled to 0..255."""
+    from sklearn.datasets import load_digits  # scikit-learn takes a second to import, most sources do not need it
+
+    bunch = load_digits()
+    x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
+    return Pool(x, bunch.target.astype(np.int64), tuple(str(c) for c in range(10)), "digits", origin="digits")
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """All arrays of a file; raises DataError if it is not a whole npz file of plain arrays."""
+    try:
+        # Opened here because numpy leaves its own handle open when the file is truncated.
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise DataError(f"{path}: a single array, expected an npz file of named arrays")
+            with archive:
+                return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path}: not a readable npz file, truncated or with pickled objects ({error})") from error
+
+
+def npz_pools(paths: Sequence[Path]) -> tuple[Pool, ...]:
+    """One pool per file; classes are numbered alike in all of them."""
+    contents = [read_npz(path) for path in paths]
+    parts = [_parts(arrays, str(path)) for arrays, path in zip(contents, paths, strict=True)]
+    names = [arrays["classes"].astype(str).tolist() for arrays in contents if "classes" in arrays]
+    if any(other != names[0] for other in names[1:]):
+        raise DataError(f"{paths[0]} and others name their classes differently in array 'classes'")
+    domains = [path.stem for path in paths]
+    if len(set(domains)) < len(domains):
+        raise DataError(f"several files are called {max(domains, key=domains.count)!r}: expected one domain each")
+    return pools_of(parts, domains, [str(path) for path in paths], names[0] if names else None)
+
+
+def own_npz_pool(path: Path) -> Pool:
+    """The pool of a file that is one of several elsewhere: labels of which it has no samples can lack a number.
+
+    Its classes are those that the file names, or else the numbers that it has samples of.
+    """
+    arrays = read_npz(path)
+    x, y, x_test, y_test = _parts(arrays, str(path))
+    if "classes" in arrays:
+        return pools_of([(x, y, x_test, y_test)], [path.stem], [str(path)], arrays["classes"].astype(str).tolist())[0]
+    y = label_array(y, str(path))
+    numbers = np.unique(y)
+    if y_test is not None:
+        y_test = label_array(y_test, f"{path} (test)")
+        numbers = np.union1d(numbers, y_test)
+        y_test = np.searchsorted(numbers, y_test)
+    parts = [(x, np.searchsorted(numbers, y), x_test, y_test)]
+    return pools_of(parts, [path.stem], [str(path)], [str(number) for number in numbers])[0]
+
+
+def pools_of(
+    parts: Sequence[tuple[Array, Array, Array | None, Array | None]],
+    domains: Sequence[str],
+    origins: Sequence[str],
+    classes: Sequence[str] | None,
+) -> tuple[Pool, ...]:
+    """Pools of arrays (x, y, x of the test part, y of the test part), their labels checked against each other.
+
+    Their inputs can still differ in shape: `frames.common_frame` says what to bring them to, or that it cannot be.
+    """
+    pools, labels = [], []
+    for (x, y, x_test, y_test), domain, origin in zip(parts, domains, origins, strict=True):
+        x, y = input_array(x, origin), label_array(y, origin)
+        paired(x, y, origin)
+        labels.append((origin, y))
+        own_test = 0
+        if x_test is not None and y_test is not None:
+            of_test = f"{origin} (test)"
+            x_test, y_test = input_array(x_test, of_test), label_array(y_test, of_test)
+            paired(x_test, y_test, of_test)
+            labels.append((of_test, y_test))
+            if x_test.shape[1:] != x.shape[1:]:
+                raise DataError(f"{origin}: inputs of shape {x.shape[1:]} but test inputs of {x_test.shape[1:]}")
+            x, y, own_test = np.concatenate([x, x_test]), np.concatenate([y, y_test]), len(y_test)
+        pools.append(Pool(x, y, (), domain, own_test, origin=origin))
+    trained = np.concatenate([pool.y[: pool.development] for pool in pools])
+    names = check_classes(labels, classes, trained)
+    return tuple(dataclasses.replace(pool, classes=names) for pool in pools)
+
+
+def _parts(arrays: dict[str, Array], origin: str) -> tuple[Array, Array, Array | None, Array | None]:
+    if {"x", "y"} <= arrays.keys():
+        return arrays["x"], arrays["y"], None, None
+    if not {"x_train", "y_train"} <= arrays.keys():
+        raise DataError(f"{origin}: arrays {sorted(arrays)}, expected x_train, y_train, x_test, y_test or x, y")
+    for x, y in (("x_val", "y_val"), ("x_test", "y_test")):
+        if (x in arrays) != (y in arrays):
+            raise DataError(f"{origin}: has one of {x}, {y}, expected both or none")
+    x_train, y_train = arrays["x_train"], arrays["y_train"]
+    if "x_val" in arrays:
+        for name, val in (("x", arrays["x_val"]), ("y", arrays["y_val"])):
+            if val.shape[1:] != arrays[f"{name}_train"].shape[1:]:
+                raise DataError(f"{origin}: {name}_val has another shape than {name}_train")
+        paired(x_train, y_train, f"{origin} (train)")
+        paired(arrays["x_val"], arrays["y_val"], f"{origin} (val)")
+        x_train = np.concatenate([x_train, arrays["x_val"]])
+        y_train = np.concatenate([y_train, arrays["y_val"]])
+    return x_train, y_train, arrays.get("x_test"), arrays.get("y_test")

@@ -1,0 +1,169 @@
+"""Reading a source by its name in a configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...core import ConfigurationError, DataError, SiloId
+from ..pools import DataSource, Pool
+from ..settings import JOIN, KINDS, DataSettings, source_parts
+from .arrays import digits, npz_pools, own_npz_pool
+from .hub import hub_pools
+from .images import image_pools, own_image_pool, the_one_of
+from .tables import csv_source
+
+OWN = "csv:PATH, npz:PATH, images:DIR or digits"
+"""How a silo's own source can be written."""
+ROOT = "CAVEAT_DATA"
+"""The environment variable with the folder where relative paths are looked up that do not exist."""
+
+
+def locate(path: str) -> Path:
+    """An existing file or folder: the path itself, or the one under `$CAVEAT_DATA`. Raises DataError without one."""
+    here = Path(path.strip()).expanduser()
+    root = os.environ.get(ROOT, "")
+    candidates = [here] if here.is_absolute() or not root else [here, Path(root) / here]
+    for candidate in candidates:
+        if candidate.exists():
+            return candidate
+    tried = " nor ".join(f"at {candidate}" for candidate in candidates)
+    raise DataError(
+        f"{path.strip()}: no such file or folder, neither {tried} ({ROOT} is {'set' if root else 'not set'})"
+    )
+
+
+def guess(path: str) -> str:
+    """The source that a bare path, or several joined by " + ", stand for; a source stays as it is."""
+    parts = source_parts(path)
+    if len(parts) > 1:
+        return JOIN.join(map(guess, parts))
+    kind, colon, _ = path.partition(":")
+    if path == "digits" or (colon and kind in KINDS):
+        return path
+    found = locate(path)
+    if found.is_dir():
+        return f"{'csv' if any(found.glob('*.csv')) else 'images'}:{path}"
+    if found.suffix.lower() not in {".npz", ".csv"}:
+        raise DataError(f"{path}: expected an .npz file, a .csv file, or a folder of csv files or images")
+    return f"{found.suffix[1:].lower()}:{path}"
+
+
+def csv_paths(names: str) -> list[Path]:
+    """The files of a csv source: those named, and all of a folder."""
+    paths: list[Path] = []
+    for name in names.split(","):
+        found = locate(name)
+        paths += sorted(found.glob("*.csv")) if found.is_dir() else [found]
+        if found.is_dir() and not any(found.glob("*.csv")):
+            raise DataError(f"{found}: no csv files in this folder")
+    return paths
+
+
+def npz(path: str | Path) -> Pool:
+    """The samples of an npz file: x_train, y_train, x_test, y_test or x, y; raises DataError if it cannot be used."""
+    return npz_pools([locate(str(path))])[0]
+
+
+def read_outside(settings: DataSettings) -> tuple[Pool, ...]:
+    """What nobody's data comes from: the source `streams.ood_global`, if there is one.
+
+    Raises ConfigurationError if a part of it is a part of the silos' own source.
+    """
+    name = settings.streams.ood_global
+    if not name:
+        return ()
+    if shared := _places(name) & _places(settings.source):
+        raise ConfigurationError(
+            f"data.streams.ood_global = {name!r} is of data.source = {settings.source!r} too ({sorted(shared)[0]}): "
+            "expected what no silo knows"
+        )
+    return tuple(pool for part in source_parts(name) for pool in _read_part(part, settings.size).pools)
+
+
+def _places(source: str) -> set[str]:
+    """What a source is read from: files and folders as absolute paths, however they were written."""
+    places = set()
+    for part in source_parts(source):
+        kind, _, rest = part.partition(":")
+        names = rest.split(",") if kind == "npz" else [rest]
+        places |= {str(locate(name).resolve()) for name in names} if kind in {"npz", "images"} else {part}
+    return places
+
+
+def read(settings: DataSettings) -> DataSource:
+    """All that the source holds, with the images of each domain as they are: their shapes can differ.
+
+    Only images of a folder or the hub have `settings.size` already. Raises DataError for what cannot be used, naming
+    file, value and expectation; ConfigurationError for "silos", which no single machine can read.
+    """
+    if settings.source == "silos":
+        raise ConfigurationError(
+            "data.source = 'silos': every silo reads its own; for a federation on Flower (`caveat flower init`)"
+        )
+    if not settings.source.startswith("csv:"):
+        parts = source_parts(settings.source)
+        sources = [_read_part(part, settings.size) for part in parts]
+        return sources[0] if len(parts) == 1 else _joined(parts, sources)
+    if settings.target is None:
+        raise ConfigurationError(f"data.target is missing: source {settings.source!r} needs the column to predict")
+    paths = csv_paths(settings.source.removeprefix("csv:"))
+    return csv_source(paths, settings.target, settings.silo, settings.categorical)
+
+
+def read_own(settings: DataSettings, silo: SiloId) -> Pool:
+    """The pool of one silo, from a source of its own or from the part of one that has the silo's name.
+
+    Its classes, and categories where it is a table, are its own, whatever other parts have. Raises DataError.
+    """
+    kind, _, rest = settings.source.partition(":")
+    if kind == "images":
+        pool = own_image_pool(locate(rest), silo, settings.size)
+    elif kind == "npz":
+        pool = own_npz_pool(_own_file([locate(name) for name in rest.split(",")], silo))
+    elif kind == "csv" and settings.target is not None:
+        path = _own_file(csv_paths(rest), silo)
+        pool = csv_source([path], settings.target, None, settings.categorical).pools[0]
+    elif kind == "digits":
+        pool = digits()
+    else:
+        raise ConfigurationError(f"data.source = {settings.source!r} is none that one silo can read: expected {OWN}")
+    return dataclasses.replace(pool, domain=silo)
+
+
+def _own_file(paths: Sequence[Path], silo: SiloId) -> Path:
+    stems = [path.stem for path in paths]
+    if len(set(stems)) < len(stems):
+        raise DataError(f"several files are called {max(stems, key=stems.count)!r}: expected one silo each")
+    return the_one_of(dict(zip(stems, paths, strict=True)), silo, ", ".join(map(str, paths)))
+
+
+def _joined(parts: Sequence[str], sources: Sequence[DataSource]) -> DataSource:
+    """The sources, written like `parts`, as one. Raises DataError if domains share a name or classes differ."""
+    pools = [pool for source in sources for pool in source.pools]
+    domains = [pool.domain for pool in pools]
+    if len(set(domains)) < len(domains):
+        twice = max(domains, key=domains.count)
+        raise DataError(f"{JOIN.join(parts)}: several domains are called {twice!r}, expected one name each")
+    classes = pools[0].classes
+    for part, source in zip(parts, sources, strict=True):
+        if source.pools[0].classes != classes:
+            raise DataError(
+                f"{part} has {_listed(source.pools[0].classes)} but {parts[0]} {_listed(classes)}; expected the same"
+            )
+    return DataSource(tuple(pools), sources[0].given)
+
+
+def _listed(classes: Sequence[str]) -> str:
+    return f"{len(classes)} classes ({', '.join(classes[:10])}{', ...' if len(classes) > 10 else ''})"
+
+
+def _read_part(part: str, size: int | None) -> DataSource:
+    kind, _, rest = part.partition(":")
+    if kind == "npz":
+        return DataSource(npz_pools([locate(name) for name in rest.split(",")]))
+    if kind == "images":
+        return DataSource(image_pools(locate(rest), size), given=True)
+    return DataSource(hub_pools(rest, size) if kind == "hub" else (digits(),))

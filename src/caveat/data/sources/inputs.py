@@ -1,0 +1,60 @@
+"""Inputs without labels, for predictions: an npz file, an image, a folder of images, a csv file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from ...core import DataError, SiloId
+from ..pools import Array
+from ..silos import Silos
+from .arrays import read_npz
+from .by_name import locate
+from .images import SUFFIXES, image_files, read_images
+from .tables import read_rows
+
+ARRAYS = ("x", "x_test", "x_train")
+"""The arrays of an npz file that hold inputs, the first one found is taken."""
+
+
+def read_inputs(path: str | Path, silos: Silos, silo_name: SiloId) -> Tensor:
+    """The inputs of a file as the silo's model takes them, (N, *shape) float32, images by file name.
+
+    They are not rotated or made noisy: they are taken to come from the silo's domain already. Images are resized
+    and recoloured where those of training were. Raises DataError for an unknown silo, an unreadable file, or inputs of
+    another shape than those trained on.
+    """
+    silos.named(silo_name)
+    found = locate(str(path))
+    try:
+        return silos.prepare(_raw(found, silos, silo_name), silo_name)
+    except DataError as error:
+        raise error if str(found) in str(error) else DataError(f"{found}: {error}") from error
+
+
+def _raw(path: Path, silos: Silos, silo_name: SiloId) -> Array:
+    if path.is_dir():
+        files = image_files(path)
+        if not files:
+            raise DataError(f"{path}: no png or jpg files in this folder")
+        return _coloured(read_images(files, silos.frame.size), silos)
+    suffix = path.suffix.lower()
+    if suffix in SUFFIXES:
+        return _coloured(read_images([path], silos.frame.size), silos)
+    if suffix == ".csv":
+        if not silos.encoders:
+            raise DataError(f"{path}: a csv file, but the silos were not trained on csv files")
+        return read_rows(path, silos.encoders[silo_name].table)
+    if suffix != ".npz":
+        raise DataError(f"{path}: expected an .npz file, an image, a folder of images, or a .csv file")
+    arrays = read_npz(path)
+    for name in ARRAYS:
+        if name in arrays:
+            return arrays[name]
+    raise DataError(f"{path}: arrays {sorted(arrays)}, expected one of {', '.join(ARRAYS)}")
+
+
+def _coloured(images: Array, silos: Silos) -> Array:
+    """Grey pictures with equal colour channels where the silos have colour, as in training."""
+    return images.repeat(3, axis=-1) if images.shape[-1] == 1 and silos.shape[0] == 3 else images

@@ -1,0 +1,125 @@
+"""Where silos work: one module, the silos' data, and their private states on disk. The same on every engine."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+
+import torch
+from torch import nn
+
+from ..core import Method, Payload, RunError, Silo, SiloId, Site, State, Update, Work, is_evaluation, key, seeded
+from ..core.aggregation import all_finite
+from ..files.checkpoints import SiloStore
+from ..training.modules import load, snapshot
+from .threads import keep_freed_memory, one_thread
+
+
+class SiloError(RunError):
+    """A silo's work failed: names the silo, the round and the work."""
+
+
+def address(method: Method, work: Work) -> str:
+    """The attribute path that names a work: "train", or "base.train" for a wrapper's base."""
+    owner: Method = work.__self__  # type: ignore[attr-defined]
+    if owner is method:
+        return work.__name__
+    for name in getattr(method, "__dataclass_fields__", ()):
+        if isinstance(part := getattr(method, name), Method):
+            try:
+                return f"{name}.{address(part, work)}"
+            except LookupError:
+                continue
+    raise LookupError(f"{work.__qualname__} is not part of {method}")
+
+
+def workspace(module: nn.Module) -> nn.Module:
+    """A module in the memory layout in which convolutions are fastest on a CPU."""
+    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+@dataclass
+class Executor:
+    """Carries out works on silos, one at a time, in one resident module, and one more per architecture of their own."""
+
+    method: Method
+    module: nn.Module
+    silos: Mapping[SiloId, Silo]
+    states: SiloStore
+    seed: int
+    own: Mapping[SiloId, nn.Module] = field(default_factory=dict)
+    """The module for a silo's own model, which silos of the same architecture share."""
+    names: Sequence[SiloId] | None = None
+    """Of the silos, where they need not be listed."""
+    secret: int | None = None
+    """What a silo's noise is drawn from; by default a function of the seed, which protects nobody."""
+
+    def __post_init__(self) -> None:
+        keep_freed_memory()
+        self.initial = snapshot(self.module)
+        # A silo's initial state, once it is known that silos of this method begin with none.
+        self.nothing: State | None = None
+
+    @property
+    def sorted_names(self) -> Sequence[SiloId]:
+        names = list(self.silos) if self.names is None else self.names
+        return sorted(names) if isinstance(names, list) else names
+
+    def state(self, silo: SiloId, until: int) -> State:
+        """A silo's private state before round `until + 1`; its initial one if it has not worked yet."""
+        if (state := self.states.load(silo, until)) is not None:
+            return state
+        if self.nothing is None:
+            load(self.module, self.initial)
+            with seeded(self.seed, "init_silo", silo):
+                state = self.method.init_silo(self.site(silo))
+            if any(state.values()):
+                return state
+            self.nothing = state
+        return {group: {} for group in self.nothing}
+
+    def site(self, silo: SiloId, t: int = 0) -> Site:
+        """What a method may see at a silo in round t."""
+        secret = key(self.seed, "secret", silo) if self.secret is None else self.secret
+        return replace(self.silos[silo].site(self.module, t, self.own.get(silo)), secret=secret)
+
+    def perform(self, t: int, name: str, payload: Payload, silo: SiloId) -> Update:
+        """Carry out the work with that address in round t at a silo, and keep the state it leaves.
+
+        Raises SiloError with the silo, round, work and payload's shapes if the work raises anything.
+        """
+        work: Work = attrgetter(name)(self.method)
+        evaluates = is_evaluation(work)
+        data = self.silos[silo]
+        try:
+            with one_thread(), seeded(self.seed, work.__name__, t, silo):
+                before = self.state(silo, t if evaluates else t - 1)
+                site = data.test_site(self.module, self.own.get(silo)) if evaluates else self.site(silo, t)
+                update, after = work(payload, before, site)
+            if not evaluates:
+                check_finite(update.payload | {f"kept {group}": tensors for group, tensors in after.items()})
+        except Exception as error:
+            raise SiloError(_failure(silo, t, name, payload, data, error)) from error
+        if not evaluates and (any(before.values()) or any(after.values())):
+            self.states.save(silo, t, after)
+        return update
+
+
+def check_finite(payload: Payload) -> None:
+    """Raises FloatingPointError naming the first tensor with NaN or infinity in it."""
+    for group, tensors in payload.items():
+        for name, tensor in tensors.items():
+            if not all_finite(tensor):
+                raise FloatingPointError(f"{group}/{name} is not finite: training diverged; try a lower training.lr")
+
+
+def _failure(silo: SiloId, t: int, name: str, payload: Payload, data: Silo, error: Exception) -> str:
+    groups = ", ".join(f"{group} ({len(tensors)} tensors)" for group, tensors in payload.items())
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"silo {silo!r} failed in round {t}, work {name!r}: {type(error).__name__}: {error} "
+        f"[at {where.name}, line {where.lineno}; received {groups or 'nothing'}; "
+        f"training inputs {tuple(data.train.x.shape)}]"
+    )

@@ -1,0 +1,1 @@
+"""Silos in worker processes on this machine."""

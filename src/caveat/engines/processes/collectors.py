@@ -1,0 +1,125 @@
+"""A round's replies while they come: kept, or added up in the order of the silos' names and let go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future
+from typing import Protocol
+
+import torch
+
+from ...core import Payload, Replies, RunError, SiloId, Update
+from ...core.replies import RunningSums
+
+TOGETHER = 1 << 27
+"""Bytes of replies that are added up in one go: so many that silos of all sizes are among them, the largest of which
+can begin first."""
+FEWEST = 8
+"""Replies that are added up in one go, however large: a sum goes through memory once for all of them."""
+AHEAD = 2
+"""Groups of silos that are at work or waiting to be added up."""
+
+
+class ReplyCollector(Protocol):
+    """What becomes of replies. Silos are asked group by group."""
+
+    @property
+    def groups(self) -> Sequence[Sequence[SiloId]]: ...
+
+    def ready(self, group: int) -> bool:
+        """Whether silos of a group may be asked: not before replies of an earlier one have come.
+
+        Waits until those are added up, and raises what that has raised, but does not wait for replies.
+        """
+
+    def take(self, silo: SiloId, update: Update) -> None: ...
+
+    def replies(self, population: int) -> Replies: ...
+
+
+class BufferedReplies:
+    """All replies, for rounds whose aggregation looks at each of them."""
+
+    def __init__(self, cohort: Sequence[SiloId]) -> None:
+        self.groups = [sorted(cohort)]
+        self.updates: dict[SiloId, Update] = {}
+
+    def ready(self, group: int) -> bool:
+        return True
+
+    def take(self, silo: SiloId, update: Update) -> None:
+        self.updates[silo] = update
+
+    def replies(self, population: int) -> Replies:
+        return Replies(self.updates, population)
+
+
+class StreamingMean:
+    """Replies of a linear round. Memory is needed for a few of them and one sum, whatever the cohort.
+
+    The sum is in the order of names, so that it has the same bits whoever answered first.
+    """
+
+    def __init__(self, examples: Mapping[SiloId, int], size: int, workers: int, aside: Executor | None) -> None:
+        """`examples`: what each silo of the cohort counts as. `size`: of what was sent in bytes; replies are taken to
+        be as large.
+
+        `aside` is what adds up, one call after the other; if None, it is the caller.
+        """
+        self.examples, self.aside = examples, aside
+        names, count = sorted(examples), max(FEWEST, 2 * workers, TOGETHER // max(size, 1))
+        self.groups = [names[i : i + count] for i in range(0, len(names), count)]
+        self.group = {name: number for number, names in enumerate(self.groups) for name in names}
+        self.missing = [len(names) for names in self.groups]
+        self.waiting: dict[SiloId, Update] = {}
+        self.forms: dict[SiloId, Update] = {}
+        self.layout: list[tuple[str, str, torch.Size, torch.dtype]] | None = None
+        self.form: Payload = {}
+        self.sums = RunningSums(sum(examples.values()))
+        self.submitted: list[Future[None]] = []
+
+    def ready(self, group: int) -> bool:
+        before = group - AHEAD
+        if before >= len(self.submitted):
+            return False
+        if before >= 0:
+            self.submitted[before].result()
+        return True
+
+    def take(self, silo: SiloId, update: Update) -> None:
+        if update.examples != self.examples[silo]:
+            raise RunError(
+                f"silo {silo!r} says that its update is of {update.examples} examples, expected {self.examples[silo]}, "
+                "as all silos of a round that is declared linear count by their training examples, or all by 1"
+            )
+        self.waiting[silo], self.forms[silo] = update, self._form(update)
+        self.missing[self.group[silo]] -= 1
+        while len(self.submitted) < len(self.groups) and not self.missing[len(self.submitted)]:
+            self._add([self.waiting.pop(name) for name in self.groups[len(self.submitted)]])
+
+    def _form(self, update: Update) -> Update:
+        """Shared by updates of the same layout: tensors take memory even without numbers."""
+        layout = [
+            (group, name, t.shape, t.dtype) for group, named in update.payload.items() for name, t in named.items()
+        ]
+        if layout != self.layout:
+            self.layout, self.form = layout, update.form().payload
+        return Update(self.form, update.examples)
+
+    def _add(self, updates: list[Update]) -> None:
+        if self.aside is None:
+            self.sums.add(updates)
+            self.submitted.append(Future())
+            self.submitted[-1].set_result(None)
+        else:
+            self.submitted.append(self.aside.submit(_add, self.sums, updates))
+
+    def replies(self, population: int) -> Replies:
+        for each in self.submitted:
+            each.result()
+        return Replies(self.forms, population, means=self.sums.means())
+
+
+def _add(sums: RunningSums, updates: list[Update]) -> None:
+    sums.add(updates)
+    updates.clear()  # before anybody hears that it is done, and looks whether their memory can be used again

@@ -1,0 +1,209 @@
+"""All silos on this machine: in this process, or in worker processes with one thread each."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from ...core import ConfigurationError, Payload, Replies, RunError, SiloId, Update, Weights, Work
+from ...core.tensors import size
+from ..executor import Executor, SiloError, address
+from .children import outlive_nobody
+from .collectors import AHEAD, BufferedReplies, ReplyCollector, StreamingMean
+from .shared_buffer import SharedBuffer
+
+
+class ProcessPool:
+    """A transport to silos on this machine. Use it as a context manager: leaving it ends the workers.
+
+    With one worker everything runs in the calling process, so that a debugger can stop inside a silo. Results
+    are the same bits for any number of workers.
+    """
+
+    def __init__(self, workplace: Executor, workers: int = 1) -> None:
+        if workers > 1 and not hasattr(os, "fork"):
+            raise ConfigurationError(f"engine.workers = {workers} needs a system with fork; use 1")
+        self.workplace = workplace
+        self.method = workplace.method
+        self.silos: Sequence[SiloId] = workplace.sorted_names
+        self.examples: Mapping[SiloId, int] | None = None
+        """n_k by silo; unknown where silos are made when they are asked for."""
+        if isinstance(workplace.silos, dict):
+            self.examples = {name: len(silo.train) for name, silo in workplace.silos.items()}
+        self.down = SharedBuffer()
+        self.workers: list[_Worker] = []
+        self.aside: ThreadPoolExecutor | None = None
+        """A thread that adds up while workers work; it starts with the first sum, after the workers were forked."""
+        if workers > 1:
+            self.aside = ThreadPoolExecutor(1, "caveat-sums", torch.set_num_threads, (1,))
+        try:
+            for _ in range(workers if workers > 1 else 0):
+                self.workers.append(_Worker(workplace, self.down, self.workers))
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> ProcessPool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.aside is not None:
+            self.aside.shutdown(cancel_futures=True)
+        for worker in self.workers:
+            worker.end()
+        self.workers = []
+        self.down.close()
+
+    def begin(self, t: int, counted: Mapping[SiloId, int]) -> None:
+        """Have silos forget what they kept of a round that was never completed."""
+        self.workplace.states.forget_all(t - 1)
+
+    def exchange(
+        self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
+    ) -> Replies:
+        """Have every silo of the cohort carry out the work; of a linear round, keep means alone.
+
+        Raises SiloError if one fails.
+        """
+        name = address(self.workplace.method, work)
+        gathering = self._gathering(payload, cohort, linear)
+        if self.workers:
+            self._spread(t, name, payload, gathering)
+        else:
+            for silo in chain.from_iterable(map(self.queue, gathering.groups)):
+                gathering.take(silo, self.workplace.perform(t, name, payload, silo))
+        return gathering.replies(len(self.silos))
+
+    def queue(self, group: Sequence[SiloId]) -> Sequence[SiloId]:
+        """The order in which silos of a group are asked, on which no bit depends: the largest first, where sizes are
+        known, so that no worker is left with one of them at the end.
+        """
+        return group if self.examples is None else sorted(group, key=self.examples.__getitem__, reverse=True)
+
+    def _gathering(self, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None) -> ReplyCollector:
+        if linear == "silos":
+            counts = dict.fromkeys(cohort, 1)
+        elif linear == "examples" and self.examples is not None:
+            counts = {silo: self.examples[silo] for silo in cohort}
+        else:
+            return BufferedReplies(cohort)
+        return StreamingMean(counts, size(payload), len(self.workers), self.aside)
+
+    def _spread(self, t: int, name: str, payload: Payload, gathering: ReplyCollector) -> None:
+        self.down.restart()
+        order = {"t": t, "work": name, "down": self.down.write(payload)}
+        idle, busy = list(self.workers), dict[object, _Worker]()
+
+        def collect() -> None:
+            for pipe in wait([worker.pipe for worker in busy.values()]):
+                worker = busy.pop(pipe)
+                gathering.take(*worker.answer())
+                idle.append(worker)
+
+        for group, silos in enumerate(gathering.groups):
+            while not gathering.ready(group):
+                collect()
+            for worker in self.workers:
+                worker.begin(group % AHEAD)
+            for silo in self.queue(silos):
+                while not idle:
+                    collect()
+                worker = idle.pop()
+                worker.ask(order | {"silo": silo})
+                busy[worker.pipe] = worker
+        while busy:
+            collect()
+
+
+class _Worker:
+    """A forked process that carries out one order at a time. Orders and answers are JSON, tensors lie in slabs."""
+
+    def __init__(self, workplace: Executor, down: SharedBuffer, others: Sequence[_Worker]) -> None:
+        self.pipe, theirs = Pipe()
+        self.slabs = [SharedBuffer() for _ in range(AHEAD)]
+        """For replies of one group of silos, and of the next while those are being added up."""
+        self.slot = 0
+        self.order: dict[str, Any] = {}
+        self.fresh = True
+        """Whether nothing is left of the replies in the slab of that number."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        with warnings.catch_warnings():
+            # Python warns of threads beside a fork; torch's are idle here, and the child has one thread.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.process = os.fork()
+        if self.process == 0:
+            with contextlib.suppress(BaseException):
+                outlive_nobody(parent)
+                for end in (self.pipe, *(other.pipe for other in others)):
+                    end.close()
+                _serve(workplace, down, self.slabs, theirs)
+            os._exit(0)
+        theirs.close()
+
+    def begin(self, slot: int) -> None:
+        """Have replies written to the slab of that number, from its start if nothing there is needed any more."""
+        self.slot, self.fresh = slot, self.slabs[slot].unread
+
+    def ask(self, order: dict[str, Any]) -> None:
+        self.order = order | {"slot": self.slot, "fresh": self.fresh}
+        self.fresh = False
+        try:
+            self.pipe.send_bytes(json.dumps(self.order).encode())
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise self._dead() from error
+
+    def answer(self) -> tuple[SiloId, Update]:
+        try:
+            answer = json.loads(self.pipe.recv_bytes())
+        except (EOFError, ConnectionResetError) as error:
+            raise self._dead() from error
+        if "error" in answer:
+            raise SiloError(answer["error"])
+        return self.order["silo"], Update(self.slabs[self.order["slot"]].read(answer["up"]), answer["examples"])
+
+    def _dead(self) -> RunError:
+        return RunError(
+            f"a worker process died at silo {self.order['silo']!r} in round {self.order['t']}, work "
+            f"{self.order['work']!r}; was it out of memory?"
+        )
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.process, 0)
+        self.pipe.close()
+        for slab in self.slabs:
+            slab.close()
+
+
+def _serve(workplace: Executor, down: SharedBuffer, slabs: Sequence[SharedBuffer], pipe: Connection) -> None:
+    # The parent's threads did not come along, and OpenMP would wait for them.
+    torch.set_num_threads(1)
+    with contextlib.suppress(EOFError):
+        while True:
+            order = json.loads(pipe.recv_bytes())
+            up = slabs[order["slot"]]
+            if order["fresh"]:
+                up.restart()
+            try:
+                update = workplace.perform(order["t"], order["work"], down.read(order["down"]), order["silo"])
+                answer: dict[str, Any] = {"up": up.write(update.payload), "examples": update.examples}
+            except Exception as error:
+                message = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
+                answer = {"error": message}
+            pipe.send_bytes(json.dumps(answer).encode())

@@ -1,0 +1,90 @@
+"""The only loop over rounds: the same for every method and every engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+import torch
+
+from ..core import Method, Payload, Replies, Round, SiloId, Site, State, Weights, Work, is_evaluation, key
+
+
+class Transport(Protocol):
+    """Carries a payload to silos, has them work on it, and brings back their updates."""
+
+    @property
+    def silos(self) -> Sequence[SiloId]:
+        """All that take part, by name."""
+
+    def exchange(
+        self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
+    ) -> Replies: ...
+
+
+@dataclass(frozen=True)
+class Participation:
+    """Which silos take part in a round: a share of them, drawn anew every round, and no fewer than a minimum."""
+
+    seed: int
+    share: float = 1.0
+    least: int = 1
+
+    def count(self, silos: int) -> int:
+        """How many of so many silos a round asks."""
+        # Rounded first: 0.07 of 100 is 7.000000000000001 in floating point.
+        return min(silos, max(math.ceil(round(self.share * silos, 9)), self.least))
+
+    def cohort(self, t: int, step: Round, silos: Sequence[SiloId]) -> Sequence[SiloId]:
+        count = self.count(len(silos))
+        if step.everyone or count >= len(silos):
+            return silos
+        generator = torch.Generator().manual_seed(key(self.seed, "cohort", t))
+        return [silos[i] for i in sorted(torch.randperm(len(silos), generator=generator)[:count].tolist())]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A round that was carried out, for whoever keeps the books."""
+
+    t: int
+    """Position in the schedule, skipped rounds counted."""
+    number: int
+    """How many rounds of training have been carried out, this one included."""
+    step: Round
+    sent: Payload
+    cohort: Sequence[SiloId]
+    replies: Replies
+    """Of a linear round perhaps no more than means and forms, see `Replies`."""
+
+
+def run(
+    method: Method,
+    transport: Transport,
+    site: Site,
+    server: State,
+    *,
+    participation: Participation,
+    start: int = 0,
+    stop: int | None = None,
+    number: int = 0,
+    after: Callable[[Done, State], None] = lambda done, server: None,
+) -> State:
+    """Carry out rounds `start` to `stop` of the method's schedule; return the server's state after them.
+
+    `number` rounds of training have gone before. `after` is called with every round carried out and the
+    server's state after it.
+    """
+    for t, step in islice(enumerate(method.schedule()), start, stop):
+        if not step.when(server):
+            continue
+        assert not is_evaluation(step.work), f"{step.work.__name__} is in a schedule but sees the test split"
+        sent, cohort = step.broadcast(server), participation.cohort(t, step, transport.silos)
+        replies = transport.exchange(t, step.work, sent, cohort, step.linear)
+        server = step.aggregate(server, replies, site)
+        number += step.trains
+        after(Done(t, number, step, sent, cohort, replies), server)
+    return server

@@ -1,0 +1,1 @@
+"""What has to hold for an update, or for measurements, to be counted."""

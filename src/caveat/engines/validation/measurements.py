@@ -1,0 +1,154 @@
+"""What a measurement has to be like to be counted: sums over inputs that nobody but the silo has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from ...core import DataError, Payload, SiloId, Tensors, Update
+from .updates import LARGEST, Form, by_itself, form, unlike_most
+
+STREAMS = ("", "ood_local", "ood_global")
+"""The split that was measured, and inputs that a silo does not know."""
+ONE, TWO = frozenset({"sums"}), frozenset({"sums", "global", "local", "choice"})
+"""The groups of a stream, where one model answers and where one of two is chosen."""
+COUNTS = {"examples": (), "known": (), "correct": (), "answered": (), "answered_correct": (), "quadrants": (2, 2),
+          "decisions": (3,)}  # fmt: skip
+"""Of inputs, with their shapes."""
+TOTALS = ("nll", "brier", "entropy", "aleatoric", "epistemic")
+"""Sums of numbers of which there is no bound to be exact about."""
+BINNED = ("bin_count", "bin_confidence", "bin_correct")
+"""Also per class, as "class_bin_count" and so on."""
+CLASSES = "class_"
+SLACK = 1e-6
+"""Relative, for sums of probabilities."""
+
+
+Read = Callable[[SiloId, Payload], object]
+"""What a silo's measurements are for; raises anything for those that make no sense."""
+
+
+def left_out_measuring(
+    updates: Mapping[SiloId, Update], most: Mapping[SiloId, int], read: Read = lambda silo, payload: None
+) -> dict[SiloId, str]:
+    """The silos whose measurements cannot be counted, and why.
+
+    Each by itself: the groups of `wrappers.evaluation.Evaluated`, of sums that can be sums, over as many inputs as
+    the update speaks for, and they can be read. Then by the others: a group has one form at all silos that have it,
+    and a method's own numbers ("method") have the same names everywhere.
+    """
+    reasons = {
+        silo: why
+        for silo, update in updates.items()
+        if (why := _by_itself(update, most[silo]) or _unreadable(silo, update.payload, read))
+    }
+    for kind in ("method", *sorted(TWO)):
+        rest = {silo: update.payload for silo, update in updates.items() if silo not in reasons}
+        reasons |= unlike_most({silo: _form(each, kind) for silo, each in rest.items() if kind in each})
+    return reasons
+
+
+def _unreadable(silo: SiloId, payload: Payload, read: Read) -> str:
+    try:
+        read(silo, payload)
+    except Exception as error:  # whatever numbers that make no sense make anything raise
+        return f"measurements that make no sense: {type(error).__name__}: {error}"
+    return ""
+
+
+def _form(payload: Payload, kind: str) -> Form:
+    # A method's numbers differ in size between silos by right, for what only some of them have.
+    return tuple(
+        (group, name, "" if kind == "method" else shape, kept)
+        for group, name, shape, kept in form({kind: payload[kind]})
+    )
+
+
+def _by_itself(update: Update, most: int) -> str:
+    if why := by_itself(update, {}, most):
+        return why
+    try:
+        _check(update.payload, update.examples)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def _check(payload: Payload, examples: int) -> None:
+    """Raises DataError for measurements that cannot be those of so many examples."""
+    streams: dict[str, Payload] = {}
+    for group, tensors in payload.items():
+        stream, _, kind = group.rpartition(".")
+        streams.setdefault(stream, {})[kind] = tensors
+    own = streams.get("", {})
+    if "method" not in own or own.keys() - {"method"} not in (ONE, TWO):
+        raise DataError(f"measures {_listed(own)}, expected method and {_listed(ONE)} or {_listed(TWO)}")
+    del own["method"]
+    for stream, groups in streams.items():
+        if stream not in STREAMS or groups.keys() != own.keys():
+            raise DataError(f"measures {_listed(groups)} of {stream!r}, expected {_listed(own)} of {STREAMS[1:]}")
+        n = groups["sums"].get("examples", torch.zeros(()))
+        if n.numel() != 1 or not (1 <= float(n) <= LARGEST**2 if stream else float(n) == examples):
+            raise DataError(f"{stream or 'the split'}: sums of {n.flatten()[:1].tolist()} inputs, expected {examples}")
+        for kind, tensors in groups.items():
+            (_check_choice if kind == "choice" else _check_sums)(tensors, float(n))
+
+
+def _check_choice(tensors: Tensors, n: float) -> None:
+    if tensors.keys() != {"right"}:
+        raise DataError(f"choice has {_listed(tensors)}, expected right")
+    _check_counts("right", tensors["right"], (2, 2, 3), n)
+    _check_total("right", tensors["right"], n)
+
+
+def _check_sums(tensors: Tensors, n: float) -> None:
+    scores = {name for name in tensors if name.startswith("score.")}
+    expected = {*COUNTS, *TOTALS, *BINNED, *(CLASSES + name for name in BINNED)}
+    if differing := (tensors.keys() - scores) ^ expected:
+        raise DataError(f"sums differ in {_listed(differing)} from what was to be measured")
+    for name in (*COUNTS, *scores):
+        _check_counts(name, tensors[name], COUNTS.get(name, (2, *tensors[name].shape[1:2])), n)
+    for name in TOTALS:
+        tensor = tensors[name]
+        if (tensor.shape, tensor.dtype) != ((), torch.float64) or not abs(float(tensor)) <= LARGEST * n:
+            raise DataError(f"{name} is no sum over {n:.0f} inputs")
+    for name in ("decisions", "quadrants", *scores):
+        _check_total(name, tensors[name], n)
+    for less, more in (("correct", "known"), ("answered_correct", "correct"), ("answered_correct", "answered")):
+        if tensors[less] > tensors[more]:
+            raise DataError(f"{less} is larger than {more}")
+    for prefix, axes in (("", 1), (CLASSES, 2)):
+        count, confidence, correct = (tensors[prefix + name] for name in BINNED)
+        if count.ndim != axes:
+            raise DataError(f"{prefix}bin_count has {count.ndim} axes, expected {axes}")
+        _check_bins(prefix, count, confidence, correct, float(tensors["known"]))
+
+
+def _check_bins(prefix: str, count: Tensor, confidence: Tensor, correct: Tensor, known: float) -> None:
+    """Of the inputs whose label is a class of the model, each is in one bin of the top class, and of every class."""
+    _check_counts(f"{prefix}bin_count", count, count.shape, known)
+    _check_counts(f"{prefix}bin_correct", correct, count.shape, known)
+    if bool((count.sum(-1) != known).any()) or bool((correct > count).any()):
+        raise DataError(f"{prefix}bin_count or {prefix}bin_correct do not add up to {known:.0f} inputs")
+    if (confidence.shape, confidence.dtype) != (count.shape, torch.float64) or not bool(
+        ((confidence >= 0) & (confidence <= count * (1 + SLACK))).all()
+    ):
+        raise DataError(f"{prefix}bin_confidence are no sums of probabilities")
+
+
+def _check_counts(name: str, tensor: Tensor, shape: tuple[int, ...], n: float) -> None:
+    if (tuple(tensor.shape), tensor.dtype) != (tuple(shape), torch.float64):
+        raise DataError(f"{name} is {tuple(tensor.shape)} {tensor.dtype}, expected {tuple(shape)} torch.float64")
+    if not bool(((tensor >= 0) & (tensor <= n) & (tensor == tensor.floor())).all()):
+        raise DataError(f"{name} are no counts of {n:.0f} inputs")
+
+
+def _check_total(name: str, tensor: Tensor, n: float) -> None:
+    if float(tensor.sum()) != n:
+        raise DataError(f"{name} do not add up to {n:.0f} inputs")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"

@@ -1,0 +1,212 @@
+"""A silo's side of a federation: its data, its private state, and what it has sent, all on its own disk."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from .. import config as configuration
+from ..core import Data, DataError, Payload, RunError, Silo, SiloId, Update
+from ..core.silo_info import SPLITS, FederationInfo, SiloInfo
+from ..data import Silos, splits_record
+from ..data.schema.agreement import own_silos, sketch
+from ..engines.executor import Executor, address
+from ..engines.flower import Order
+from ..files.atomic import write_bytes, write_json
+from ..files.ledger import Ledger
+from ..files.payloads import read_payload, to_bytes
+from ..runs.local import LocalRun, Run, planned
+from ..wrappers.evaluation import Evaluated
+from .silo_file import SiloFile
+from .terms import Terms, lasting
+
+BUSY = 60.0
+"""Seconds to wait for a process that still works for the same silo, such as one whose node was killed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiloRun(LocalRun):
+    """An experiment as one silo knows it: the data of one, the names of all."""
+
+    names: tuple[SiloId, ...]
+    secret: int
+
+    @cached_property
+    def roster(self) -> FederationInfo:
+        unknown = {name: SiloInfo(name, "", {}, ()) for name in self.names}
+        own = FederationInfo.of(self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes).cards
+        return FederationInfo(self.silos.shape, self.silos.classes, unknown | dict(own))
+
+    def workplace(self) -> Executor:
+        return replace(super().workplace(), secret=self.secret)
+
+
+@dataclass(frozen=True)
+class SiloClient:
+    """A silo with data of its own."""
+
+    file: SiloFile
+
+    def introduce(self, terms: Terms) -> dict[str, str | int]:
+        """What everyone has to know of its data before there is an agreement: see `data.agreement.Sketch`."""
+        config = terms.config
+        drawn = sketch(self.file.settings(config.data), config.seed, self.file.silo)
+        return {"silo": self.file.silo, "sketch": json.dumps(drawn.to_json())}
+
+    def join(self, terms: Terms) -> dict[str, str | int]:
+        """Its sizes, class counts and the hashes of its splits, under what was agreed."""
+        self.abide(terms)
+        part = self.part(terms)
+        part.silos.check(terms.config.training.batch_size)
+        card = part.roster.cards[self.file.silo].to_json()
+        record = splits_record(part.silos, len(part.silos.classes))[self.file.silo]
+        return {"silo": self.file.silo, "card": json.dumps(card), "record": json.dumps(record)}
+
+    def perform(self, terms: Terms, order: Order, payload: Payload) -> Update:
+        """Carry out a work; keep the state it leaves, and a line of what is sent.
+
+        Raises RunError for an order that no server of this federation has a reason to give.
+        """
+        self.abide(terms)
+        folder = self.folder(terms)
+        with alone(folder):
+            place = self.part(terms).workplace()
+            check(order, place, self.file.silo)
+            place.states.forget(self.file.silo, order.counted)
+            update = place.perform(order.t, order.work, payload, self.file.silo)
+            ledger = Ledger(folder / "ledger.jsonl")
+            ledger.rewind(ledger.bytes)
+            ledger.add({self.file.silo: update}, t=order.t, work=order.work)
+            if order.work == Evaluated.test.__name__:
+                self._keep_model(folder, terms, order.t, payload)
+        return update
+
+    def abide(self, terms: Terms) -> None:
+        """Keep a federation's configuration when it is first seen. Raises DataError for another one after that."""
+        path = self.file.private(self.home(terms).name) / "config.toml"
+        if not path.exists():
+            write_bytes(path, configuration.dump(terms.config).encode())
+        elif lasting(configuration.loads(path.read_text(), str(path))) != lasting(terms.config):
+            raise DataError(f"the federation's configuration is not the one that was joined, {path}")
+
+    def part(self, terms: Terms) -> SiloRun:
+        """The experiment that these terms make of its data."""
+        if terms.agreement is None:
+            raise DataError("the federation has no agreement yet: its silos have data of their own")
+        return self._part(terms, Silos((self._data(terms),), terms.agreement.classes))
+
+    def predicting(self, terms: Terms) -> SiloRun:
+        """The same, with what it takes to read new inputs."""
+        return self._part(terms, self.silos(terms))
+
+    def _part(self, terms: Terms, silos: Silos) -> SiloRun:
+        return SiloRun(
+            **planned(terms.config, terms.method), folder=self.folder(terms), silos=silos, names=terms.names,
+            secret=self.file.secret(),
+        )  # fmt: skip
+
+    def silos(self, terms: Terms) -> Silos:
+        """Its data, read anew, with what it takes to read more of the kind."""
+        assert terms.agreement is not None
+        config = terms.config
+        return own_silos(self.file.settings(config.data), config.seed, self.file.silo, terms.agreement)
+
+    def home(self, terms: Terms) -> Path:
+        """What it keeps of a federation."""
+        if not (terms.federation.isalnum() and terms.federation.isascii()):
+            raise DataError(f"{terms.federation!r} is no name of a federation")
+        return self.file.state / terms.federation
+
+    def folder(self, terms: Terms) -> Path:
+        """What it keeps of one method of a federation."""
+        if terms.method not in (terms.config.method.name, *terms.config.beside):
+            raise DataError(f"{terms.method!r} is no method of the federation")
+        return self.home(terms) / terms.method
+
+    def _data(self, terms: Terms) -> Silo:
+        """Its splits, from the disk after the first time: reading and encoding a source takes longer than a round."""
+        assert terms.agreement is not None
+        about = [
+            repr(terms.config.data), terms.config.seed, terms.agreement.to_json(), self.file.source, self.file.target,
+            self.file.categorical,
+        ]  # fmt: skip
+        key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+        path = self.home(terms) / f"data-{key}.safetensors"
+        if path.exists():
+            return _silo(self.file.silo, read_payload(path))
+        silo = self.silos(terms)[0]
+        write_bytes(path, to_bytes(_tensors(silo)))
+        return silo
+
+    def _keep_model(self, folder: Path, terms: Terms, t: int, down: Payload) -> None:
+        """The federation's model as it was measured last: with it, `caveat predict` works at the silo."""
+        (folder / "model").mkdir(exist_ok=True)
+        write_bytes(folder / "model" / "model.safetensors", to_bytes(down))
+        write_json(folder / "model" / "model.json", {"schema": 1, "t": t})
+        about = vars(self.file) | {"state": str(self.file.state)}
+        write_json(folder / "silo.json", {"schema": 1, "file": about, "terms": terms.to_text()})
+
+
+def check(order: Order, place: Executor, silo: SiloId) -> None:
+    """Raises RunError for an order for somebody else, for a work that is no round's, or for a round that is over."""
+    if order.silo != silo:
+        raise RunError(f"an order for silo {order.silo!r}, but this is {silo!r}")
+    works = {address(place.method, step.work) for step in place.method.schedule()}
+    # A wrapper's base, for instance, would send what the wrapper protects.
+    if order.work not in works | {Evaluated.validation.__name__, Evaluated.test.__name__}:
+        raise RunError(f"{order.work!r} is neither a round's work nor a measurement")
+    if order.t < (newest := place.states.newest(silo)):
+        raise RunError(f"an order of round {order.t}, but there is a state of round {newest}")
+
+
+def _tensors(silo: Silo) -> Payload:
+    parts = {split: getattr(silo, split) for split in SPLITS} | {f"stream.{n}": d for n, d in silo.streams.items()}
+    groups = {name: {"x": data.x, "y": data.y} for name, data in parts.items()}
+    return groups | {"indices": dict(silo.indices), f"domain.{silo.domain}": {}}
+
+
+def _silo(name: SiloId, groups: Payload) -> Silo:
+    data = {group: Data(t["x"], t["y"]) for group, t in groups.items() if set(t) == {"x", "y"}}
+    domain = next(group for group in groups if group.startswith("domain.")).removeprefix("domain.")
+    indices: dict[str, Tensor] = groups["indices"]
+    streams = {group.removeprefix("stream."): each for group, each in data.items() if group.startswith("stream.")}
+    return Silo(name, domain, **{split: data[split] for split in SPLITS}, indices=indices, streams=streams)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process, after whoever holds it now. Raises RunError if that takes too long."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        until = time.monotonic() + BUSY
+        while True:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except (BlockingIOError, PermissionError):
+                if time.monotonic() > until:
+                    raise RunError(f"{folder}: another process has been at work there for {BUSY:.0f} s") from None
+                time.sleep(0.2)
+        yield
+
+
+def open_member(folder: Path) -> Run:
+    """What a silo keeps of a finished federation, to predict with. Raises RunError if the folder is none."""
+    try:
+        found: dict[str, Any] = json.loads((folder / "silo.json").read_text())
+        about = found["file"]
+        categorical = None if about["categorical"] is None else tuple(about["categorical"])
+        file = SiloFile(about["silo"], Path(about["state"]), about["source"], about["target"], categorical)
+        return Run(SiloClient(file).predicting(Terms.of_text(found["terms"])))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"cannot read {folder / 'silo.json'}: {error}") from error

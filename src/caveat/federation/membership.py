@@ -1,0 +1,222 @@
+"""Who takes part in a federation: nodes are greeted, say whose silo they are, and agree on what data look like.
+
+Greetings never hold up a round: they are sent when a node is first seen, and read when the next round begins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flwr.app import RecordDict
+
+from ..core import DataError, RunError, SiloId
+from ..core.silo_info import FederationInfo, SiloInfo
+from ..data.schema.agreement import DataSchema, SharedSchema, agree, check_fits
+from ..engines.flower import GridMessages, legible, pack, words_of
+from ..files.atomic import write_json
+from .terms import Terms
+
+LONGEST_NAME = 200
+"""Bytes of a silo's name."""
+PAUSE = 0.2
+"""Seconds between two looks for silos before the first round."""
+AGAIN = 60.0
+"""Seconds before a node is greeted again whose greeting failed, or was not answered."""
+LONGEST_RECORD = 1_000_000
+"""Characters of what a silo says of its sizes, and of the hashes of its splits."""
+
+
+class PendingGreeting(NamedTuple):
+    """A greeting that is under way."""
+
+    node: int
+    question: str
+    until: float
+
+
+@dataclass
+class OpenMembership:
+    """The silos of a federation, and the nodes that speak for them.
+
+    Kept in `federation.json` of the run's folder: who is a member, and the agreement, are the same after a resume.
+    """
+
+    path: Path
+    terms_: Terms
+    note: Callable[[str], None]
+    """Where to tell who was not admitted, and why."""
+    nodes: dict[SiloId, int] = field(default_factory=dict)
+    cards: dict[SiloId, SiloInfo] = field(default_factory=dict)
+    records: dict[SiloId, Any] = field(default_factory=dict)
+    sketches: dict[SiloId, DataSchema] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._pending: dict[str, PendingGreeting] = {}
+        self._until: dict[int, float] = {}
+        self._changed = False
+
+    @property
+    def silos(self) -> Sequence[SiloId]:
+        return sorted(self.cards)
+
+    @property
+    def most(self) -> Mapping[SiloId, int]:
+        return {name: card.most for name, card in self.cards.items()}
+
+    @property
+    def terms(self) -> str:
+        return dataclasses.replace(self.terms_, names=tuple(self.cards)).to_text()
+
+    @property
+    def roster(self) -> FederationInfo:
+        assert self.terms_.agreement is not None
+        return FederationInfo(self.terms_.agreement.input_shape, self.terms_.agreement.classes, self.cards)
+
+    def meet(self, wire: GridMessages, until: float) -> None:
+        """Read what nodes have answered, and greet those that are new. Waits for nobody."""
+        for _ in range(3):  # as many steps as a greeting has, where answers come at once
+            self._read(wire)
+            self._greet(wire)
+        if self._changed and self.path.exists():
+            self.save()
+
+    def gather(self, wire: GridMessages, count: int, least: int, patience: float) -> None:
+        """Wait until `count` silos have joined: they say what their data look like, agree, and count what they have.
+
+        After `patience` seconds `least` will do, unless nothing is agreed on yet. Raises RunError if there are fewer,
+        DataError if what they have does not go together.
+        """
+        end = time.monotonic() + patience
+        while len(here := self.connected(wire)) < count:
+            self.meet(wire, end)
+            if self.terms_.agreement is None and len(self.sketches) >= count:
+                self._agree()
+            elif time.monotonic() > end and (self.terms_.agreement is None or len(here) < least):
+                there = ", ".join(sorted(here or self.sketches)) or "nobody"
+                raise RunError(f"{count} silos are needed to begin; after {patience:.0f} s there was {there}")
+            elif time.monotonic() > end:
+                break
+            else:
+                time.sleep(PAUSE)
+        if not self.path.exists():
+            # The order of a run is by name, not by who was quicker.
+            self.cards = dict(sorted(self.cards.items()))
+            self.records = dict(sorted(self.records.items()))
+
+    def connected(self, wire: GridMessages) -> list[SiloId]:
+        """The silos that have joined and whose nodes are there."""
+        online = wire.online()
+        return [silo for silo in self.cards if self.nodes.get(silo) in online]
+
+    def _agree(self) -> None:
+        agreement = agree(dict(sorted(self.sketches.items())), self.terms_.config.data)
+        self.terms_ = dataclasses.replace(self.terms_, agreement=agreement)
+        # Who came before there was an agreement is greeted again, and then joins.
+        self.nodes.clear()
+
+    def _greet(self, wire: GridMessages) -> None:
+        now, online = time.monotonic(), wire.online()
+        # A process that was killed while it answered never will.
+        self._pending = {message: asked for message, asked in self._pending.items() if now < asked.until}
+        if self.terms_.agreement is None:
+            # Who comes back may have mended its data.
+            self.nodes = {silo: node for silo, node in self.nodes.items() if node in online}
+        asked, known = {each.node for each in self._pending.values()}, set(self.nodes.values())
+        for node in sorted(online):
+            if node not in known and node not in asked and now >= self._until.get(node, 0.0):
+                self._ask(wire, node, "introduce")
+
+    def _ask(self, wire: GridMessages, node: int, question: str, names: tuple[SiloId, ...] = ()) -> None:
+        terms = dataclasses.replace(self.terms_, names=(*self.cards, *names))
+        sent = wire.push({node: pack({}, question=question, terms=terms.to_text())}, "query", AGAIN)
+        self._pending |= dict.fromkeys(sent, PendingGreeting(node, question, time.monotonic() + AGAIN))
+
+    def _read(self, wire: GridMessages) -> None:
+        answers, errors = wire.pull(list(self._pending))
+        for message, error in errors.items():
+            node, question, _ = self._pending.pop(message)
+            self._refuse(node, f"{question}: {error}")
+        for message, records in answers.items():
+            node, question, _ = self._pending.pop(message)
+            try:
+                self._hear(wire, node, question, records)
+            except Exception as error:  # whatever a hostile answer makes anything raise
+                self._refuse(node, f"{question}: {type(error).__name__}: {error}")
+
+    def _refuse(self, node: int, why: str) -> None:
+        self._until[node] = time.monotonic() + AGAIN
+        self.note(f"node {node} is not admitted: {legible(why)}")
+
+    def _hear(self, wire: GridMessages, node: int, question: str, records: RecordDict) -> None:
+        words = words_of(records)
+        silo = str(words["silo"])
+        if not silo.strip() or len(silo.encode()) > LONGEST_NAME or not silo.isprintable():
+            raise DataError(f"silo {silo[:LONGEST_NAME]!r}: expected a name")
+        if self.nodes.get(silo, node) != node and self.nodes[silo] in wire.online():
+            raise DataError(f"says that it is silo {silo!r}, but another node that is connected is")
+        if question == "join":
+            self._join(silo, node, words)
+            return
+        sketch = DataSchema.of_json(json.loads(str(words["sketch"])))
+        if self.terms_.agreement is None:
+            self.sketches[silo] = sketch
+            self.nodes[silo] = node
+            return
+        check_fits(self.terms_.agreement, silo, sketch)
+        self.sketches[silo] = sketch
+        self._ask(wire, node, "join", () if silo in self.cards else (silo,))
+
+    def _join(self, silo: SiloId, node: int, words: Mapping[str, Any]) -> None:
+        assert self.terms_.agreement is not None
+        card = SiloInfo.of_json(_said(words["card"]), len(self.terms_.agreement.classes))
+        record = _said(words["record"])
+        if card.name != silo:
+            raise DataError(f"silo {silo!r} gave a card of {card.name!r}")
+        if silo in self.cards and (card, record) != (self.cards[silo], self.records[silo]):
+            raise DataError(f"silo {silo!r}: its data are not those that it joined with")
+        new = silo not in self.cards
+        self.cards[silo], self.records[silo], self.nodes[silo] = card, record, node
+        if new:
+            self._changed = True
+            self.note(f"silo {silo} has joined: {card.examples['train']} training examples")
+
+    def save(self) -> None:
+        """Write `federation.json`, and what the silos say of their splits as `splits.json`."""
+        self._changed = False
+        write_json(self.path.with_name("splits.json"), self.records)
+        agreement = self.terms_.agreement
+        write_json(self.path, {
+            "schema": 1, "federation": self.terms_.federation,
+            "agreement": None if agreement is None else agreement.to_json(),
+            "silos": {
+                name: {"card": card.to_json(), "record": self.records[name]} for name, card in self.cards.items()
+            },
+            "sketches": {name: sketch.to_json() for name, sketch in self.sketches.items()},
+        })  # fmt: skip
+
+    def restore(self) -> None:
+        """What `save` has kept."""
+        found = json.loads(self.path.read_text())
+        agreement = SharedSchema.of_json(found["agreement"])
+        self.terms_ = dataclasses.replace(self.terms_, federation=found["federation"], agreement=agreement)
+        for name, entry in found["silos"].items():
+            self.cards[name] = SiloInfo.of_json(entry["card"], len(agreement.classes))
+            self.records[name] = entry["record"]
+        self.sketches = {name: DataSchema.of_json(value) for name, value in found["sketches"].items()}
+
+
+def _said(text: object) -> dict[str, Any]:
+    """An object in JSON that can be written again. Raises DataError, ValueError or RecursionError for anything else."""
+    if not isinstance(text, str) or len(text) > LONGEST_RECORD:
+        raise DataError(f"expected a text of {LONGEST_RECORD} characters at most")
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise DataError("expected an object")
+    json.dumps(value, allow_nan=False)
+    return value

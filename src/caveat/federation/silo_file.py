@@ -1,0 +1,96 @@
+"""A silo's own file, `silo.toml`: its name in the federation, where its data are, and where its state is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config.text import parse
+from ..core import ConfigurationError, SiloId
+from ..data import DataSettings
+from ..data.schema.agreement import own_settings
+
+KEYS: Mapping[str, type] = {"silo": str, "state": str, "data": dict}
+DATA_KEYS: Mapping[str, type] = {"source": str, "target": str, "categorical": list}
+
+
+@dataclass(frozen=True)
+class SiloFile:
+    """What a silo says to its own node, and to nobody else."""
+
+    silo: SiloId
+    state: Path
+    """The folder that holds what must survive: private states, a secret, the data as tensors."""
+    source: str
+    target: str | None = None
+    categorical: tuple[str, ...] | None = None
+
+    def settings(self, federation: DataSettings) -> DataSettings:
+        """The federation's settings for data, with this silo's own source in them."""
+        return own_settings(federation, self.source, self.target, self.categorical)
+
+    def secret(self) -> int:
+        """A number that nobody else knows, drawn when it is first asked for."""
+        path = self.private() / "secret"
+        if not path.exists():
+            part = path.with_name(f".secret.{os.getpid()}.part")
+            with os.fdopen(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
+                file.write(secrets.token_hex(16))
+            # Whole or not at all, and never over one that another process has just drawn.
+            with contextlib.suppress(FileExistsError):
+                os.link(part, path)
+            part.unlink()
+        return int(path.read_text(), 16)
+
+    def private(self, *names: str) -> Path:
+        """A folder in `state`, made if it is not there; if `state` is made too, nobody else may look into it."""
+        self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = self.state.joinpath(*names)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def read_silo_file(path: Path) -> SiloFile:
+    """Raises ConfigurationError naming the file, the key and what was expected."""
+    try:
+        table = parse(path.read_text(encoding="utf-8-sig"), str(path)).table
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error}") from None
+    _check(path, "", table, KEYS, required=("silo", "state", "data"))
+    _check(path, "data.", table["data"], DATA_KEYS, required=("source",))
+    name, data = str(table["silo"]), table["data"]
+    if not name or "/" in name or "\0" in name or name in {".", ".."} or len(name.encode()) > 200:
+        raise ConfigurationError(f"{path}: silo = {name!r}, expected a name that can be a folder's")
+    categorical = data.get("categorical")
+    if categorical is not None and not all(isinstance(each, str) for each in categorical):
+        raise ConfigurationError(f"{path}: data.categorical = {categorical}, expected names of columns")
+    folder = path.resolve().parent
+    return SiloFile(
+        name, folder / Path(table["state"]).expanduser(), beside(str(data["source"]), folder),
+        data.get("target"), None if categorical is None else tuple(categorical),
+    )  # fmt: skip
+
+
+def _check(path: Path, prefix: str, table: Any, keys: Mapping[str, type], required: tuple[str, ...]) -> None:
+    for key in table:
+        if key not in keys:
+            raise ConfigurationError(f"{path}: {prefix}{key} is no key; there are: {', '.join(keys)}")
+    for key, kind in keys.items():
+        if key not in table and key in required:
+            raise ConfigurationError(f"{path}: {prefix}{key} is missing")
+        if key in table and not isinstance(table[key], kind):
+            raise ConfigurationError(f"{path}: {prefix}{key} = {table[key]!r}, expected {kind.__name__}")
+
+
+def beside(source: str, folder: Path) -> str:
+    """The source with those of its paths made absolute that exist in a folder."""
+    kind, _, rest = source.partition(":")
+    if not rest:
+        return source
+    names = [str(folder / name.strip()) if (folder / name.strip()).exists() else name for name in rest.split(",")]
+    return f"{kind}:{','.join(names)}"

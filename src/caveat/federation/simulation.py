@@ -1,0 +1,52 @@
+"""The silos of a simulation: nodes of one machine, each of which is one of the silos that a source makes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..core import RunError, SiloId
+from ..core.silo_info import FederationInfo
+from ..engines.flower import GridMessages, legible, pack, words_of
+from .terms import Terms
+
+
+@dataclass
+class FixedMembership:
+    """Nodes that say which silo they are; all have to be there before the first round."""
+
+    roster: FederationInfo
+    terms_: Terms
+    nodes: dict[SiloId, int] = field(default_factory=dict)
+
+    @property
+    def silos(self) -> Sequence[SiloId]:
+        return sorted(self.roster.names)
+
+    @property
+    def most(self) -> Mapping[SiloId, int]:
+        return {name: card.most for name, card in self.roster.cards.items()}
+
+    @property
+    def terms(self) -> str:
+        return self.terms_.to_text()
+
+    def meet(self, wire: GridMessages, until: float) -> None:
+        """Ask nodes that are not known yet which silo they are."""
+        strangers = wire.online() - set(self.nodes.values())
+        answers, errors = wire.ask({node: pack({}, terms=self.terms) for node in sorted(strangers)}, "query", until)
+        for why in errors.values():
+            raise RunError(f"a node of the simulation {legible(why)}")
+        for node, records in answers.items():
+            self.nodes[str(words_of(records)["silo"])] = node
+
+    def gather(self, wire: GridMessages, patience: float) -> None:
+        """Wait until every silo has a node. Raises RunError if that takes too long."""
+        end = time.monotonic() + patience
+        while missing := set(self.roster.names) - self.nodes.keys():
+            self.meet(wire, end)
+            if missing and time.monotonic() > end:
+                absent = ", ".join(sorted(missing))
+                raise RunError(f"{len(self.roster)} silos, but no node is {absent}; start as many nodes as silos")
+            time.sleep(0.1)

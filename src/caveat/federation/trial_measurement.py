@@ -1,0 +1,35 @@
+"""What becomes of one silo's measurements, tried before they are put together with those of others."""
+
+from __future__ import annotations
+
+import json
+
+from .. import metrics
+from ..core import DataError, Payload, SiloId
+from ..metrics.streams import summarise_streams
+from ..runs.base import BaseRun
+from ..runs.summary import rows
+from ..wrappers.evaluation import Evaluated
+
+
+def read_alone(plan: BaseRun, split: str, silo: SiloId, payload: Payload) -> None:
+    """Raises DataError for a silo's measurements on a split that are not those asked for, and whatever a run's rows and
+    summary would raise for them.
+    """
+    card, sums, tested = plan.roster.cards[silo], payload["sums"], split == Evaluated.test.__name__
+    if int(sums["examples"]) != card.examples[split]:
+        raise DataError(f"{int(sums['examples'])} inputs of {split}, of which it has {card.examples[split]}")
+    scores = {f"score.{name}" for name in plan.method.scores} if tested else set()
+    shape = (len(plan.roster.classes), metrics.BINS)
+    for group, tensors in payload.items():
+        if group.rpartition(".")[2] in ("method", "choice"):
+            continue
+        if {name for name in tensors if name.startswith("score.")} != scores:
+            raise DataError(f"{group} has other scores than {', '.join(sorted(scores)) or 'none'}")
+        if tensors["class_bin_count"].shape != shape:
+            raise DataError(f"{group} has bins {tuple(tensors['class_bin_count'].shape)}, expected {shape}")
+    found: list[object] = [rows(plan.method, card, payload)]
+    if tested:
+        found += [figure(sums) for figure in (metrics.ece_null, metrics.errors, metrics.reliability, metrics.decisions)]
+        found.append(summarise_streams(plan.method, {silo: payload}))
+    json.dumps(found, allow_nan=False)

@@ -1,0 +1,38 @@
+"""Payloads as safetensors: no pickle, and nothing runs when one is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from ..core import Payload, RunError
+
+
+def to_bytes(payload: Payload) -> bytes:
+    """A payload in the safetensors format, tensors named "group/name"."""
+    flat = {
+        f"{group}/{name}": tensor.contiguous() for group, named in payload.items() for name, tensor in named.items()
+    }
+    # A group may be empty, and must still be there when the payload is read.
+    return save(flat, {"groups": json.dumps(list(payload))})
+
+
+def from_bytes(data: bytes) -> Payload:
+    """The inverse of `to_bytes`; raises SafetensorError or ValueError on anything else."""
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    payload: Payload = {group: {} for group in json.loads(header["__metadata__"]["groups"])}
+    for path, tensor in load(data).items():
+        group, name = path.split("/", 1)
+        payload[group][name] = tensor
+    return payload
+
+
+def read_payload(path: Path) -> Payload:
+    """A payload from a file; raises RunError naming a file that cannot be read."""
+    try:
+        return from_bytes(path.read_bytes())
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise RunError(f"cannot read {path}: {error}") from error

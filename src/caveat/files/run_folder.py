@@ -1,0 +1,206 @@
+"""A run's folder, read and checked; a run that did not finish is one of which less is there."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ..core import DataError
+from .reading import checked, lines_of, record_of, text_of
+from .schema.federation import Greeting
+from .schema.gallery import Features, Gallery
+from .schema.run import LeftOut, Metrics, Origin, RoundRow, SiloRecord, Summary, Worst
+from .sent import Sent, read_sent
+
+_FILES = ("config.toml", "rounds.jsonl", "summary.json")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """What a run's folder holds. Every part may be missing but at least one of the files is there."""
+
+    path: Path
+    config: str | None = None
+    """config.toml, verbatim."""
+    origin: Origin | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    rows: Sequence[RoundRow] = ()
+    left_out: Sequence[LeftOut] = ()
+    """Silos that were asked and are not counted."""
+    summary: Summary | None = None
+    gallery: Gallery | None = None
+    features: Features | None = None
+    sent: Sent | None = None
+    """What left the silos."""
+    greeting: Greeting | None = None
+    """What silos told before the first round, where each has data of its own."""
+    beside: Mapping[str, RunFolder] = field(default_factory=dict)
+    """Other methods on the same data, by the name of their folder."""
+
+    @property
+    def method(self) -> str | None:
+        if self.summary:
+            return self.summary.method
+        return _text(_section(self.settings, "method").get("name"))
+
+    @property
+    def title(self) -> str:
+        """The method, where it is known, or the folder."""
+        return self.method or self.path.name
+
+    @property
+    def source(self) -> str | None:
+        return _text(_section(self.settings, "data").get("source"))
+
+    @property
+    def complete(self) -> bool:
+        return self.summary is not None and self.summary.complete
+
+    @property
+    def rounds_run(self) -> int:
+        return self.summary.rounds_run if self.summary else max((row.round for row in self.rows), default=0)
+
+    @property
+    def rounds_planned(self) -> int | None:
+        planned = self.settings.get("rounds")
+        return planned if isinstance(planned, int) else None
+
+    @property
+    def split(self) -> str:
+        """Where the figures of `silos` come from: a run without a summary has no test figures."""
+        return "test" if self.summary else "validation"
+
+    @property
+    def newcomers(self) -> list[SiloRecord]:
+        """The final figures of silos that took no part."""
+        return [silo for silo in self.summary.silos if silo.newcomer] if self.summary else []
+
+    @property
+    def silos(self) -> list[SiloRecord]:
+        """The final figures of silos that took part; before there is a summary, those of their last validation rows."""
+        if self.summary:
+            return [silo for silo in self.summary.silos if not silo.newcomer]
+        latest = {row.silo: row for row in self.curve_rows}
+        return [
+            SiloRecord(
+                name=row.silo,
+                domain=row.domain,
+                test=Metrics(**{name: getattr(row, name) for name in Metrics.model_fields}),
+                codewords=row.codewords,
+                perplexity=row.perplexity,
+            )
+            for row in sorted(latest.values(), key=lambda row: natural(row.silo))
+        ]
+
+    @property
+    def absent(self) -> list[str]:
+        """Silos that gave no test figures, so that the final ones are without them."""
+        return self.summary.absent if self.summary else []
+
+    @property
+    def mean(self) -> Metrics:
+        """The mean over silos, each counted once."""
+        if self.summary and self.summary.mean:
+            return self.summary.mean
+        return Metrics(accuracy=_mean(self.silos, "accuracy"), entropy=_mean(self.silos, "entropy"))
+
+    @property
+    def worst(self) -> Worst | None:
+        """The silo of lowest accuracy."""
+        if self.summary and self.summary.worst:
+            return self.summary.worst
+        known = [(silo.test.accuracy, silo.name) for silo in self.silos if silo.test.accuracy is not None]
+        return Worst(silo=min(known)[1], accuracy=min(known)[0]) if known else None
+
+    @property
+    def curve_rows(self) -> list[RoundRow]:
+        """One validation row per round and silo, in the order of rounds.
+
+        Several models may have rows (local, global, switched): the curves show the one that most rounds have.
+        """
+        validation = [row for row in self.rows if row.split == "validation"]
+        rounds_of: dict[str, set[int]] = {}
+        for row in validation:
+            rounds_of.setdefault(row.model, set()).add(row.round)
+        model = max(rounds_of, key=lambda name: len(rounds_of[name]), default="")
+        newest = {(row.round, row.silo): row for row in validation if row.model == model}
+        return sorted(newest.values(), key=lambda row: row.round)
+
+    @property
+    def comparable(self) -> dict[str, RunFolder]:
+        """The runs beside this one whose figures come from the same split."""
+        return {name: other for name, other in self.beside.items() if other.silos and other.split == self.split}
+
+
+def read_run(path: Path) -> RunFolder:
+    """Read a run's folder, and those of the methods beside it.
+
+    Raises DataError if it is no run's folder, or if a file in it is not what caveat writes. An incomplete run
+    is no error: `Run.complete` is false and what has not been written is missing.
+    """
+    if not path.is_dir():
+        raise DataError(f"{path} is not a folder; expected the folder of a run, as `caveat run --out` writes it")
+    if not any((path / name).is_file() for name in _FILES):
+        raise DataError(f"{path} is not a run's folder: it holds none of {', '.join(_FILES)}")
+    config = text_of(path / "config.toml")
+    rows, left_out = _rows(path / "rounds.jsonl")
+    return RunFolder(
+        path=path.resolve(),  # so that it has a name, even if it is .
+        config=config,
+        origin=record_of(path / "origin.json", Origin),
+        settings=_settings(config, path / "config.toml"),
+        rows=rows,
+        left_out=left_out,
+        summary=record_of(path / "summary.json", Summary),
+        gallery=record_of(path / "gallery.json", Gallery),
+        features=record_of(path / "features.json", Features),
+        sent=read_sent(path / "ledger.jsonl"),
+        greeting=record_of(path / "federation.json", Greeting),
+        beside={folder.name: read_run(folder) for folder in sorted(path.glob("beside/*")) if _is_run(folder)},
+    )
+
+
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """A key that sorts silo-2 before silo-10."""
+    digits_apart = "".join(c if c.isdigit() else f" {c} " for c in name).split()
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in digits_apart)
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _FILES)
+
+
+def _settings(config: str | None, path: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(config or "")
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"{path} is not valid TOML: {error}") from error
+
+
+def _rows(path: Path) -> tuple[list[RoundRow], list[LeftOut]]:
+    """The figures, and apart from them who gave none."""
+    rows, left_out = list[RoundRow](), list[LeftOut]()
+    for value, where in lines_of(path):
+        if isinstance(value, dict) and "left_out" in value:
+            left_out.append(checked(value, LeftOut, where))
+        else:
+            rows.append(checked(value, RoundRow, where))
+    return rows, left_out
+
+
+def _section(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = settings.get(name)
+    return section if isinstance(section, Mapping) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _mean(silos: Sequence[SiloRecord], metric: str) -> float | None:
+    values = [value for silo in silos if (value := getattr(silo.test, metric)) is not None]
+    return fmean(values) if values else None

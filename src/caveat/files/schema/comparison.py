@@ -1,0 +1,214 @@
+"""What `comparison.json` holds, as the page reads it.
+
+Keys that the page does not know are ignored, so that the file may grow; an absent figure is None, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from ...core import DataError
+from ..reading import record_of
+from .run import Figure, Record
+
+Status = Literal["done", "failed", "missing"]
+
+
+class Method(Record):
+    """One of the things compared: a method, or a variant of one."""
+
+    name: str
+    method: str = ""
+    sets: tuple[str, ...] = ()
+    note: str = ""
+
+
+class Setting(Record):
+    """What all methods were compared under; the only one of a comparison that sweeps nothing has no name."""
+
+    name: str = ""
+    sets: tuple[str, ...] = ()
+
+
+class Measure(Record):
+    name: str
+    figure: str = ""
+    higher: bool | None = None
+    """Whether more is better; None where neither more nor less is."""
+    percent: bool = False
+
+
+class Tuning(Record):
+    key: str
+    values: dict[str, list[Any]] = Field(default_factory=dict)
+    seed: int | None = None
+    seeds: tuple[int, ...] = ()
+    by: str = ""
+    runs: int | None = None
+
+
+class Trial(Record):
+    value: Any = None
+    score: Figure = None
+    error: str = ""
+
+
+class Silo(Record):
+    name: str
+    domain: str = ""
+    figures: dict[str, Figure] = Field(default_factory=dict)
+
+
+class Run(Record):
+    """One method under one setting with one seed."""
+
+    row: str
+    column: str = ""
+    seed: int
+    status: Status
+    error: str = ""
+    folder: str = ""
+    tuned: dict[str, Any] = Field(default_factory=dict)
+    tuning: tuple[Trial, ...] = ()
+    rounds: int | None = None
+    seconds: Figure = None
+    bytes_up: Figure = None
+    bytes_down: Figure = None
+    silos: tuple[Silo, ...] = ()
+    curve: tuple[tuple[int, Figure, Figure], ...] = ()
+    """Round, mean accuracy and mean entropy on validation data."""
+
+
+class Interval(Record):
+    """A mean and its 95 % interval."""
+
+    mean: Figure = None
+    low: Figure = None
+    high: Figure = None
+
+
+class Result(Interval):
+    """A measure of one method under one setting, over seeds and silos."""
+
+    row: str
+    seeds: int = 0
+    failed: int = 0
+    worst: Figure = None
+    rank: Figure = None
+    best: bool = False
+    domains: dict[str, Interval] = Field(default_factory=dict)
+    silos: dict[str, Interval] = Field(default_factory=dict)
+
+
+class Difference(Interval):
+    """What `a` has more than `b`, on the seeds and silos that both have."""
+
+    a: str
+    b: str
+    p: Figure = None
+    p_holm: Figure = None
+
+
+class Results(Record):
+    column: str = ""
+    measure: str
+    rows: tuple[Result, ...] = ()
+    pairs: tuple[Difference, ...] = ()
+
+
+class Printed(Record):
+    """A figure of a paper, and ours."""
+
+    row: str
+    column: str = ""
+    measure: str
+    paper: Figure = None
+    ours: Figure = None
+    low: Figure = None
+    high: Figure = None
+    difference: Figure = None
+
+
+class Paper(Record):
+    source: str = ""
+    differs: str = ""
+    claims: tuple[str, ...] = ()
+    figures: tuple[Printed, ...] = ()
+
+
+class Comparison(Record):
+    schema_: Literal[1] = Field(alias="schema")
+    version: str = ""
+    title: str = "comparison"
+    command: str = ""
+    about: str = ""
+    seeds: tuple[int, ...] = ()
+    rows: tuple[Method, ...]
+    columns: tuple[Setting, ...] = (Setting(),)
+    rounds_of: str = ""
+    """The method that took as many rounds as all others were given; empty if each had its own."""
+    tuning: Tuning | None = None
+    measures: tuple[Measure, ...] = Field(min_length=1)
+    cells: tuple[Run, ...] = ()
+    tables: tuple[Results, ...] = ()
+    paper: Paper | None = None
+
+    @property
+    def series(self) -> dict[str, int]:
+        """Which mark and colour each method has, the same all over the page."""
+        return {row.name: i for i, row in enumerate(self.rows)}
+
+    def results(self, setting: Setting, measure: Measure) -> Results:
+        """Without results if that table is not there."""
+        found = (t for t in self.tables if t.column == setting.name and t.measure == measure.name)
+        return next(found, Results(column=setting.name, measure=measure.name))
+
+    def result(self, method: Method, setting: Setting, measure: Measure) -> Result:
+        found = (result for result in self.results(setting, measure).rows if result.row == method.name)
+        return next(found, Result(row=method.name))
+
+    def runs(self, method: Method | None = None, setting: Setting | None = None, status: str = "") -> list[Run]:
+        """Those of that method, setting and status, where given."""
+        return [
+            run
+            for run in self.cells
+            if (method is None or run.row == method.name)
+            and (setting is None or run.column == setting.name)
+            and (not status or run.status == status)
+        ]
+
+    def printed(self, method: Method, setting: Setting, measure: Measure) -> float | None:
+        """The paper's figure."""
+        keys = (method.name, setting.name, measure.name)
+        figures = self.paper.figures if self.paper else ()
+        return next((one.paper for one in figures if (one.row, one.column, one.measure) == keys), None)
+
+    def places(self, setting: Setting, part: Literal["domains", "silos"]) -> list[str]:
+        """The domains or silos that any method has a figure of, in the order in which they come."""
+        tables = [table for table in self.tables if table.column == setting.name]
+        return list(dict.fromkeys(name for t in tables for result in t.rows for name in getattr(result, part)))
+
+
+def domains_of(runs: Sequence[Run]) -> dict[str, str]:
+    """Silo -> the domain that all runs agree on; a silo that other seeds put elsewhere has none."""
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        for silo in run.silos:
+            found.setdefault(silo.name, set()).add(silo.domain)
+    return {name: next(iter(domains)) if len(domains) == 1 else "" for name, domains in found.items()}
+
+
+def read_comparison(path: Path) -> Comparison:
+    """The comparison in the file `path`, or in that folder's comparison.json.
+
+    Raises DataError if there is none, or if it is not what caveat writes.
+    """
+    file = path / "comparison.json" if path.is_dir() else path
+    record = record_of(file, Comparison)
+    if record is None:
+        raise DataError(f"{file} does not exist; expected a comparison, as `caveat compare --out` writes it")
+    return record

@@ -1,0 +1,1 @@
+"""Pages that hold everything they show, and the drawings and tables on them."""

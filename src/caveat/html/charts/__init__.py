@@ -1,0 +1,1 @@
+"""The drawing kit of all pages."""

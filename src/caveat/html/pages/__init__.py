@@ -1,0 +1,1 @@
+"""The pages: of a run, of a comparison, of an audit."""

@@ -1,0 +1,93 @@
+"""The table of a comparison for standard output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+from ....files.schema.comparison import Comparison, Measure, Method, Run, Setting
+from ...text import plain
+from .numbers import bracketed, duration, figure, header, mean_of, megabytes
+
+_MEASURES = 2
+
+
+def terminal(record: Comparison) -> Table:
+    """Means with 95 % intervals, one row per method.
+
+    Several settings with a single measure become columns; with several measures they follow one another, each
+    under its name with its first two measures, worst silo, rank and costs.
+    """
+    if len(record.columns) > 1 and len(record.measures) == 1:
+        return _by_setting(record)
+    several = len(record.columns) > 1
+    shown = record.measures[:_MEASURES]
+    names = list(map(header, shown))
+    table = _table(record, ["method", *names, "worst\nsilo", "rank", "time", "MB\nup", "MB\ndown", ""], names)
+    for setting in record.columns:
+        if several:
+            table.add_row(Text(plain(setting.name), style="bold"))
+        for row in record.rows:
+            table.add_row(*_plain(_cells(record, row, setting, shown)), end_section=row == record.rows[-1])
+    return table
+
+
+def _by_setting(record: Comparison) -> Table:
+    measure, names = record.measures[0], [setting.name for setting in record.columns]
+    table = _table(record, ["method", *names, "time", "MB\nup", "MB\ndown", ""], names)
+    table.caption = Text(f"{header(measure)}, mean and 95 % interval")
+    table.caption_justify = "left"
+    for row in record.rows:
+        runs = record.runs(row)
+        figures = [bracketed(measure, record.result(row, setting, measure)) for setting in record.columns]
+        table.add_row(*_plain([row.name, *figures, *_costs(runs), _state(runs)]))
+    return table
+
+
+def _table(record: Comparison, heads: Sequence[str], wrapping: Sequence[str]) -> Table:
+    table = Table(
+        title=Text(plain(record.title)), title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
+    )
+    for head in heads:
+        left = head in ("method", "")
+        # Where the terminal is too narrow for all, figures with their intervals break, names and costs do not.
+        wraps = head in wrapping
+        head = "\n".join(map(plain, head.split("\n")))
+        justify: JustifyMethod = "left" if left else "right"
+        table.add_column(Text(head), justify=justify, overflow="fold", no_wrap=not wraps)
+    return table
+
+
+def _cells(record: Comparison, row: Method, setting: Setting, shown: Sequence[Measure]) -> list[str]:
+    first = record.result(row, setting, record.measures[0])
+    runs = record.runs(row, setting)
+    return [
+        row.name,
+        *(bracketed(measure, record.result(row, setting, measure)) for measure in shown),
+        figure(record.measures[0], first.worst),
+        "" if first.rank is None else f"{first.rank:.1f}",
+        *_costs(runs),
+        _state(runs),
+    ]
+
+
+def _costs(runs: list[Run]) -> list[str]:
+    return [
+        duration(mean_of(runs, "seconds")),
+        megabytes(mean_of(runs, "bytes_up")),
+        megabytes(mean_of(runs, "bytes_down")),
+    ]
+
+
+def _state(runs: Sequence[Run]) -> str:
+    failed, missing = (sum(run.status == status for run in runs) for status in ("failed", "missing"))
+    return ", ".join([f"{failed} failed"] * bool(failed) + [f"{missing} to come"] * bool(missing))
+
+
+def _plain(cells: Sequence[str]) -> list[Text]:
+    # Text, not str: a name may hold brackets, which rich would take for markup, and so do the intervals.
+    return [Text(plain(cell)) for cell in cells]

@@ -1,0 +1,117 @@
+"""What came out of a comparison, in a sentence per setting that claims no more than the tests allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....files.schema.comparison import Comparison, Difference, Interval, Measure, Result, Results, Setting
+from ...text import listed
+from .numbers import equation, figure, interval, plural, with_unit
+
+LEVEL = 0.05
+"""A difference counts as found if its p after Holm's correction is below."""
+_MOST_FAILED = 6
+
+
+def ranked(rows: Sequence[Result], measure: Measure) -> list[Result]:
+    """Best first, largest first where neither direction is better; those without a figure are left out."""
+    known = [row for row in rows if row.mean is not None]
+    return sorted(known, key=lambda row: row.mean or 0.0, reverse=measure.higher is not False)
+
+
+def verdict(record: Comparison, setting: Setting) -> str:
+    """The first of the measures under one setting: who leads, by how much, and whether the seeds suffice to say so."""
+    measure = record.measures[0]
+    results = record.results(setting, measure)
+    order = ranked(results.rows, measure)
+    if not order:
+        return "No method has a figure yet."
+    if len(order) == 1:
+        return f"{order[0].row} alone has a figure: {measure.name} {_with_interval(measure, order[0])}."
+    if measure.higher is None:
+        return (
+            f"{measure.name.capitalize()} goes from {_with_interval(measure, order[-1])} with {order[-1].row} "
+            f"to {_with_interval(measure, order[0])} with {order[0].row}."
+        )
+    first, second = order[:2]
+    pair = _gap(results, first.row, second.row, measure)
+    if pair is None or pair.mean is None:
+        return (
+            f"{first.row} has the best mean, {measure.name} {_with_interval(measure, first)}, then {second.row} with "
+            f"{_with_interval(measure, second)}; no paired test was made of the two."
+        )
+    return f"{_lead(first.row, second.row, pair, measure)} {_tested(pair, min(first.seeds, second.seeds))}"
+
+
+def leaders(record: Comparison) -> str:
+    """Who has the best mean in how many settings; empty if there are not several, or nothing is better."""
+    measure = record.measures[0]
+    orders = [ranked(record.results(setting, measure).rows, measure) for setting in record.columns]
+    first = [order[0].row for order in orders if order]
+    if len(first) < 2 or measure.higher is None:
+        return ""
+    counts = sorted(((first.count(row.name), row.name) for row in record.rows), key=lambda one: -one[0])
+    led = [f"{name} in {count}" for count, name in counts if count]
+    return f"Best mean {measure.name}: {', '.join(led)} of {len(first)} settings."
+
+
+def state(record: Comparison) -> tuple[str, str]:
+    """How much of the comparison is there, and what is wrong with it; the latter is empty if nothing is."""
+    done, failed, missing = (len(record.runs(status=status)) for status in ("done", "failed", "missing"))
+    alarms = []
+    if failed:
+        runs = [
+            f"{run.row}{f' on {run.column}' if run.column else ''} with seed {run.seed}"
+            for run in record.runs(status="failed")
+        ]
+        alarms.append(f"{plural(failed, 'run')} failed: {listed(runs, _MOST_FAILED)}.")
+    if missing:
+        alarms.append(f"{plural(missing, 'run')} to come.")
+    if alarms:
+        alarms.append("Figures are those of the runs that are done.")
+    return f"{done} of {plural(len(record.cells), 'run')} done", " ".join(alarms)
+
+
+def _with_interval(measure: Measure, result: Interval) -> str:
+    bounds = interval(measure, result)
+    return with_unit(measure, result.mean) + (f" (95 % interval {bounds})" if bounds else "")
+
+
+def _gap(results: Results, first: str, second: str, measure: Measure) -> Difference | None:
+    """By how much `first` is better than `second`: positive is ahead, whatever the direction of the measure."""
+    for pair in results.pairs:
+        if {pair.a, pair.b} == {first, second}:
+            same = (pair.a == first) == bool(measure.higher)
+            return pair if same else _turned(pair)
+    return None
+
+
+def _turned(pair: Difference) -> Difference:
+    def minus(value: float | None) -> float | None:
+        return None if value is None else -value
+
+    return pair.model_copy(
+        update={"a": pair.b, "b": pair.a, "mean": minus(pair.mean), "low": minus(pair.high), "high": minus(pair.low)}
+    )
+
+
+def _lead(first: str, second: str, gap: Difference, measure: Measure) -> str:
+    assert gap.mean is not None
+    unit = f" points of {measure.name}" if measure.percent else f" in {measure.name}"
+    bounds = interval(measure, gap)
+    if figure(measure, gap.mean) == figure(measure, 0.0):
+        between = f" (95 % interval of their difference {bounds})" if bounds else ""
+        return f"{first} and {second} are level in {measure.name}{between}."
+    size = f"{figure(measure, abs(gap.mean))}{unit}"
+    if gap.mean < 0:
+        # The means are over different seeds where runs failed, so that pairs may say the opposite.
+        return f"{first} has the better mean, but on the seeds that both have it is behind {second} by {size}."
+    between = f" (95 % interval {bounds})" if bounds else ""
+    return f"{first} is ahead of {second} by {size}{between}."
+
+
+def _tested(gap: Difference, seeds: int) -> str:
+    if gap.p_holm is None:
+        return "One seed allows no test." if seeds < 2 else "The difference was not tested."
+    found = "significant" if gap.p_holm < LEVEL else "not significant"
+    return f"With {plural(seeds, 'seed')} the difference is {found} after Holm's correction ({equation(gap.p_holm)})."

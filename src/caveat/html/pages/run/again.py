@@ -1,0 +1,29 @@
+"""The command that makes a run once more, from its configuration and, where it is of one, from a recipe."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ....files.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Again:
+    command: str
+    recipe: str
+    """The same from the recipe; empty where there is none."""
+    about: str
+
+
+def again(run: RunFolder) -> Again:
+    """What to type, by whom the run was, and with which seed."""
+    summary, engine = run.summary, run.settings.get("engine")
+    known = [f"caveat {summary.version}"] if summary and summary.version else []
+    known += [f"seed {summary.seed}"] if summary and summary.seed is not None else []
+    if isinstance(engine, Mapping) and engine.get("name") == "flower":
+        return Again("caveat flower init DIR config.toml", "", ", ".join(known))
+    words = [word for each in run.origin.sets for word in ("--set", each)] if run.origin else []
+    recipe = shlex.join(["caveat", "run", run.origin.recipe, *words, "--out", "NEW"]) if run.origin else ""
+    return Again("caveat run config.toml --out NEW", recipe, ", ".join(known))

@@ -1,0 +1,46 @@
+"""How many of a gallery's images the page of a run may show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....files.schema.gallery import Gallery, Item, Quadrant
+
+_IMAGE_BUDGET = 4_000_000  # characters of base64; what is over it is described without its image
+_SILOS_BY_QUADRANT = 5
+"""Silos whose quadrants are shown; a reader learns little from more, and each may have dozens of images."""
+
+
+def within_budget(gallery: Gallery | None) -> Gallery | None:
+    """The gallery with as many of its images as a page may weigh, silo by silo; None if it is empty.
+
+    Quadrants, of the first silos only, get what the most and least certain inputs of all silos leave.
+    """
+    if gallery is None or not any(silo.certain or silo.uncertain or silo.quadrants for silo in gallery.silos):
+        return None
+    budget = _Budget(_IMAGE_BUDGET)
+    ends = [
+        silo.model_copy(update={"certain": budget.keep(silo.certain), "uncertain": budget.keep(silo.uncertain)})
+        for silo in gallery.silos
+    ]
+    silos = [
+        silo.model_copy(update={"quadrants": budget.keep_of_each(silo.quadrants) if i < _SILOS_BY_QUADRANT else []})
+        for i, silo in enumerate(ends)
+    ]
+    return gallery.model_copy(update={"silos": silos})
+
+
+class _Budget:
+    def __init__(self, characters: int) -> None:
+        self.left = characters
+
+    def keep(self, items: Sequence[Item]) -> list[Item]:
+        """The items, without the images that there is no room for."""
+        kept = []
+        for item in items:
+            self.left -= len(item.image or "")
+            kept.append(item if self.left >= 0 else item.model_copy(update={"image": None}))
+        return kept
+
+    def keep_of_each(self, quadrants: Sequence[Quadrant]) -> list[Quadrant]:
+        return [quadrant.model_copy(update={"items": self.keep(quadrant.items)}) for quadrant in quadrants]

@@ -1,0 +1,84 @@
+"""What one sees first: a sentence of result, and a picture of every silo."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from markupsafe import Markup
+from scipy.stats import t as student
+
+from ....files.run_folder import RunFolder
+from ...tables import decimal, percent
+from .figures import Chart
+from .panels import ACCURACY, ENTROPY, decision_bars, panel, panel_legend, rows_of
+from .shares import told
+from .streams import kinds
+
+
+@dataclass(frozen=True)
+class Overview:
+    sentence: Markup
+    notes: Sequence[str]
+    figures: Sequence[Chart]
+    legend: Sequence[tuple[Markup, str]]
+
+
+def overview(run: RunFolder) -> Overview | None:
+    """None without silos that have an accuracy."""
+    if run.mean.accuracy is None or not run.silos:
+        return None
+    rows = rows_of(run)
+    figures = [panel(run, rows, ACCURACY), panel(run, rows, ENTROPY), decision_bars(run, rows)]
+    return Overview(_sentence(run), _notes(run), [each for each in figures if each], panel_legend(run))
+
+
+def _sentence(run: RunFolder) -> Markup:
+    mean, worst = run.mean.accuracy or 0.0, run.worst
+    known = Markup("<b>{}</b> is right about <b>{}</b> of {} inputs").format(run.title, percent(mean), run.split)
+    if len(run.silos) > 1:
+        known += f", mean over {len(run.silos)} silos"
+        if worst and worst.accuracy is not None and worst.accuracy < mean:
+            known += Markup("; <b>{}</b> at {}, where it is lowest").format(percent(worst.accuracy), worst.silo)
+    return known + "."
+
+
+def _notes(run: RunFolder) -> list[str]:
+    notes = []
+    rivals = {name: r.mean.accuracy for name, r in run.comparable.items() if r.mean.accuracy is not None}
+    if rivals:
+        best = max(rivals, key=lambda name: rivals[name])
+        others = f"the best of {len(rivals)} methods beside it" if len(rivals) > 1 else ""
+        notes.append(_compared(run, best, run.comparable[best], others))
+    if run.summary and len(kinds(run.summary.decisions or {})) > 1:
+        notes.append(f"Decisions about all silos' test inputs: {told(run.summary.decisions or {})}.")
+    return notes
+
+
+def _compared(run: RunFolder, name: str, other: RunFolder, about: str) -> str:
+    """The mean difference over the silos that both have, and what it may be by chance."""
+    theirs = {silo.name: silo.test.accuracy for silo in other.silos}
+    found = [
+        silo.test.accuracy - accuracy
+        for silo in run.silos
+        if silo.test.accuracy is not None and (accuracy := theirs.get(silo.name)) is not None
+    ]
+    called = f"{name}, {about}," if about else name
+    if not found:
+        return f"No silo has {run.split} figures of both {run.title} and {name}."
+    mean = fmean(found)
+    said = f"Compared with {called} it is {abs(100 * mean):.1f} points {'ahead' if mean >= 0 else 'behind'}"
+    if len(found) > 2:
+        half = float(student.ppf(0.975, len(found) - 1)) * stdev(found) / math.sqrt(len(found))
+        low, high = 100 * (mean - half), 100 * (mean + half)
+        said += f" (95 % interval over silos {_signed(low)} to {_signed(high)})"
+        said += ", more than chance over silos explains" if low * high > 0 else ", no more than chance explains"
+    mine, its = run.mean.entropy, other.mean.entropy
+    said += f"; mean entropy is {decimal(mine)} against {decimal(its)} nats" if None not in (mine, its) else ""
+    return f"{said}."
+
+
+def _signed(points: float) -> str:
+    return f"{points:+.1f}".replace("-", "\N{MINUS SIGN}")

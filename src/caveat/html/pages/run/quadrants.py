@@ -1,0 +1,110 @@
+"""The four quadrants of what is known: whose turn it was to answer, and whether the answer was sure enough to be given.
+
+Kotelevskii et al., Dirichlet-Based Uncertainty Quantification for Personalized Federated Learning with Improved
+Posterior Networks, IJCAI 2024, table 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from ....files.run_folder import RunFolder
+from ....files.schema.gallery import Gallery, Item
+from ....files.schema.run import INSIDE, NOBODY, Stream
+from ...charts.svg import element
+from ...tables import percent
+from .sections import HtmlCell, HtmlColumn, HtmlTable, table
+from .streams import ABOUT, OWN
+
+
+@dataclass(frozen=True)
+class QuadrantExamples:
+    name: str
+    meaning: str
+    model: str
+    abstained: bool
+
+    @property
+    def key(self) -> str:
+        """Under which summaries count it."""
+        return f"{self.model}_{'unsure' if self.abstained else 'sure'}"
+
+
+QUADRANTS = (
+    QuadrantExamples("known knowns", "the silo's own model knows such inputs: it answers", "local", False),
+    QuadrantExamples(
+        "known unknowns", "the silo's own model knows such inputs, this one is ambiguous: no answer", "local", True
+    ),
+    QuadrantExamples(
+        "unknown knowns", "the silo does not know them, the federation does: its model answers", "global", False
+    ),
+    QuadrantExamples(
+        "unknown unknowns", "neither the silo's nor the federation's model knows enough: no answer", "global", True
+    ),
+)
+_ONE_MODEL = (
+    QuadrantExamples("answered", "", "local", False),
+    QuadrantExamples("abstained", "", "local", True),
+    QuadrantExamples("answered", "", "global", False),
+    QuadrantExamples("abstained", "", "global", True),
+)
+_BEST = {INSIDE: QUADRANTS[0], "ood_local": QUADRANTS[2], NOBODY: QUADRANTS[3]}
+
+
+@dataclass(frozen=True)
+class Quadrants:
+    table: HtmlTable
+    caption: str
+
+
+def quadrants(tested: dict[str, Stream]) -> Quadrants | None:
+    """A row per quadrant, a column per stream; None where there is no choice between two models to tell them by."""
+    found = {name: stream.quadrants for name, stream in tested.items() if sum(stream.quadrants.values())}
+    if not found or not _two_models(tested):
+        return None
+    names = [HtmlCell(element("span", q.name) + element("span", q.meaning, class_="meaning")) for q in QUADRANTS]
+    columns = [HtmlColumn(name, [_cell(counts, q.key) for q in QUADRANTS]) for name, counts in found.items()]
+    caption = "What was known of each stream's test inputs: how many fell into each quadrant, and their share"
+    best = [f"{name} in {_BEST[name].name}" for name in found if name in _BEST]
+    wanted = f"; best is {', '.join(best)}" if len(best) > 1 else ""
+    return Quadrants(table([HtmlColumn("quadrant", names, words=True), *columns]), f"{caption}{wanted}.")
+
+
+def _two_models(tested: dict[str, Stream]) -> bool:
+    return any(len(stream.models) > 1 for stream in tested.values())
+
+
+def _cell(counts: dict[str, int], key: str) -> HtmlCell:
+    count = counts.get(key, 0)
+    share = element("small", percent(count / sum(counts.values())))
+    return HtmlCell(Markup("{} {}").format(f"{count:,}", share))
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A silo's examples: a row per quadrant, a cell per stream."""
+
+    streams: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[Sequence[Item]]]]
+
+
+def examples(run: RunFolder, gallery: Gallery | None) -> dict[str, Examples]:
+    """By silo, its examples of each quadrant that it has any of."""
+    chosen = run.summary and run.summary.policy.name != OWN and _two_models(run.summary.tested)
+    shown = QUADRANTS if chosen else _ONE_MODEL
+    found: dict[str, Examples] = {}
+    for silo in gallery.silos if gallery else []:
+        items = {(q.model, q.abstained, q.stream): q.items for q in silo.quadrants if q.items}
+        streams = sorted({stream for *_, stream in items}, key=_place)
+        rows = [(q.name, [items.get((q.model, q.abstained, stream), []) for stream in streams]) for q in shown]
+        if items:
+            found[silo.name] = Examples(streams, [row for row in rows if any(row[1])])
+    return found
+
+
+def _place(stream: str) -> tuple[int, str]:
+    names = list(ABOUT)
+    return names.index(stream) if stream in names else len(names), stream

@@ -1,0 +1,126 @@
+"""The result table of the terminal, and how the report writes numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+from ..files.run_folder import RunFolder
+from ..files.schema.run import Metrics, SiloRecord
+from .pages.run.streams import abstains, accuracy, accuracy_answered, label, models, streams
+from .text import listed, plain
+
+Cells = tuple[str, ...]
+_MOST_ABSENT = 12
+"""Silos without figures that a title names."""
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    return "" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def decimal(value: float | None, digits: int = 3) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def result_table(run: RunFolder) -> Table:
+    """One row per silo, then the mean over silos and the worst silo.
+
+    Columns that no silo has a value for are left out. With runs beside this one, their accuracy and entropy
+    follow, headed by the method. Figures are of the test split, of validation while the run is unfinished.
+    """
+    columns = [column for column in _columns(run) if any(cell for cell in column[1])]
+    # No padding: with one method beside, names of usual length then fit 80 columns.
+    table = Table(title=_title(run), title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
+    for header, _ in columns:
+        justify: JustifyMethod = "left" if header in ("silo", "domain") else "right"
+        table.add_column(Text(header), justify=justify, vertical="bottom", overflow="fold", no_wrap=justify == "right")
+    rows = list(zip(*(cells for _, cells in columns), strict=True))
+    for i, row in enumerate(rows):
+        # Text, not str: a silo's name may hold brackets, which rich would take for markup.
+        table.add_row(*(Text(cell) for cell in row), end_section=i == len(run.silos) - 1)
+    return table
+
+
+def _title(run: RunFolder) -> Text:
+    state = "" if run.complete else f", unfinished after round {run.rounds_run}: figures of {run.split}"
+    without = f", without {listed(list(map(plain, run.absent)), _MOST_ABSENT)}" if run.absent else ""
+    return Text(f"{run.title}, {len(run.silos)} silos{without}{state}")
+
+
+def model_table(run: RunFolder) -> Table | None:
+    """The accuracy of every model per stream of test inputs, then how many were abstained from and what that spared.
+
+    None where there was nothing to decide. Accuracies are means over silos, the last two rows are of all inputs.
+    """
+    tested = streams(run)
+    if not tested:
+        return None
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0)
+    table.add_column(Text("accuracy on test inputs"))
+    for name in tested:
+        table.add_column(Text(name), justify="right")
+    rows = {label(run, model): [accuracy(*each, model) for each in tested.items()] for model in models(tested)}
+    last = len(rows) - 1
+    if abstains(tested):
+        rows["of those answered"] = [accuracy_answered(*each) for each in tested.items()]
+        rows["abstained from"] = [stream.decisions.get("abstain") for stream in tested.values()]
+    for i, (header, values) in enumerate(rows.items()):
+        table.add_row(Text(header), *(Text(percent(value) or "-") for value in values), end_section=i == last)
+    return table
+
+
+def _columns(run: RunFolder) -> list[tuple[str, Cells]]:
+    silos = run.silos
+    worst = run.worst.silo if run.worst else ""
+    own = f"{run.title}\n" if run.comparable else ""
+    accuracy, entropy = _of(run, run, "accuracy", percent), _of(run, run, "entropy", decimal)
+    columns: list[tuple[str, Cells]] = [
+        ("silo", (*(silo.name for silo in silos), "mean", f"worst {worst}".rstrip())),
+        ("domain", (*(silo.domain for silo in silos), "", "")),
+        (f"{own}accuracy", accuracy),
+        (f"{own}entropy", entropy),
+        *([] if run.comparable else of_models(silos)),
+        ("codewords", (*(str(silo.codewords or "") for silo in silos), "", "")),
+        ("perplexity", (*(decimal(silo.perplexity, 1) for silo in silos), "", "")),
+    ]
+    for name, other in run.comparable.items():
+        columns.append((f"{name}\naccuracy", _of(other, run, "accuracy", percent)))
+        columns.append((f"{name}\nentropy", _of(other, run, "entropy", decimal)))
+    return columns
+
+
+MODELS = {"local": "own\nmodel", "global": "federation's\nmodel"}
+"""Two models that a silo may have at hand, and how a column with their accuracy is headed."""
+
+
+def of_models(silos: Sequence[SiloRecord]) -> list[tuple[str, Cells]]:
+    """What the silos' own models are, and the accuracy of each of two models; cells are empty without."""
+    about = [("model", (*(silo.model for silo in silos), "", ""))]
+    for name, header in MODELS.items():
+        found = [silo.models[name].accuracy if name in silo.models else None for silo in silos]
+        known = [value for value in found if value is not None]
+        about.append((header, (*map(percent, found), percent(sum(known) / len(known)) if known else "", "")))
+    return about
+
+
+def _of(run: RunFolder, rows_of: RunFolder, metric: str, write: Callable[[float | None], str]) -> Cells:
+    """A metric of `run` in the order of the silos of `rows_of`, then its mean and its own worst silo's."""
+    return tuple(write(value) for value in metric_column(run, [silo.name for silo in rows_of.silos], metric))
+
+
+def metric_column(run: RunFolder, names: Sequence[str], metric: str) -> list[float | None]:
+    """A metric of the silos called `names`, then the mean over silos, then that of the run's own worst silo."""
+    found: dict[str, SiloRecord] = {silo.name: silo for silo in run.silos}
+    worst = run.worst.silo if run.worst else ""
+
+    def value(metrics: Metrics | None) -> float | None:
+        number = getattr(metrics, metric, None)
+        return number if isinstance(number, float) else None
+
+    figures = [value(found[name].test) if name in found else None for name in names]
+    return [*figures, value(run.mean), value(found[worst].test) if worst in found else None]

@@ -1,0 +1,145 @@
+"""What the silos' evaluations come to: figures per stream of test inputs and per model that could answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import metrics
+from ..core import Decision, Method, Payload, SiloId, Tensors
+from ..uncertainty import grid
+
+SWITCH = "switch"
+"""The name, among models, of the choice between the local and the global one."""
+INSIDE = "ind"
+"""The stream of what a silo knows: its test split."""
+MIXED = {"mix": (INSIDE, "ood_local")}
+"""Streams that are others together."""
+BOTH = ("local", "global")
+STEP, FINE = 10, 0.5
+"""Nats between the steps in which log-evidence is counted: the fine ones where it all lies in few of the others."""
+"""Nats between the steps in which log-evidence is shown."""
+
+
+def by_model(method: Method, payload: Payload, stream: str = INSIDE) -> dict[str, Tensors]:
+    """The sums of what a silo predicts, first, and of each model where it has two; empty without the stream."""
+    if stream in MIXED:
+        parts = [by_model(method, payload, part) for part in MIXED[stream]]
+        return {name: metrics.merge(part[name] for part in parts) for name in parts[0]} if all(parts) else {}
+    prefix = "" if stream == INSIDE else f"{stream}."
+    if f"{prefix}sums" not in payload:
+        return {}
+    others = {name: payload[prefix + name] for name in BOTH if prefix + name in payload}
+    # Of two models the federation's is there first; the silo's own may come after the last round.
+    return {SWITCH if others else method.models[0].name.lower(): payload[f"{prefix}sums"], **others}
+
+
+def summarise_streams(method: Method, payloads: Mapping[SiloId, Payload]) -> dict[str, dict[str, Any]]:
+    """Per stream that some silo has: figures of every model over silos, decisions, how well scores tell it from
+    what the silo knows, and what the choice between two models gained, beside the best that could be chosen.
+    """
+    names = dict.fromkeys((INSIDE, "ood_local", *MIXED, "ood_global"))
+    found = {name: {silo: by_model(method, p, name) for silo, p in payloads.items()} for name in names}
+    found = {name: _alike({silo: sums for silo, sums in each.items() if sums}) for name, each in found.items()}
+    return {
+        name: {
+            "silos": len(each),
+            **_figures(each),
+            **_chosen(name, each, payloads),
+            **(_outside(each, found[INSIDE]) if name.startswith("ood") else {}),
+        }
+        for name, each in found.items()
+        if each
+    }
+
+
+def _alike(each: Mapping[SiloId, dict[str, Tensors]]) -> dict[SiloId, dict[str, Tensors]]:
+    """Where some silos choose between two models, the only answer of a silo that has one is its choice too."""
+    if not any(SWITCH in sums for sums in each.values()):
+        return dict(each)
+    return {
+        silo: sums if SWITCH in sums else {SWITCH: next(iter(sums.values())), **sums} for silo, sums in each.items()
+    }
+
+
+def _models(each: Mapping[SiloId, Mapping[str, Tensors]]) -> list[str]:
+    return list(dict.fromkeys(model for sums in each.values() for model in sums))
+
+
+def _figures(each: Mapping[SiloId, Mapping[str, Tensors]]) -> dict[str, Any]:
+    models: dict[str, Any] = {}
+    for model in _models(each):
+        sums = {silo: found[model] for silo, found in each.items() if model in found}
+        pooled = metrics.merge(sums.values())
+        models[model] = {
+            **metrics.across({silo: metrics.figures(s) | metrics.errors(s) for silo, s in sums.items()}),
+            "silos": len(sums),
+            "pooled": metrics.figures(pooled) | metrics.errors(pooled),
+            **({"log_evidence": _coarse(pooled["score.log_evidence"])} if "score.log_evidence" in pooled else {}),
+        }
+    decided = metrics.merge(next(iter(found.values())) for found in each.values())
+    quadrants = {f"{whose}_{what}": int(decided["quadrants"][i, j]) for i, whose in enumerate(("global", "local"))
+                 for j, what in enumerate(("sure", "unsure"))}  # fmt: skip
+    about = {"decisions": metrics.decisions(decided), "quadrants": quadrants}
+    return {"examples": int(decided["examples"]), "models": models, **about}
+
+
+def _coarse(histogram: Tensor) -> dict[str, Any]:
+    """Log-evidence in steps of some nats, where there is any: lower ends and counts."""
+    middle = -(grid.edges("log_evidence")[:-1] + grid.edges("log_evidence")[1:]) / 2
+    found = [(value, count) for value, count in zip(middle.tolist(), histogram.sum(0).tolist(), strict=True)
+             if count and abs(value) < math.inf]  # fmt: skip
+    values = [value for value, _ in found] or [0.0]
+    step = FINE if max(values) - min(values) < 3 * STEP else STEP
+    counts: dict[float, float] = {}
+    for value, count in found:
+        start = float(step * math.floor(value / step))
+        counts[start] = counts.get(start, 0.0) + count
+    return {"from": sorted(counts), "count": [counts[start] for start in sorted(counts)], "step": float(step)}
+
+
+def _outside(each: Mapping[SiloId, Mapping[str, Tensors]], inside: Mapping[SiloId, Mapping[str, Tensors]]) -> Any:
+    """Per model and score, how well a silo tells the stream's inputs from those it knows: mean, worst and pooled."""
+    found: dict[str, dict[str, Any]] = {}
+    for model in _models(each):
+        silos = [silo for silo in each if model in each[silo] and model in inside[silo]]
+        pooled = [metrics.merge(part[silo][model] for silo in silos) for part in (inside, each)]
+        scores = [name.removeprefix("score.") for name in pooled[1] if name.startswith("score.")]
+        found[model] = {}
+        for score in scores:
+            over = metrics.across(
+                {silo: metrics.ood_detection(inside[silo][model], each[silo][model], score) for silo in silos}
+            )
+            more = {"worst": over["worst"], "pooled": metrics.ood_detection(pooled[0], pooled[1], score)}
+            found[model][score] = over["mean"] | more
+    return {"outside": found}
+
+
+def _chosen(
+    stream: str, each: Mapping[SiloId, Mapping[str, Tensors]], payloads: Mapping[SiloId, Payload]
+) -> dict[str, Any]:
+    """How often a choice between two models was possible, which was made, and the accuracy of the best one."""
+    groups = ["choice" if part == INSIDE else f"{part}.choice" for part in MIXED.get(stream, (stream,))]
+    best, counts = [], []
+    for silo, sums in each.items():
+        if all(group in payloads[silo] for group in groups):
+            right = torch.stack([payloads[silo][group]["right"] for group in groups]).sum(0)
+            counts.append(right)
+            best.append(1 - float(right[0, 0].sum() / right.sum()))
+        else:
+            only = next(iter(sums.values()))
+            best.append(float(only["correct"] / only["examples"]))
+    if not counts:
+        return {}
+    total = torch.stack(counts).sum(0)
+    cells = {"neither": total[0, 0], "only_local": total[0, 1], "only_global": total[1, 0], "both": total[1, 1]}
+    return {
+        "oracle": {"accuracy": sum(best) / len(best)},
+        "right": {
+            name: {decision.name.lower(): int(cell[decision]) for decision in Decision} for name, cell in cells.items()
+        },
+    }

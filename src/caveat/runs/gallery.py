@@ -1,0 +1,75 @@
+"""Test inputs to look at, as `gallery.json` keeps them: a silo's own business, which never leaves a silo."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from PIL import Image
+
+from ..core import Data, SiloId
+from ..data import Silos
+from ..core import Decision, Prediction
+from ..metrics.streams import INSIDE
+
+SHOWN = 6
+"""Most and least certain inputs per silo."""
+EXAMPLES = 3
+"""Inputs per stream and quadrant."""
+SILOS = 20
+"""Silos that are shown at most, so that a report of many silos stays readable."""
+
+
+def gallery(
+    silos: Silos, names: Sequence[SiloId], predictor: Callable[[SiloId], Callable[[torch.Tensor], Prediction]]
+) -> dict[str, Any]:
+    """The most and the least certain test inputs of silos, and some of every stream and quadrant: whose answer it is,
+    and whether it was abstained from. A silo's own business: it never leaves a silo.
+    """
+    shown = []
+    for silo in map(silos.named, names[:SILOS]):
+        predict = predictor(silo.name)
+        prediction = predict(silo.test.x)
+        order = prediction.total.argsort(stable=True).tolist()
+        ends = {"certain": order[:SHOWN], "uncertain": order[::-1][:SHOWN]}
+        items = {end: [_item(silos, silo.test, prediction, i) for i in chosen] for end, chosen in ends.items()}
+        streams = {INSIDE: (silo.test, prediction)} | {n: (d, predict(d.x)) for n, d in silo.streams.items()}
+        shown.append({"name": silo.name, "domain": silo.domain, **items, "quadrants": _quadrants(silos, streams)})
+    return {"classes": list(silos.classes), "silos": shown}
+
+
+def _quadrants(silos: Silos, streams: Mapping[str, tuple[Data, Prediction]]) -> list[dict[str, Any]]:
+    """The first inputs of each quadrant of each stream; nothing where every input is answered by one model."""
+    cells: dict[tuple[str, str, int, bool], list[dict[str, Any]]] = {}
+    for stream, (data, prediction) in streams.items():
+        decided = zip(prediction.answerer.tolist(), (prediction.decision == Decision.ABSTAIN).tolist(), strict=True)
+        for i, (whose, abstained) in enumerate(decided):
+            found = cells.setdefault((stream, Decision(whose).name.lower(), whose, abstained), [])
+            if len(found) < EXAMPLES:
+                found.append(_item(silos, data, prediction, i))
+    if len({key[2:] for key in cells}) < 2:
+        return []
+    return [{"stream": stream, "model": model, "abstained": abstained, "items": items}
+            for (stream, model, _, abstained), items in sorted(cells.items())]  # fmt: skip
+
+
+def _item(silos: Silos, data: Data, prediction: Prediction, i: int) -> dict[str, Any]:
+    item = {
+        "label": int(data.y[i]),
+        "predicted": int(prediction.label[i]),
+        "probability": float(prediction.probs[i].max()),
+        **{name: float(values[i]) for name, values in prediction.uncertainty.items()},
+        "decision": Decision(int(prediction.decision[i])).name.lower(),
+    }
+    return {"image": _png(silos, data.x[i]), **item} if silos.images else item
+
+
+def _png(silos: Silos, x: torch.Tensor) -> str:
+    array = silos.to_image(x)
+    image = Image.fromarray(array.squeeze(-1) if array.shape[-1] == 1 else array)
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,262 @@
+"""From a configuration, or from silos and a method in memory, to a run's folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from .. import config as configuration
+from .. import data
+from ..config import Config
+from ..core import Answers, ConfigurationError, Payload, RunError, SiloId, Site, State, Tensors
+from ..data.pools import Array
+from ..engines.processes.pool import ProcessPool
+from ..engines.executor import Executor
+from ..engines.threads import one_thread
+from .features import features
+from .gallery import gallery
+from ..engines.rounds import Participation
+from ..config.nearest import origin
+from .base import BaseRun, carry_out
+from ..core import Prediction
+from .progress import Progress, Silent
+from ..core.silo_info import FederationInfo
+from ..files.checkpoints import SiloStore
+from ..files.payloads import read_payload
+from ..files.atomic import write_bytes, write_json
+
+Asked = TypeVar("Asked", Prediction, Answers, Tensors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalRun(BaseRun):
+    """A plan for silos whose data are on this machine."""
+
+    silos: data.Silos
+    workers: int = 1
+
+    @cached_property
+    def roster(self) -> FederationInfo:
+        return FederationInfo.of(self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes)
+
+    def check(self) -> None:
+        super().check()
+        least, count = self.participation.least, len(self.participants)
+        if least > count:
+            beside = " beside federation.newcomers" if self.newcomers else ""
+            raise ConfigurationError(f"federation.min_silos = {least}, but there are {count} silos{beside}")
+
+    def workplace(self) -> Executor:
+        return self.workplace_of(self.silos.by_name, self.participants, SiloStore(self.folder / "state" / "silos"))
+
+    def engine(self) -> ProcessPool:
+        return ProcessPool(self.workplace(), self.workers)
+
+    def prepare(self) -> None:
+        silos = [*self.measured, *self.newcomers]
+        write_json(self.folder / "splits.json", data.splits_record(map(self.silos.named, silos)))
+
+    def gallery(self) -> dict[str, Any]:
+        return gallery(self.silos, self.measured, self.predictor)
+
+    def features(self) -> dict[str, Any] | None:
+        return features(self.silos, self.measured, lambda silo: self._asked(silo, self.method.features))
+
+    def predictor(self, silo: SiloId) -> Callable[[Tensor], Prediction]:
+        """A function from inputs (N, ...), normalised as the silo's own, to the silo's Prediction of them."""
+        return self._asked(silo, self.complete.predict)
+
+    def answers(self, silo: SiloId) -> Callable[[Tensor], Answers]:
+        """The same, to what each model that the silo has at hand says."""
+        return self._asked(silo, self.complete.answer)
+
+    def _asked(self, silo: SiloId, ask: Callable[[Payload, State, Site, Tensor], Asked]) -> Callable[[Tensor], Asked]:
+        workplace = self.workplace()
+        down = read_payload(self.folder / "model" / "model.safetensors")
+        t = json.loads((self.folder / "model" / "model.json").read_text())["t"]
+        if silo not in workplace.silos:
+            raise ConfigurationError(f"no silo {silo!r} in {self.folder}; silos: {', '.join(workplace.silos)}")
+        with one_thread():
+            state = workplace.state(silo, t)
+        site = workplace.site(silo)
+
+        def predict(x: Tensor) -> Asked:
+            with one_thread():
+                return ask(down, state, site, x)
+
+        return predict
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    experiment: LocalRun
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, {self.experiment.method.name}, {len(self.silos)} silos)"
+
+    @property
+    def folder(self) -> Path:
+        return self.experiment.folder
+
+    @property
+    def silos(self) -> data.Silos:
+        return self.experiment.silos
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What `summary.json` holds."""
+        result: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+        return result
+
+    def predictor(self, silo: SiloId) -> Callable[[Tensor | Array], Prediction]:
+        """A function from inputs to the silo's `Prediction` of them: normalised tensors (N, ...) as in the
+        silo's splits, or arrays of raw images or features as the data source has them.
+        """
+        return self._prepared(silo, self.experiment.predictor(silo))
+
+    def answers(self, silo: SiloId) -> Callable[[Tensor | Array], Answers]:
+        """A function from such inputs to the `Prediction` of each model that the silo can ask, by `Decision`."""
+        return self._prepared(silo, self.experiment.answers(silo))
+
+    def _prepared(self, silo: SiloId, predict: Callable[[Tensor], Asked]) -> Callable[[Tensor | Array], Asked]:
+        return lambda x: predict(self.silos.inputs(x, silo))
+
+
+def start(config: Config, out: Path, progress: Progress | None = None, silos: data.Silos | None = None) -> Path:
+    """Run a configuration in a new folder `out`, and return it; `silos` are those it describes, if they were loaded
+    before. All that can be checked is checked before anything is written: raises ConfigurationError or DataError;
+    RunError once the run has begun.
+    """
+    _check_engine(config)
+    silos = silos or data.load(config.data, config.seed)
+    check(config, silos, out)
+    check_empty(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"cannot make the folder {out}: {error.strerror}") from error
+    write_bytes(out / "config.toml", configuration.dump(config).encode())
+    if (recipe := origin(config)) is not None:
+        write_json(out / "origin.json", recipe)
+    return _with_those_beside(config, silos, out, progress or Silent())
+
+
+def _check_engine(config: Config) -> None:
+    if config.engine.name != "embedded":
+        raise ConfigurationError(
+            f"engine.name = {config.engine.name!r} is for runs that Flower starts: `caveat flower init` writes the app"
+        )
+
+
+def check(config: Config, silos: data.Silos, out: Path) -> None:
+    """Raises ConfigurationError or DataError for what cannot be run on these silos, before anything is."""
+    _check_engine(config)
+    silos.check(config.training.batch_size)
+    for name in (config.method.name, *config.beside):
+        _experiment(config, silos, out, name).check()
+
+
+def proceed(
+    folder: Path, progress: Progress | None = None, workers: int | None = None, silos: data.Silos | None = None
+) -> Path:
+    """Continue an interrupted run, with its silos if they are loaded; a finished one is left as it is.
+
+    Same bits as without the interruption.
+    """
+    config = load_config(folder)
+    silos = silos or data.load(config.data, config.seed)
+    check_same(folder, silos)
+    return _with_those_beside(config, silos, folder, progress or Silent(), workers)
+
+
+def open_run(folder: Path) -> Run:
+    """A finished run, to predict with. Raises ConfigurationError if it is none."""
+    config = load_config(folder)
+    if not (folder / "summary.json").exists():
+        raise ConfigurationError(f"{folder} is not finished; `caveat resume {folder}` continues it")
+    if config.data.source == "silos":
+        raise ConfigurationError(f"{folder}: the data are at the silos; each keeps what it takes to predict there")
+    silos = data.load(config.data, config.seed)
+    check_same(folder, silos)
+    return Run(_experiment(config, silos, folder))
+
+
+def check_same(folder: Path, silos: data.Silos) -> None:
+    """Raises RunError if a run in the folder began with other data."""
+    splits = folder / "splits.json"
+    if not splits.exists():
+        return
+    begun = json.loads(splits.read_text())  # of the silos that are measured
+    same = [silos.named(name) for name in begun if name in silos.by_name]
+    if len(same) < len(begun) or begun != json.loads(json.dumps(data.splits_record(same))):
+        raise RunError(f"{folder}: the data are not those that the run began with")
+
+
+def load_config(folder: Path) -> Config:
+    if not (folder / "config.toml").exists():
+        if (folder / "grid.json").exists():
+            raise ConfigurationError(f"{folder} is a comparison: the command that began it continues it")
+        if (folder / "call.json").exists():
+            raise ConfigurationError(
+                f"{folder} is of a run in Python, whose silos and method only that program knows: the same call of "
+                "caveat.run continues it, and `caveat report` makes its page; runs of the command line can be loaded"
+            )
+        if (folder / "summary.json").exists() and folder.parent.name == "beside":
+            raise ConfigurationError(f"{folder} is what ran beside {folder.parent.parent}, which is the run")
+        raise ConfigurationError(f"{folder} is not a run: it has no config.toml")
+    return configuration.load(str(folder / "config.toml"))
+
+
+def _experiment(
+    config: Config, silos: data.Silos, folder: Path, name: str | None = None, workers: int | None = None
+) -> LocalRun:
+    """The configured method's, or that of another one beside it."""
+    return LocalRun(**planned(config, name), folder=folder, silos=silos, workers=workers or config.engine.workers)
+
+
+def planned(config: Config, name: str | None = None) -> dict[str, Any]:
+    """The fields of a plan that a configuration decides, for its method or another one beside it."""
+    method, uncertainty = config.build_method(name), config.uncertainty
+    if name not in (None, config.method.name):
+        uncertainty = uncertainty.fitting(method)
+    participation = Participation(config.seed, config.federation.participation, config.federation.min_silos)
+    federation = config.federation
+    expected = federation.begin_with or federation.quorum if config.data.source == "silos" else None
+    return {
+        "method": method, "model": config.model, "seed": config.seed, "participation": participation,
+        "evaluation": config.evaluation, "uncertainty": uncertainty, "personal": config.personal,
+        "privacy": config.privacy, "expected": expected, "newcomers": federation.newcomers,
+    }  # fmt: skip
+
+
+def _with_those_beside(
+    config: Config, silos: data.Silos, out: Path, progress: Progress, workers: int | None = None
+) -> Path:
+    """The method itself, then those beside it, with as many rounds of training as it took."""
+    main = _experiment(config, silos, out, None, workers)
+    carry_out(main, progress, config.method.name)
+    rounds = json.loads((out / "summary.json").read_text())["rounds_run"]
+    for name in config.beside:
+        same = dataclasses.replace(config, rounds=rounds)
+        folder = out / "beside" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        carry_out(_experiment(same, silos, folder, name, workers), progress, name)
+    return out
+
+
+def check_empty(out: Path) -> None:
+    """Raises ConfigurationError unless a run may begin in the folder."""
+    if (out / "config.toml").exists():
+        raise ConfigurationError(f"{out} already holds a run; `caveat resume {out}` continues it, --out names another")
+    # A run that was killed before its first file was whole has left nothing worth keeping.
+    if out.exists() and (not out.is_dir() or any(path.suffix != ".part" for path in out.iterdir())):
+        raise ConfigurationError(f"{out} exists and is not a run; name a new folder with --out")

@@ -1,0 +1,271 @@
+"""Every finding of an audit, on runs whose uncertainties are known."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from caveat.analysis.audit import findings, fusion
+from caveat.analysis.audit.observations import Observation, Observed, Spread, log_log_slope, rank_correlation
+from caveat.core import Prediction
+from caveat.html.pages.audit import drawings
+from caveat.uncertainty import dirichlet
+
+SEEDS = (0, 1, 2)
+
+
+def uniform(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def observation(epistemic: Tensor, aleatoric: Tensor | None = None, probs: Tensor | None = None) -> Observation:
+    aleatoric = uniform(len(epistemic), seed=99) if aleatoric is None else aleatoric
+    probs = torch.full((len(epistemic), 2), 0.5, dtype=torch.float64) if probs is None else probs
+    parts = {"epistemic": epistemic, "aleatoric": aleatoric, "total": epistemic + aleatoric}
+    return Observation(probs, torch.zeros(len(epistemic), dtype=torch.int64), parts)
+
+
+def rows(epistemic: Callable[[float, int], float], seeds: Sequence[int] = SEEDS) -> list[dict[str, float]]:
+    """A row per size and seed, sizes not in order."""
+    return [{"seed": s, "n": n, "epistemic": epistemic(n, s)} for n in (80.0, 10.0, 40.0, 20.0) for s in seeds]
+
+
+# More data
+
+
+@pytest.mark.parametrize(
+    ("exponent", "verdict"), [(-1, "holds"), (-0.5, "holds"), (0, "does not hold"), (0.5, "does not hold")]
+)
+def test_powers_of_n_have_their_exponent(exponent: float, verdict: str) -> None:
+    found = findings.sample_size(rows(lambda n, seed: (1 + seed) * n**exponent), "epistemic")
+    assert found.measured["exponent"]["by_seed"] == pytest.approx([exponent] * 3)
+    assert found.measured["ratio_last_to_first"] == pytest.approx(8**exponent)
+    assert found.verdict == verdict
+    assert ("is not epistemic" in found.sentence) == (exponent >= 0)
+
+
+@pytest.mark.parametrize(
+    ("by_seed", "verdict", "words", "reason"),
+    [
+        ((-1, -1, -1), "holds", "falls, with", "A variance falls as"),
+        ((-0.21, -0.2, -0.19), "does not hold", "falls slowly, with", "Lack of data would fall faster"),
+        ((-0.1, -0.05, 0.03), "does not hold", "hardly falls, with", "Lack of data would fall faster"),
+        ((0.1, 0.05, -0.03), "does not hold", "hardly rises, with", "is not epistemic"),
+        ((0.11, 0.1, 0.09), "does not hold", "rises slowly, with", "is not epistemic"),
+        ((0.6, 0.5, 0.4), "does not hold", "rises, with", "is not epistemic"),
+        ((0, 0, 0), "does not hold", "stays the same, with", "is not epistemic"),
+        (
+            (-0.9, -0.2, 0.4),
+            "cannot say",
+            "falls slowly, with",
+            "from -1.85 to 1.38 (95 % interval), on either side of",
+        ),
+        (
+            (-0.91, -0.6),
+            "cannot say",
+            "falls, with",
+            "from -2.72 to 1.21 (95 % interval), on either side of the limit -0.25",
+        ),
+        ((-0.2,), "cannot say", "falls slowly, with", "One seed has no spread"),
+        ((-2,), "cannot say", "falls, with", "One seed has no spread"),
+    ],
+)
+def test_the_words_for_a_slope_fit_its_numbers(by_seed: Sequence[float], verdict: str, words: str, reason: str) -> None:
+    made = rows(lambda n, seed: n ** by_seed[seed], seeds=range(len(by_seed)))
+    found = findings.sample_size(made, "epistemic")
+    assert found.verdict == verdict
+    assert found.sentence.startswith(f"Mean epistemic uncertainty {words} n to the power of")
+    assert reason in found.sentence
+    assert ("not epistemic" in found.sentence) == (reason == "is not epistemic")
+
+
+def test_one_seed_and_seeds_that_disagree_decide_nothing() -> None:
+    alone = findings.sample_size(rows(lambda n, seed: 1 / n, seeds=[4]), "epistemic")
+    torn = findings.sample_size(rows(lambda n, seed: n ** -float(seed)), "epistemic")
+    assert (alone.verdict, torn.verdict) == ("cannot say", "cannot say")
+    assert alone.measured["exponent"]["mean"] == pytest.approx(-1)
+    assert "One seed" in alone.sentence
+    assert "take more" in torn.sentence
+
+
+def test_no_uncertainty_has_no_slope() -> None:
+    zero = findings.sample_size(rows(lambda n, seed: 1e-15), "epistemic")
+    assert (zero.verdict, zero.sentence) == ("cannot say", findings.SILENT)
+    single = findings.sample_size([{"seed": s, "n": 10.0, "epistemic": 1.0} for s in SEEDS], "epistemic")
+    assert single.verdict == "cannot say"
+
+
+def test_the_interval_over_seeds_is_students() -> None:
+    """Of 1, 2, 3: mean 2, deviation 1, and 4.302653 / sqrt(3) is half the width."""
+    low, high = Spread((1.0, 2.0, 3.0)).interval
+    assert (low, high) == pytest.approx((2 - 2.484138, 2 + 2.484138), abs=1e-6)
+    assert math.isinf(Spread((1.0,)).half)
+
+
+def test_a_slope_is_that_of_least_squares_on_logarithms() -> None:
+    assert log_log_slope([1, math.e, math.e**2], [1, math.e**2, 1]) == pytest.approx(0)
+    assert log_log_slope([1, math.e, math.e**2], [1, 1, math.e]) == pytest.approx(0.5)
+
+
+# Aleatoric and epistemic
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_names_for_one_thing_are_found_out(turn: int) -> None:
+    """Also through a function that changes from silo to silo, and where one is the other turned round."""
+    runs: list[Observed] = [
+        {s: observation(e := uniform(50, seed=seed), (turn * 3 * e + k).exp()) for k, s in enumerate("ab")}
+        for seed in SEEDS
+    ]
+    found = findings.two_things(runs)
+    assert found.measured["rank_correlation"]["by_seed"] == pytest.approx([turn] * 3)
+    assert found.verdict == "does not hold"
+    assert ("turned round" in found.sentence) == (turn < 0)
+
+
+def test_two_things_are_two_things() -> None:
+    found = findings.two_things([{"a": observation(uniform(400, seed=s), uniform(400, seed=s + 10))} for s in SEEDS])
+    assert found.verdict == "holds"
+    assert abs(found.measured["rank_correlation"]["mean"]) < 0.1
+
+
+def test_a_model_without_epistemic_uncertainty_is_told_so() -> None:
+    runs: list[Observed] = [{"a": observation(torch.zeros(30, dtype=torch.float64))} for _ in SEEDS]
+    for finding in (findings.two_things, findings.seeds_agree, findings.disagreement):
+        assert (finding(runs).verdict, finding(runs).sentence) == ("cannot say", findings.SILENT)
+
+
+def test_what_is_constant_ranks_nothing() -> None:
+    assert rank_correlation(torch.ones(5), torch.arange(5)) is None
+    assert rank_correlation(torch.arange(5), torch.arange(5) ** 3) == pytest.approx(1)
+    assert findings.two_things([{"a": observation(uniform(9), torch.ones(9))}] * 3).verdict == "cannot say"
+
+
+# Seeds
+
+
+def test_seeds_that_find_the_same_inputs_uncertain_agree() -> None:
+    shared = uniform(200)
+    runs: list[Observed] = [{"a": observation(shared * (1 + s) + 0.01 * uniform(200, seed=s))} for s in SEEDS]
+    found = findings.seeds_agree(runs)
+    assert (found.verdict, found.measured["labels_changed"]) == ("holds", 0)
+    assert found.measured["relative_spread"] == pytest.approx(0.5, abs=0.01)  # of 1, 2 and 3
+    alone, pair = findings.seeds_agree(runs[:1]), findings.seeds_agree(runs[:2])
+    assert (alone.verdict, alone.sentence) == ("cannot say", "One seed has nothing to be compared with.")
+    assert pair.verdict == "cannot say"
+    assert "Two seeds make one pair" in pair.sentence
+    assert "One seed" not in pair.sentence
+    assert "over pairs" not in pair.sentence
+
+
+def test_seeds_that_share_nothing_are_luck() -> None:
+    probs = [torch.eye(2, dtype=torch.float64)[torch.full((200,), label)] for label in (0, 0, 1)]
+    runs: list[Observed] = [{"a": observation(uniform(200, seed=s), probs=probs[s])} for s in SEEDS]
+    found = findings.seeds_agree(runs)
+    assert (found.verdict, found.measured["labels_changed"]) == ("does not hold", pytest.approx(2 / 3))
+
+
+@pytest.mark.parametrize(("honest", "verdict"), [(True, "holds"), (False, "does not hold")])
+def test_epistemic_uncertainty_is_held_against_real_disagreement(honest: bool, verdict: str) -> None:
+    """Models that scatter around 1/2 by as much as each says it does, or by what it says of another input."""
+    says = uniform(2000)
+    real = says if honest else says.flip(0)
+    chances = [0.5 + 0.25 * real * (2 * uniform(2000, seed=5 + s) - 1) for s in SEEDS]
+    runs: list[Observed] = [{"a": observation(says, probs=torch.stack([p, 1 - p], 1))} for p in chances]
+    found = findings.disagreement(runs)
+    assert found.verdict == verdict
+    assert abs(found.measured["aleatoric"]) < 0.1
+
+
+def test_more_silos_above_the_null_band_than_chance_explains() -> None:
+    def summary(above: int) -> dict[str, Any]:
+        tests = [{"ece": 0.2 if i < above else 0.05, "ece_null": {"mean": 0.05, "upper": 0.1}} for i in range(10)]
+        return {"silos": [{"test": test} for test in tests]}
+
+    assert findings.calibration([summary(1)] * 3).verdict == "holds"  # 0.40 by chance
+    assert findings.calibration([summary(2)] * 3).verdict == "holds"  # 0.086
+    assert findings.calibration([summary(3)] * 3).verdict == "does not hold"  # 0.012
+    assert findings.calibration([summary(3), summary(0)]).verdict == "cannot say"
+    assert findings.calibration([summary(3)]).verdict == "cannot say"
+
+
+# Fusion with copies
+
+
+def opinion(evidence: Sequence[float]) -> Observation:
+    log_alpha = (torch.tensor([evidence], dtype=torch.float64) + 1).log()
+    return Observation.of(Prediction.from_dirichlet(log_alpha), torch.zeros(1, dtype=torch.int64))
+
+
+def test_evidence_is_found_again_in_a_prediction() -> None:
+    found = fusion.log_evidence(opinion([7.0, 0.0, 1e-3, 1e12])).exp()
+    assert found[0].tolist() == pytest.approx([7, 0, 1e-3, 1e12], rel=1e-9, abs=1e-3)
+    assert fusion.log_evidence(opinion([2.0, 1.0]))[0].exp().tolist() == pytest.approx([2, 1], rel=1e-12)
+
+
+def test_copies_are_evidence_to_dempster_and_none_to_averaging() -> None:
+    """With evidence for one class alone Dempster's rule multiplies 1 + e / K = 1 / u: k copies leave u^k."""
+    runs: list[Observed] = [{"a": opinion([3.0, 0.0])} for _ in SEEDS]
+    by_rule = fusion.fused_with_copies(runs)
+    dempster, averaging = (fusion.copies_are_no_evidence(name, by_rule[name]) for name in fusion.RULES)
+    vacuity = [row["vacuity"] for row in dempster.measured["by_copies"][0]]
+    assert vacuity == pytest.approx([0.4**k for k in range(1, 6)])
+    assert (dempster.verdict, averaging.verdict) == ("does not hold", "holds")
+    assert averaging.measured["vacuity_kept"]["mean"] == pytest.approx(1)
+    assert dempster.measured["vacuity_kept"]["mean"] == pytest.approx(0.4**4)
+    confidence = [row["confidence"] for row in dempster.measured["by_copies"][0]]
+    assert confidence == pytest.approx([(2 / 0.4**k - 1) / (2 / 0.4**k) for k in range(1, 6)])
+
+
+def test_opinions_without_evidence_do_not_hide_what_copies_do_to_others() -> None:
+    evidence = torch.zeros(100, 2, dtype=torch.float64)
+    evidence[0, 0] = 3.0
+    seen = Observation.of(Prediction.from_dirichlet((evidence + 1).log()), torch.zeros(100, dtype=torch.int64))
+    by_rule = fusion.fused_with_copies([{"a": seen, "vacuous": opinion([0.0, 0.0])}] * 3)
+    found = fusion.copies_are_no_evidence("Dempster's rule", by_rule["Dempster's rule"])
+    assert found.measured["by_copies"][0][-1]["vacuity"] > 0.99
+    assert (found.verdict, found.measured["vacuity_kept"]["mean"]) == ("does not hold", pytest.approx(0.4**4))
+
+
+def test_fusion_needs_opinions_that_hold_evidence() -> None:
+    sampled: list[Observed] = [{"a": observation(uniform(5))}]
+    assert {fusion.no_opinions(sampled, tempered) for tempered in (True, False)} == {fusion.NO_DIRICHLET}
+    assert fusion.no_opinions([{"a": opinion([1.0, 0.0])}], tempered=False) is None
+    found = fusion.copies_are_no_evidence("averaging", fusion.NO_DIRICHLET)
+    assert (found.verdict, found.sentence) == ("does not apply", fusion.NO_DIRICHLET)
+    vacuous = fusion.fused_with_copies([{"a": opinion([0.0, 0.0])}] * 3)
+    assert fusion.copies_are_no_evidence("averaging", vacuous["averaging"]).verdict == "cannot say"
+
+
+def test_what_is_kept_of_a_dirichlet_is_its_vacuity() -> None:
+    log_alpha = 3 * uniform(20, 4)
+    seen = Observation.of(Prediction.from_dirichlet(log_alpha), torch.zeros(20, dtype=torch.int64))
+    assert seen.means()["vacuity"] == pytest.approx(float(dirichlet.vacuity(log_alpha).mean()))
+    assert "dirichlet_entropy" not in seen.uncertainty
+
+
+# The figure
+
+
+def test_what_falls_as_a_variance_is_drawn_along_the_line_that_does() -> None:
+    drawn = str(drawings.sweep_chart(rows(lambda n, seed: 0.3 / n)))
+    ((x, y),) = re.findall(r'<line x1="[^"]*" y1="[^"]*" x2="([^"]*)" y2="([^"]*)" class="diagonal"', drawn)[1:]
+    assert f'{x},{y}" class="stroke"' in drawn
+    names = re.findall(r'<text x="([^"]*)" y="([^"]*)" text-anchor="start" class="note">([^<]*)<', drawn)
+    assert [name for *_, name in names] == ["1/\N{SQUARE ROOT}n", "1/n"]
+    assert all(float(left) > float(x) for left, *_ in names)
+    assert float(names[0][1]) + 12 < float(names[1][1])
+    assert drawings.sweep_chart(rows(lambda n, seed: 0.0)) is None
+
+
+def test_an_interval_is_shown_within_what_a_number_can_be() -> None:
+    spread = findings.Spread((0.85, 0.999, 0.9))
+    assert "from 0.73 to 1.00 (95 % interval)" in findings.open_because("cannot say", 3, spread, 0.9, (-1, 1))
+    for same in ((0.9, 0.9, 0.9), (math.nan, 0.9, 0.9)):
+        assert "differ too much" in findings.open_because("cannot say", 3, findings.Spread(same), 0.9)

@@ -1,0 +1,134 @@
+"""The papers' tables: that each can be made at every scale, fairly, and that theirs stand beside ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import caveat, one_error
+
+from caveat.analysis import reproduce
+from caveat.analysis.compare.command import compare
+from caveat.analysis.reproduce import table
+from caveat.analysis.reproduce.table import Scale
+from caveat.core import ConfigurationError
+from caveat.runs.progress import Silent
+
+TINY = """
+title = "A table"
+source = "A paper, Table 7"
+differs = "Everything is smaller."
+claims = ["fedavg > alone"]
+data = []
+recipe = "digits"
+minutes = {cpu = 1}
+[tuning]
+key = "training.lr"
+values = [0.001, 0.01]
+[cpu]
+"rounds" = 1
+"model.name" = "mlp"
+"data.silos" = 3
+"training.local_epochs" = 1
+[paper]
+"rounds" = 100
+[[measures]]
+name = "accuracy"
+figure = "accuracy"
+higher = true
+percent = true
+[[measures]]
+name = "of the first model"
+path = "models/*/mean/accuracy"
+[[columns]]
+name = "even"
+[[columns]]
+name = "skewed"
+sets = {"data.labels.partition" = "dirichlet"}
+[[rows]]
+name = "FedAvg"
+sets = {"method.name" = "fedavg"}
+cpu = {"rounds" = 2}
+figures = {even = {accuracy = 0.9}}
+[[rows]]
+name = "alone"
+sets = {"method.name" = "local"}
+tuning = [0.002, 0.02]
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "tiny.toml").write_text(TINY)
+    monkeypatch.setattr(table, "FOLDER", tmp_path / "tables")
+    return "tiny"
+
+
+@pytest.mark.parametrize("name", reproduce.tables())
+@pytest.mark.parametrize("scale", Scale)
+def test_every_table_can_be_asked_for_at_every_scale(name: str, scale: Scale) -> None:
+    found = reproduce.named(name)
+    grid = reproduce.grid(found, scale, (0, 1, 2))
+    grid.check()
+    assert scale in found.minutes
+    assert found.differs
+    assert found.claims
+    assert grid.published is not None
+    assert any(row.figures for row in found.rows) or not found.claims
+
+
+@pytest.mark.parametrize("name", reproduce.tables())
+def test_every_row_of_a_table_is_tuned_alike_over_three_values_at_least(name: str) -> None:
+    grid = reproduce.grid(reproduce.named(name), Scale.cpu, (0,))
+    assert {len(grid.values(row)) for row in grid.rows} == {len(grid.values(grid.rows[0]))}
+    assert len(grid.values(grid.rows[0])) >= 3
+
+
+def test_a_table_has_theirs_and_ours_side_by_side(tiny: str, tmp_path: Path) -> None:
+    found = reproduce.named(tiny)
+    compare(reproduce.grid(found, Scale.cpu, (0,)), tmp_path / "out", 2, Silent())
+    record = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    (beside,) = record["paper"]["figures"]
+    ours = next(row["mean"] for row in record["tables"][0]["rows"] if row["row"] == "FedAvg")
+    assert (beside["row"], beside["column"], beside["paper"], beside["ours"]) == ("FedAvg", "even", 0.9, ours)
+    assert beside["difference"] == pytest.approx(ours - 0.9)
+    assert {cell["rounds"] for cell in record["cells"] if cell["row"] == "FedAvg"} == {2}
+    assert {cell["rounds"] for cell in record["cells"] if cell["row"] == "alone"} == {1}
+    tried = {cell["row"]: [each["value"] for each in cell["tuning"]] for cell in record["cells"]}
+    assert tried == {"FedAvg": [0.001, 0.01], "alone": [0.002, 0.02]}
+    first = next(cell for cell in record["cells"] if cell["column"] == "even" and cell["row"] == "FedAvg")
+    mean = sum(silo["figures"]["accuracy"] for silo in first["silos"]) / 3
+    assert first["figures"]["of the first model"] == pytest.approx(mean)
+    assert "[90.0]" in (tmp_path / "out" / "tables.md").read_text()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "A paper, Table 7" in page
+    assert "Everything is smaller." in page
+
+
+def test_figures_without_a_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "FOLDER", tmp_path)
+    for wrong in (TINY.replace("even = {acc", "odd = {acc"), TINY.replace("even = {accuracy", "even = {speed")):
+        (tmp_path / "wrong.toml").write_text(wrong)
+        with pytest.raises(ValueError, match="row FedAvg: figures"):
+            reproduce.named("wrong")
+
+
+def test_the_list_says_what_each_table_takes() -> None:
+    shown = caveat("reproduce", "--list").stdout
+    for name in reproduce.tables():
+        assert name in shown
+
+
+def test_unknown_tables_and_missing_data_are_told_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CAVEAT_DATA", raising=False)
+    assert "no such table; did you mean uefl-main?" in one_error(caveat("reproduce", "uefl-mian"), 2)
+    assert "which table?" in one_error(caveat("reproduce"), 2)
+    assert "mnist.npz" in one_error(caveat("reproduce", "uefl-main", "--out", "new"), 3)
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(ConfigurationError):
+        reproduce.named("nope")

@@ -1,0 +1,117 @@
+"""What the command line cannot do: a clear error, an exit status, and nothing written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import TINY, caveat, files, one_error, sets
+from typer.testing import Result
+
+from caveat.core import RunError
+from caveat.runs import local
+
+pytestmark = pytest.mark.usefixtures("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (sets("training.learning_rate=1"), 2, "training.learning_rate is no key"),
+        (sets("method.name=fedavg", "method.codewords=3"), 2, "method.codewords is ignored by method 'fedavg'"),
+        (sets("training.lr=-0.1"), 2, "training.lr = -0.1: must be greater than 0"),
+        (sets("federation.min_silos=10"), 2, "federation.min_silos = 10"),
+        (["nothing.toml"], 2, "nothing.toml: no such file"),
+        (["--out", "/dev/null/run"], 2, "/dev/null/run"),
+        (sets("data.source=npz:nothing.npz"), 3, "nothing.npz"),
+        (sets("data.silos=3000"), 3, "3000"),
+        (sets("training.batch_size=1000"), 3, "1000"),
+    ],
+)
+def test_what_cannot_run_writes_nothing(arguments: list[str], status: int, told: str, nowhere: Path) -> None:
+    assert told in one_error(caveat("run", *arguments), status)
+    assert files(nowhere) == set()
+
+
+def archive(**changes: np.ndarray) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(90, 4)), np.arange(90) % 3
+    return {"x": x, "y": y, **changes}
+
+
+def with_nan() -> np.ndarray:
+    x = archive()["x"].copy()
+    x[3, 2] = np.nan
+    return x
+
+
+@pytest.mark.parametrize(
+    ("arrays", "told"),
+    [
+        (archive(x=with_nan()), "NaN"),
+        (archive(y=archive()["y"] - 1), "-1"),
+        (archive(y=archive()["y"] + 0.5), "label"),
+        (archive(y=np.zeros(90, dtype=int)), "class"),
+        (archive(y=archive()["y"][:-1]), "89"),
+    ],
+)
+def test_bad_arrays_are_bad_data(arrays: dict[str, np.ndarray], told: str, nowhere: Path) -> None:
+    np.savez(nowhere / "bad.npz", **arrays)
+    told_sets = sets(*TINY, "data.source=npz:bad.npz", "data.shift.angles=[]", "training.batch_size=8")
+    assert told in one_error(caveat("run", *told_sets), 3)
+    assert files(nowhere) == {"bad.npz"}
+
+
+def test_a_truncated_archive_is_bad_data(nowhere: Path) -> None:
+    np.savez(nowhere / "whole.npz", **archive())
+    (nowhere / "cut.npz").write_bytes((nowhere / "whole.npz").read_bytes()[:500])
+    assert "cut.npz" in one_error(caveat("run", *sets("data.source=npz:cut.npz")), 3)
+    assert files(nowhere) == {"whole.npz", "cut.npz"}
+
+
+def test_a_folder_that_is_no_run_is_left_alone(nowhere: Path) -> None:
+    (nowhere / "thesis").mkdir()
+    (nowhere / "thesis" / "chapter.txt").write_text("irreplaceable")
+    assert "not a run" in one_error(caveat("run", *sets(*TINY), "--out", "thesis"), 2)
+    assert "not a run" in one_error(caveat("resume", "thesis"), 2)
+    assert files(nowhere) == {"thesis", "thesis/chapter.txt"}
+
+
+def test_a_run_is_not_overwritten(finished: tuple[Path, Result]) -> None:
+    folder, _ = finished
+    before = files(folder)
+    assert f"caveat resume {folder}" in one_error(caveat("run", *sets(*TINY), "--out", folder), 2)
+    assert files(folder) == before
+
+
+@pytest.mark.parametrize("arguments", [["walk"], ["run", "--sets", "seed=1"], ["list", "cats"], ["predict"]])
+def test_wrong_usage_is_status_2(arguments: list[str], nowhere: Path) -> None:
+    assert caveat(*arguments).exit_code == 2
+    assert files(nowhere) == set()
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(RunError("silo-3, round 2: no"), 4), (OSError(28, "No space"), 4), (KeyboardInterrupt(), 130)],
+)
+def test_a_run_that_stops_says_how_to_continue(
+    error: BaseException, status: int, nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(config: object, out: Path, progress: object) -> Path:
+        out.mkdir()
+        (out / "config.toml").write_text("")
+        raise error
+
+    monkeypatch.setattr(local, "start", start)
+    assert "`caveat resume half` continues" in one_error(caveat("run", "--out", "half"), status)
+
+
+def test_a_traceback_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(config: object, out: Path, progress: object) -> Path:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(local, "start", start)
+    assert "ZeroDivisionError: by zero" in one_error(caveat("run"), 4)
+    monkeypatch.setenv("CAVEAT_DEBUG", "1")
+    assert "Traceback" in caveat("run").stderr

@@ -1,0 +1,194 @@
+"""The embedded engine: errors name their silo, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from federations import ADAM, FAST, Failing, Federation, assert_same
+
+from caveat.core import Payload, RunError, Site, State, Update
+from caveat.core.aggregation import all_finite
+from caveat.engines.executor import SiloError, address
+from caveat.engines.processes.pool import ProcessPool
+from caveat.engines.processes.shared_buffer import SharedBuffer
+from caveat.engines.rounds import Done
+from caveat.methods import SCAFFOLD, FedAvg, FedBN, Local
+from caveat.training.fit import Training
+from caveat.wrappers.evaluation import Evaluated
+
+
+@dataclass(frozen=True)
+class Dying(FedAvg):
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        if site.id == "silo-1":
+            os._exit(9)
+        return super().train(down, state, site)
+
+
+@pytest.mark.parametrize("kind", [FedBN, Local])  # what is sent, and what is kept
+@pytest.mark.parametrize("workers", [1, 2])
+def test_training_that_diverges_is_an_error_and_nothing_of_it_is_kept(
+    tmp_path: Path, workers: int, kind: type[FedAvg]
+) -> None:
+    training = Training(batch_size=16, optimizer="sgd", lr=1e30)
+    federation = Federation(kind(rounds=2, training=training), tmp_path, workers)
+    with pytest.raises(SiloError, match=r"silo-\d' failed in round 0.*is not finite: training diverged"):
+        federation.run()
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_error_names_silo_round_work_and_shapes(tmp_path: Path, workers: int) -> None:
+    with pytest.raises(SiloError) as caught:
+        Federation(Failing(rounds=2, training=ADAM), tmp_path, workers).run()
+    for part in ("'silo-1'", "round 0", "'base.train'", "ValueError: the scanner is broken", "model (", "(60, 2)"):
+        assert part in str(caught.value), part
+
+
+def test_worker_that_dies_is_an_error_not_a_hang(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="died at silo 'silo-1' in round 0"):
+        Federation(Dying(rounds=2, training=ADAM), tmp_path, workers=2).run()
+
+
+def test_worker_that_was_killed_while_idle_is_an_error(tmp_path: Path) -> None:
+    federation = Federation(FedAvg(rounds=1, training=ADAM), tmp_path, workers=2)
+    engine = ProcessPool(federation.place, 2)
+    for worker in engine.workers:
+        os.kill(worker.process, signal.SIGKILL)
+        os.waitpid(worker.process, 0)
+    with pytest.raises(RunError, match="a worker process died"):
+        federation.run(engine=engine)
+
+
+def test_workers_end_with_the_engine(tmp_path: Path) -> None:
+    federation = Federation(FedAvg(rounds=1, training=ADAM), tmp_path, workers=2)
+    with ProcessPool(federation.place, 2) as engine:
+        processes = [worker.process for worker in engine.workers]
+        assert all(Path(f"/proc/{process}").exists() for process in processes)
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def test_number_of_threads_is_given_back(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        Federation(FedAvg(rounds=1, training=ADAM), tmp_path).run()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_finite_is_told_from_what_is_not_whatever_it_adds_up_to(bad: float) -> None:
+    assert all_finite(torch.full((4,), 3e38))  # of which the sum is not
+    assert all_finite(torch.zeros(0))
+    assert not all_finite(torch.tensor([1.0, bad, 2.0]))
+    assert not all_finite(torch.tensor([float("inf"), float("-inf")]))
+
+
+def test_slab_takes_larger_and_smaller_payloads_and_has_no_name() -> None:
+    before = set(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else set()
+    slab = SharedBuffer()
+    for n in (10, 100_000, 3, 0):
+        slab.restart()
+        payload = {"g": {"t": torch.arange(n), "u": torch.rand(3, n).T}, "empty": {}}
+        there = slab.read(slab.write(payload))
+        assert list(there) == ["g", "empty"]
+        assert torch.equal(there["g"]["t"], torch.arange(n))
+        assert torch.equal(there["g"]["u"], payload["g"]["u"])
+    assert (set(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else set()) == before
+    slab.close()
+
+
+def test_a_slab_knows_whether_anything_of_it_is_still_in_use() -> None:
+    slab = SharedBuffer()
+    assert slab.unread
+    first = slab.read(slab.write({"g": {"t": torch.arange(10)}}))
+    part = first["g"]["t"][3:5]
+    del first
+    assert not slab.unread
+    second = slab.read(slab.write({"g": {"t": torch.zeros(10**6)}}))  # in a new mapping, beside the old one
+    assert part.tolist() == [3, 4]
+    del second
+    assert not slab.unread
+    del part
+    assert slab.unread
+    slab.close()
+
+
+def test_replies_that_are_kept_stay_what_they_were(tmp_path: Path) -> None:
+    """They lie in the memory of workers, which is used again once nobody has them any more."""
+    federation = Federation(SCAFFOLD(rounds=4, training=FAST), tmp_path, workers=2)
+    copies = []
+
+    def remember(done: Done, server: State) -> None:
+        copies.append({silo: deepcopy(update.payload) for silo, update in done.replies.updates.items()})
+
+    federation.run(after=remember)
+    for done, payloads in zip(federation.done, copies, strict=True):
+        for silo, update in done.replies.updates.items():
+            assert_same(update.payload, payloads[silo])
+
+
+def test_works_of_a_wrapped_method_have_addresses() -> None:
+    method = FedAvg()
+    wrapped = Evaluated(method)
+    assert address(wrapped, method.train) == "base.train"
+    assert address(wrapped, wrapped.validation) == "validation"
+    with pytest.raises(LookupError, match="is not part of"):
+        address(wrapped, FedAvg(rounds=7).train)
+
+
+SCRIPT = """
+import signal, sys
+# Where tests run in the background, Ctrl-C is ignored from the start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path[:0] = {paths!r}
+from copy import deepcopy
+from pathlib import Path
+from federations import Federation, ADAM
+from test_engine import Slow
+federation = Federation(Slow(rounds=50, training=ADAM), Path({folder!r}), workers=2)
+federation.run()
+"""
+
+
+@dataclass(frozen=True)
+class Slow(FedAvg):
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        Path(os.environ["PIDS"], str(os.getpid())).touch()
+        time.sleep(0.2)
+        return super().train(down, state, site)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc")
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_outlives_its_parent(tmp_path: Path, sign: signal.Signals) -> None:
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    script = SCRIPT.format(paths=sys.path, folder=str(tmp_path / "run"))
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], env=os.environ | {"PIDS": str(pids)}, stderr=subprocess.DEVNULL
+    )
+    wait_for(lambda: len(list(pids.iterdir())) >= 2)
+    parent.send_signal(sign)
+    assert parent.wait(30) != 0
+    wait_for(lambda: not any(Path("/proc", pid.name).exists() for pid in pids.iterdir()))
+
+
+def wait_for(condition, seconds: float = 60) -> None:  # type: ignore[no-untyped-def]
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)

@@ -1,0 +1,163 @@
+"""Which updates are counted, and what is said of those that are not; no engine is needed to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from caveat.core import Decision, Payload, Prediction, Update
+from caveat.engines.validation.measurements import left_out_measuring
+from caveat.engines.validation.updates import left_out
+from caveat.wrappers.evaluation import measured
+
+SENT: Payload = {"model": {"w": torch.ones(2), "n": torch.tensor(3)}}
+
+
+def honest(scale: float = 1.0) -> Payload:
+    return {"model": {"w": torch.full((2,), scale), "n": torch.tensor(4)}, "more": {"v": torch.ones(3)}}
+
+
+def model(**tensors: torch.Tensor) -> Payload:
+    return honest() | {"model": honest()["model"] | tensors}
+
+
+HOSTILE: dict[str, tuple[Payload, str]] = {
+    "nan": (model(w=torch.tensor([1.0, torch.nan])), "model/w is not finite"),
+    "wrong shape": (model(w=torch.ones(3)), r"model/w is \(3,\) torch.float32, expected \(2,\) torch.float32 as sent"),
+    "wrong type": (model(w=torch.ones(2).double()), "torch.float64, expected .* torch.float32 as sent"),
+    "another name": (honest() | {"more": {"x": torch.ones(3)}}, "more/v is missing, of most silos"),
+    "a group more": (honest() | {"labels": {"y": torch.ones(9)}}, "labels/y is .* of most silos missing"),
+    "nothing": ({}, "is missing, of most silos"),
+    "1e30": (model(w=torch.full((2,), 1e30)), r"model/w has an entry of 1e\+30"),
+    "a negative variance": (model(**{"bn.running_var": -torch.ones(2)}), "bn.running_var has a negative entry"),
+    "negative second moments": (
+        honest() | {"moments": {"exp_avg_sq.w": -torch.ones(2)}},
+        "moments/exp_avg_sq.w has a negative entry",
+    ),
+    "complex": (honest() | {"more": {"v": torch.ones(3, dtype=torch.complex64)}}, "more/v is of type torch.complex64"),
+    "larger": (honest() | {"more": {"v": torch.ones(30)}}, r"more/v is \(30,\)"),
+}
+
+
+@pytest.mark.parametrize("what", list(HOSTILE))
+@pytest.mark.parametrize("name", ["a", "z"])
+def test_a_hostile_update_is_left_out_and_the_honest_ones_are_not(what: str, name: str) -> None:
+    payload, said = HOSTILE[what]
+    updates = {"b": Update(honest(), 5), "c": Update(honest(2.0), 5), name: Update(payload, 5)}
+    found = left_out(updates, SENT, dict.fromkeys(updates, 5))
+    assert set(found) == {name}
+    with pytest.raises(ValueError, match=said):
+        raise ValueError(found[name])
+
+
+@pytest.mark.parametrize("examples", [0, -1, 6, 10**9])
+def test_nobody_speaks_for_more_examples_than_there_are(examples: int) -> None:
+    updates = {"a": Update(honest(), examples), "b": Update(honest(), 5)}
+    assert left_out(updates, SENT, {"a": 5, "b": 5}) == {"a": f"speaks for {examples} examples, expected 1 to 5"}
+
+
+def test_honest_updates_of_different_size_are_counted() -> None:
+    updates = {name: Update(honest(size), 5) for name, size in (("a", 0.01), ("b", 3.0), ("c", 900.0))}
+    assert left_out(updates, SENT, dict.fromkeys(updates, 5)) == {}
+    assert left_out({}, SENT, {}) == {}
+
+
+def test_noise_may_make_a_variance_negative_where_there_is_noise() -> None:
+    updates = {"a": Update({"model": {"running_var": -torch.ones(2)}}, 5)}
+    assert set(left_out(updates, {}, {"a": 5})) == {"a"}
+    assert left_out(updates, {}, {"a": 5}, frozenset({"exp_avg_sq"})) == {}
+
+
+@pytest.mark.parametrize("other", [{}, {"junk": {"y": torch.ones(3)}}, {"model": {"w": torch.ones(2)}}])
+@pytest.mark.parametrize("name", ["a", "z"])
+def test_of_two_silos_the_one_that_sends_what_it_was_sent_counts(name: str, other: Payload) -> None:
+    own: Payload = {"model": {"w": torch.ones(2), "n": torch.tensor(4)}}
+    updates = {"b": Update(own, 5), name: Update(other, 5)}
+    assert set(left_out(updates, SENT, dict.fromkeys(updates, 5))) == {name}
+
+
+# Measurements
+
+N, Y = 8, torch.tensor([0, 1, 2, 0, 1, 2, 0, -1])
+
+
+def answer(whose: Decision, seed: int) -> Prediction:
+    probs = torch.rand(N, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).softmax(1)
+    zero = torch.zeros(N, dtype=torch.float64)
+    uncertainty = {"total": zero + 0.5, "aleatoric": zero, "epistemic": zero + 0.5}
+    return Prediction(probs, uncertainty, torch.full((N,), int(whose)))
+
+
+def measurements(seed: int = 0, models: int = 2, streams: tuple[str, ...] = ("", "ood_local.")) -> Payload:
+    whose = (Decision.GLOBAL, Decision.LOCAL)[:models]
+    answers = {each: answer(each, seed + i) for i, each in enumerate(whose)}
+    found = measured(answers[whose[-1]], answers, Y)
+    return {"method": {}} | {f"{stream}{group}": dict(t) for stream in streams for group, t in found.items()}
+
+
+def test_measurements_of_silos_with_one_model_two_and_streams_are_counted() -> None:
+    payloads = {"a": measurements(1), "b": measurements(2, models=1), "c": measurements(3, streams=("",))}
+    assert left_out_measuring({name: Update(p, N) for name, p in payloads.items()}, dict.fromkeys(payloads, N)) == {}
+
+
+def setting(group: str, **values: float) -> Callable[[Payload], None]:
+    def change(payload: Payload) -> None:
+        for name, value in values.items():
+            payload[group][name] = torch.full_like(payload[group][name], value)
+
+    return change
+
+
+MISMEASURED: dict[str, tuple[Callable[[Payload], object], str]] = {
+    "nothing": (lambda p: p.clear(), "measures nothing"),
+    "no sums": (lambda p: p.pop("sums"), "measures .*expected method and sums"),
+    "another group": (lambda p: p.update({"junk": {}}), "measures .*junk"),
+    "another stream": (lambda p: p.update({"ood.sums": p["sums"]}), "measures sums of 'ood'"),
+    "half a stream": (lambda p: p.pop("ood_local.choice"), "of 'ood_local', expected choice"),
+    "other numbers": (lambda p: p["sums"].update({"zzz": torch.zeros(1)}), "sums differ in zzz"),
+    "a number less": (lambda p: p["local"].pop("nll"), "sums differ in nll"),
+    "of no inputs": (setting("sums", examples=0), "sums of .0.0. inputs, expected 8"),
+    "of 1e-320 inputs": (setting("sums", examples=1e-320), "sums of .* inputs"),
+    "a stream of 1e300": (setting("ood_local.sums", examples=1e300), "ood_local: sums of .1e.300. inputs"),
+    "negative": (setting("global", correct=-1), "correct are no counts of 8 inputs"),
+    "halves": (setting("sums", answered=0.5), "answered are no counts"),
+    "more than all": (setting("sums", quadrants=9), "quadrants are no counts"),
+    "too few": (setting("sums", decisions=0), "decisions do not add up to 8"),
+    "histograms": (setting("sums", **{"score.total": 1}), "score.total do not add up"),
+    "bins": (setting("sums", bin_count=1), "bin_count or bin_correct do not add up to 7"),
+    "negative bins": (setting("sums", class_bin_count=-1), "class_bin_count are no counts"),
+    "confidence": (setting("sums", bin_confidence=7), "bin_confidence are no sums of probabilities"),
+    "more correct than known": (setting("sums", correct=8), "correct is larger than known"),
+    "nats": (setting("sums", nll=1e300), "nll is no sum over 8 inputs"),
+    "integers": (
+        lambda p: p["sums"].update({"decisions": p["sums"]["decisions"].long()}),
+        "decisions is .3,. torch.int64",
+    ),
+    "choice": (setting("choice", right=0), "right do not add up"),
+    "nan": (setting("sums", brier=torch.nan), "sums/brier is not finite"),
+}
+
+
+@pytest.mark.parametrize("what", list(MISMEASURED))
+def test_measurements_that_cannot_be_are_left_out(what: str) -> None:
+    change, said = MISMEASURED[what]
+    payloads = {name: measurements(i) for i, name in enumerate("abc")}
+    change(payloads["a"])
+    found = left_out_measuring({name: Update(p, N) for name, p in payloads.items()}, dict.fromkeys(payloads, N))
+    assert set(found) == {"a"}
+    with pytest.raises(ValueError, match=said):
+        raise ValueError(found["a"])
+
+
+def test_a_silo_whose_measurements_cannot_be_read_does_not_outvote_one_whose_can() -> None:
+    def read(silo: str, payload: Payload) -> None:
+        if "score.total" not in payload["sums"]:
+            raise KeyError("score.total")
+
+    payloads = {"a": measurements(models=1), "b": measurements(models=1)}
+    for stream in ("", "ood_local."):
+        del payloads["a"][f"{stream}sums"]["score.total"]
+    found = left_out_measuring({name: Update(p, N) for name, p in payloads.items()}, dict.fromkeys(payloads, N), read)
+    assert found == {"a": "measurements that make no sense: KeyError: 'score.total'"}

@@ -1,0 +1,284 @@
+"""A federation whose silos have data of their own: the same run as on one machine, from nothing but messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federations import assert_same
+from flower_grid import InProcessGrid
+from flwr.app import Message
+from hospitals import NAMES, Federation, losing, summary
+
+import caveat
+from caveat.config import load
+from caveat.core import ConfigurationError, RunError
+from caveat.engines.flower import silo_app_of
+from caveat.federation import server
+from caveat.federation.node import NodeHandler
+from caveat.federation.server import StartCommand, serve
+from caveat.files import ledger
+from caveat.files.payloads import read_payload
+from caveat.runs.local import start
+from caveat.runs.progress import Silent
+
+
+def states(folder: Path) -> dict[str, Path]:
+    return {path.name: path for path in sorted(folder.glob("*.safetensors"))}
+
+
+@pytest.mark.parametrize("method", ["scaffold", "uefl", "fedpn", "fmlu"])
+def test_a_federation_of_separate_silos_is_the_run_of_one_machine(method: str, tmp_path: Path) -> None:
+    federation = Federation(tmp_path, method)
+    run, here = federation.serve(), federation.embedded()
+    assert not [note for note in federation.notes if "without" in note or "not admitted" in note]
+    assert_same(read_payload(run / "model" / "model.safetensors"), read_payload(here / "model" / "model.safetensors"))
+    for name in NAMES:
+        there, ours = federation.kept(name) / "state" / "silos" / name, here / "state" / "silos" / name
+        assert states(there).keys() == states(ours).keys()
+        for file, path in states(there).items():
+            assert_same(read_payload(path), read_payload(ours / file))
+    assert summary(run) == summary(here)
+    assert (run / "rounds.jsonl").read_text() == (here / "rounds.jsonl").read_text()
+    assert json.loads((run / "splits.json").read_text()) == json.loads((here / "splits.json").read_text())
+    assert (run / "report.html").exists()
+
+
+def test_the_ledger_says_what_left_the_silos_at_the_server_and_at_each_of_them(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg")
+    run = federation.serve()
+    entries = ledger.read_ledger(run / "ledger.jsonl")
+    trained = [message for message in entries.messages if message["phase"] == "train" and "split" not in message]
+    assert [(message["round"], message["silo"]) for message in trained] == [(r, n) for r in (1, 2, 3) for n in NAMES]
+    model = read_payload(run / "model" / "model.safetensors")["model"]
+    form = entries.forms[trained[0]["form"]]
+    assert {name: entry["shape"] for name, entry in form.items()} == {
+        f"model/{n}": list(t.shape) for n, t in model.items()
+    }
+    assert (
+        trained[0]["bytes"] == sum(entry["bytes"] for entry in form.values()) == sum(t.nbytes for t in model.values())
+    )
+    for name in NAMES:
+        own = ledger.read_ledger(federation.kept(name) / "ledger.jsonl")
+        sent = [(m["t"], m["form"], m["bytes"]) for m in entries.messages if m["silo"] == name]
+        assert [(m["t"], m["form"], m["bytes"]) for m in own.messages] == sent
+        assert own.forms.keys() == {form for _, form, _ in sent}
+
+
+def test_a_server_that_gives_up_continues_to_the_same_bits(tmp_path: Path) -> None:
+    federation, whole = Federation(tmp_path / "a", quorum=3), Federation(tmp_path / "b", quorum=3)
+    federation.grid.tamper[federation.node["hill"]] = losing(2)
+    with pytest.raises(RunError, match="fewer than the quorum; hill: no reply in time"):
+        federation.serve()
+    assert (federation.run / "state" / "checkpoint.json").exists()
+    federation.grid.tamper.clear()
+    federation.serve()
+    whole.serve()
+    assert_same(
+        read_payload(federation.run / "model" / "model.safetensors"),
+        read_payload(whole.run / "model" / "model.safetensors"),
+    )
+    assert summary(federation.run) == summary(whole.run)
+    assert (federation.run / "ledger.jsonl").read_text() == (whole.run / "ledger.jsonl").read_text()
+    for name in NAMES:
+        ours, theirs = (states(f.kept(name) / "state" / "silos" / name) for f in (federation, whole))
+        assert [read_payload(path) and path.name for path in ours.values()] == [path.name for path in theirs.values()]
+        for file, path in ours.items():
+            assert_same(read_payload(path), read_payload(theirs[file]))
+
+
+def test_who_is_left_out_is_named_in_rows_log_and_summary(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg")
+    federation.grid.tamper[federation.node["hill"]] = losing(2)
+    run = federation.serve()
+    rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    left_out = {
+        (row["round"], row.get("split", "train"), row["silo"], row["left_out"]) for row in rows if "left_out" in row
+    }
+    assert (2, "train", "hill", "no reply in time") in left_out
+    assert (3, "test", "hill", "no reply in time") in left_out
+    assert "round 2, train: without hill: no reply in time" in federation.notes
+    found = summary(run)
+    assert found["absent"] == ["hill"]
+    assert [silo["name"] for silo in found["silos"]] == ["coast", "valley"]
+
+
+def test_a_silo_predicts_with_the_federation_s_model_on_its_own_machine(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedpn")
+    federation.serve()
+    here = caveat.load(federation.embedded())
+    for name in NAMES:
+        there = caveat.load(federation.kept(name))
+        assert [silo.name for silo in there.silos] == [name]
+        x = there.silos.named(name).test.x
+        ours, theirs = here.predictor(name)(x), there.predictor(name)(x)
+        assert ours.probs.equal(theirs.probs)
+        assert ours.decision.equal(theirs.decision)
+
+
+# Who may take part
+
+
+def test_a_silo_may_join_later(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=4)
+    late = federation.grid.apps.pop(federation.node["valley"])
+    calls: list[int] = []
+
+    def arrive(reply: Message) -> Message:
+        calls.append(1)
+        federation.grid.apps[federation.node["valley"]] = late
+        return reply
+
+    federation.grid.tamper[federation.node["coast"]] = arrive
+    config = load(str(federation.folder / "config.toml"), ["federation.begin_with=2"])
+    run = federation.serve(config)
+    trained = [m for m in ledger.read_ledger(run / "ledger.jsonl").messages if "split" not in m]
+    # It comes while the first round is at work, and the second one knows of it.
+    assert [m["round"] for m in trained if m["silo"] == "valley"] == [2, 3, 4]
+    assert "silo valley has joined: 52 training examples" in federation.notes
+    assert list(json.loads((run / "splits.json").read_text())) == NAMES
+
+
+def test_the_order_of_silos_is_by_name_whoever_is_quicker(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=1)
+    federation.node = {name: 9 - k for k, name in enumerate(NAMES)}
+    federation.grid = InProcessGrid({node: silo_app_of(NodeHandler()) for node in sorted(federation.node.values())})
+    federation.grid.node_config = {
+        federation.node[name]: {"silo": str(home / "silo.toml")} for name, home in federation.homes.items()
+    }
+    run = federation.serve()
+    assert (
+        [silo["name"] for silo in summary(run)["silos"]] == NAMES == list(json.loads((run / "splits.json").read_text()))
+    )
+
+
+def test_flower_s_runs_are_not_started_as_others_are(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"engine.name = 'flower' is for runs that Flower starts"):
+        start(load("digits", ["engine.name=flower"]), tmp_path / "run")
+
+
+def test_too_few_silos_end_the_wait_and_leave_nothing(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg")
+    del federation.grid.apps[federation.node["hill"]]
+    with pytest.raises(RunError, match=r"3 silos are needed to begin; after 3 s there was coast, valley"):
+        federation.serve()
+    assert not federation.run.exists()
+
+
+def test_another_configuration_does_not_continue_a_run(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=1)
+    federation.serve()
+    with pytest.raises(ConfigurationError, match="began with another configuration"):
+        federation.serve(load(str(federation.folder / "config.toml"), ["seed=4"]))
+
+
+# Starting, and starting again
+
+
+def test_two_processes_do_not_start_the_same_run(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=1)
+    with server._held(federation.run), pytest.raises(RunError, match="is being run by another process"):
+        federation.serve()
+    assert not federation.run.exists()
+    federation.serve()
+
+
+def test_a_start_that_was_killed_early_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=1)
+    given = StartCommand("/project", ("rounds=1",))
+
+    written = list[Path]()
+
+    def killed_at_the_second(path: Path, value: Any, write: Callable[..., None]) -> None:
+        written.append(path)
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        write(path, value)
+
+    with monkeypatch.context() as patch:
+        for name in ("write_json", "write_bytes"):
+            patch.setattr(server, name, partial(killed_at_the_second, write=getattr(server, name)))
+        with pytest.raises(KeyboardInterrupt):
+            serve(federation.config, federation.grid, federation.run, Silent(), given)
+    assert {path.name for path in written} == {"config.toml", "started.json"}
+    serve(federation.config, federation.grid, federation.run, Silent(), given)
+    assert json.loads((federation.run / "started.json").read_text())["set"] == ["rounds=1"]
+
+
+def test_a_finished_run_without_a_report_needs_no_silos(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=1)
+    (federation.serve() / "report.html").unlink()
+    federation.grid.apps.clear()
+    assert (federation.serve() / "report.html").exists()
+
+
+def test_how_long_the_server_waits_may_differ_when_a_run_continues(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=2, quorum=3, patience=0.5)
+    federation.grid.tamper[federation.node["hill"]] = losing(2)
+    with pytest.raises(RunError, match="fewer than the quorum"):
+        federation.serve()
+    del federation.grid.apps[federation.node["hill"]]
+    table = str(federation.folder / "config.toml")
+    with pytest.raises(ConfigurationError, match="began with another configuration"):
+        federation.serve(load(table, ["federation.begin_with=4"]))
+    federation.serve(load(table, ["federation.quorum=2", "federation.deadline=0.5", "federation.patience=1"]))
+    assert summary(federation.run)["absent"] == ["hill"]
+
+
+def test_messages_are_dropped_some_time_after_their_deadline(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=1)
+    kept: dict[str, set[float]] = {"query": set(), "train": set()}
+    deliver = federation.grid._deliver
+
+    def delivered(message: Message) -> str:
+        kept[message.metadata.message_type].add(message.metadata.ttl)
+        return deliver(message)
+
+    federation.grid._deliver = delivered  # type: ignore[method-assign]
+    federation.serve()
+    assert all(600 < seconds <= 600.3 for seconds in kept["train"])
+    assert kept["query"] == {660.0}
+
+
+def test_a_greeting_without_an_answer_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caveat.federation.membership.AGAIN", 0.3)
+    federation, greeted = Federation(tmp_path, "fedavg", rounds=1), list[int]()
+    deliver, hill = federation.grid._deliver, federation.node["hill"]
+
+    def delivered(message: Message) -> str:
+        name = deliver(message)
+        if message.metadata.dst_node_id == hill and message.metadata.message_type == "query":
+            greeted.append(1)
+            if len(greeted) == 1:  # killed while it answered
+                federation.grid._replies.pop(name)
+        return name
+
+    federation.grid._deliver = delivered  # type: ignore[method-assign]
+    assert [silo["name"] for silo in summary(federation.serve())["silos"]] == NAMES
+
+
+def test_a_silo_that_comes_back_before_there_is_an_agreement_is_asked_anew(tmp_path: Path) -> None:
+    """Its table had another column when it was there first."""
+    federation = Federation(tmp_path, "fedavg", rounds=1)
+    apps, node = federation.grid.apps, federation.node
+    table = federation.homes["hill"] / "hill.csv"
+    mended = table.read_text()
+    table.write_text(mended.replace("pressure", "Pressure"))
+    late, looks = apps.pop(node["valley"]), list[int]()
+    ids = federation.grid.get_node_ids
+
+    def seen() -> list[int]:
+        looks.append(1)
+        found = [each for each in ids() if each != node["hill"] or not 8 < len(looks) < 16]
+        if len(looks) == 12:
+            table.write_text(mended)
+        if len(looks) == 20:
+            apps[node["valley"]] = late
+        return found
+
+    federation.grid.get_node_ids = seen  # type: ignore[method-assign]
+    assert [silo["name"] for silo in summary(federation.serve())["silos"]] == NAMES

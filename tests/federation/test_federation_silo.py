@@ -1,0 +1,124 @@
+"""What a silo does not do, whatever the server of its federation asks."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federations import assert_same
+from flwr.app import Message, RecordDict
+from hospitals import Federation
+
+from caveat.config import load
+from caveat.core import DataError, Payload, RunError, Update
+from caveat.engines.flower import Order, unpack, words_of
+from caveat.federation.client import SiloClient
+from caveat.federation.silo_file import read_silo_file
+from caveat.federation.terms import Terms
+from caveat.files.payloads import read_payload
+
+
+class Asked:
+    """A federation that is over, and one of its silos with what it was asked."""
+
+    def __init__(self, folder: Path, method: str = "fedavg", rounds: int = 1, more: tuple[str, ...] = ()) -> None:
+        self.federation, self.orders = Federation(folder, method, rounds), list[RecordDict]()
+        deliver, hill = self.federation.grid._deliver, self.federation.node["hill"]
+
+        def delivered(message: Message) -> str:
+            if message.metadata.dst_node_id == hill and message.metadata.message_type == "train":
+                self.orders.append(RecordDict(message.content))
+            return deliver(message)
+
+        self.federation.grid._deliver = delivered  # type: ignore[method-assign]
+        self.federation.serve(load(str(folder / "config.toml"), list(more)))
+        self.member = SiloClient(read_silo_file(self.federation.homes["hill"] / "silo.toml"))
+        self.terms = Terms.of_text(str(words_of(self.orders[0])["terms"]))
+
+    def order(self, i: int = 0, **changes: Any) -> tuple[Order, Payload]:
+        words = words_of(self.orders[i])
+        order = Order(int(words["t"]), str(words["work"]), int(words["counted"]), str(words["silo"]))
+        return order._replace(**changes), unpack(self.orders[i])
+
+    def perform(self, i: int = 0, terms: Terms | None = None, **changes: Any) -> Update:
+        return self.member.perform(terms or self.terms, *self.order(i, **changes))
+
+    def configured(self, *sets: str) -> Terms:
+        return dataclasses.replace(self.terms, config=load(str(self.federation.folder / "config.toml"), list(sets)))
+
+
+def test_a_silo_does_no_work_that_is_no_round_s(tmp_path: Path) -> None:
+    asked = Asked(tmp_path, more=("privacy.clip=0.001",))
+    assert asked.perform().examples == 1
+    for work in ("base.base.train", "base.base.average", "base.broadcast", "__class__", "base.check"):
+        with pytest.raises(RunError, match="neither a round's work nor a measurement"):
+            asked.perform(work=work)
+
+
+def test_a_silo_keeps_to_the_configuration_that_it_joined_with(tmp_path: Path) -> None:
+    asked = Asked(tmp_path, more=("privacy.clip=0.001",))
+    privacy = "privacy.clip=0.001"
+    for sets in ((), ("privacy.clip=100",), (privacy, "data.target=age"), (privacy, "federation.begin_with=9")):
+        other = asked.configured(*sets)
+        for act in (asked.member.join, lambda terms: asked.perform(terms=terms)):
+            with pytest.raises(DataError, match="is not the one that was joined"):
+                act(other)
+    asked.perform(terms=asked.configured(privacy, "federation.quorum=1", "federation.deadline=9"))
+    with pytest.raises(DataError, match="'fedprox' is no method of the federation"):
+        asked.perform(terms=dataclasses.replace(asked.terms, method="fedprox"))
+
+
+def test_a_silo_writes_nowhere_but_in_its_state_folder(tmp_path: Path) -> None:
+    asked = Asked(tmp_path)
+    for name in (str(tmp_path / "outside"), "../outside", "", "a/b"):
+        with pytest.raises(DataError, match="is no name of a federation"):
+            asked.member.join(dataclasses.replace(asked.terms, federation=name))
+    assert not list(tmp_path.rglob("outside*"))
+
+
+def test_an_order_of_a_round_that_is_over_changes_nothing(tmp_path: Path) -> None:
+    asked = Asked(tmp_path, "scaffold", rounds=3)
+    folder = asked.federation.kept("hill") / "state" / "silos" / "hill"
+    before = {path.name: read_payload(path) for path in folder.iterdir()}
+    with pytest.raises(RunError, match="an order of round 0, but there is a state of round 2"):
+        asked.perform(0)
+    assert {path.name for path in folder.iterdir()} == set(before)
+    for name, state in before.items():
+        assert_same(state, read_payload(folder / name))
+
+
+def test_labels_that_look_like_names_are_not_told(tmp_path: Path) -> None:
+    asked = Asked(tmp_path)
+    table = asked.federation.homes["hill"] / "hill.csv"
+    first, *rows = table.read_text().splitlines()
+    table.write_text("\n".join([f"{first},surname", *(f"{row},Person{i // 2}" for i, row in enumerate(rows))]) + "\n")
+    with pytest.raises(DataError, match=r"40 labels in .* rows; .* look like names: set data.target in silo.toml"):
+        asked.member.introduce(asked.configured("data.target=surname"))
+
+
+def test_a_silo_s_state_is_for_nobody_else_to_read(tmp_path: Path) -> None:
+    asked = Asked(tmp_path)
+    state = asked.member.file.state
+    assert state.stat().st_mode & 0o777 == 0o700
+    assert (state / "secret").stat().st_mode & 0o777 == 0o600
+    assert not list(state.glob(".secret*"))
+
+
+def test_a_secret_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Federation(tmp_path).homes["hill"]
+
+    def killed(_: int) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("secrets.token_hex", killed)
+        with pytest.raises(KeyboardInterrupt):
+            read_silo_file(home / "silo.toml").secret()
+    secret = read_silo_file(home / "silo.toml").secret()
+    assert secret == read_silo_file(home / "silo.toml").secret() > 2**64
+
+
+def test_a_server_tells_silos_nothing_of_its_machine(tmp_path: Path) -> None:
+    assert Asked(tmp_path).terms.folder == ""

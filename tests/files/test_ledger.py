@@ -1,0 +1,120 @@
+"""The ledger: every message of every silo, each form once, whole lines only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from caveat.core import RunError, Update
+from caveat.files.ledger import Ledger, read_ledger, tensors_of
+
+WEIGHTS = {"model": {"w": torch.zeros(2, 3), "n": torch.tensor(7)}, "control": {"c": torch.zeros(4, dtype=torch.half)}}
+SUMS = {"sums": {"nll": torch.zeros((), dtype=torch.float64)}}
+
+
+def lines_of(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_message_has_its_bytes_and_its_form_every_tensor(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path).add({"hill": Update(WEIGHTS, 40)}, round=3, t=5, phase="train")
+    entries = read_ledger(path)
+    (form,) = entries.forms
+    assert entries.messages == [
+        {"round": 3, "t": 5, "phase": "train", "silo": "hill", "form": form, "bytes": 24 + 8 + 8, "examples": 40}
+    ]
+    assert entries.forms[form] == {
+        "control/c": {"shape": [4], "dtype": "float16", "bytes": 8},
+        "model/n": {"shape": [], "dtype": "int64", "bytes": 8},
+        "model/w": {"shape": [2, 3], "dtype": "float32", "bytes": 24},
+    }
+
+
+def test_no_value_of_a_tensor_is_in_the_ledger(tmp_path: Path) -> None:
+    texts = []
+    for i, value in enumerate((0.125, -977.0)):
+        path = tmp_path / f"{i}.jsonl"
+        Ledger(path).add({"hill": Update({"model": {"w": torch.full((3,), value)}}, 1)}, t=0)
+        texts.append(path.read_text())
+    assert texts[0] == texts[1]
+
+
+def test_a_form_is_written_once_before_its_first_message_whatever_the_order_of_its_tensors(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    turned = {group: dict(reversed(tensors.items())) for group, tensors in reversed(WEIGHTS.items())}
+    ledger.add({"a": Update(WEIGHTS, 1), "b": Update(turned, 2)}, t=0)
+    ledger.add({"a": Update(SUMS, 1), "b": Update(WEIGHTS, 2)}, t=1)
+    kinds = ["form" if "tensors" in line else line["silo"] for line in lines_of(ledger.path)]
+    assert kinds == ["form", "a", "b", "form", "a", "b"]
+    assert tensors_of(WEIGHTS) == tensors_of(turned)
+
+
+def test_a_rewound_ledger_continues_to_the_same_bytes(tmp_path: Path) -> None:
+    whole, rewound = Ledger(tmp_path / "whole"), Ledger(tmp_path / "rewound")
+    for ledger in (whole, rewound):
+        ledger.add({"a": Update(WEIGHTS, 1)}, t=0)
+    kept = rewound.bytes
+    for ledger in (whole, rewound):
+        ledger.add({"a": Update(SUMS, 1)}, t=1)
+    again = Ledger(rewound.path)
+    again.rewind(kept)
+    assert again.bytes == kept
+    again.add({"a": Update(SUMS, 1)}, t=1)  # its form was dropped too, and is there again
+    assert rewound.path.read_text() == whole.path.read_text()
+
+
+def test_half_a_line_is_not_read_and_a_rewind_cuts_it_off(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.add({"a": Update(WEIGHTS, 1)}, t=0)
+    whole = ledger.path.read_text()
+    ledger.add({"a": Update(WEIGHTS, 1)}, t=1)
+    ledger.path.write_text(ledger.path.read_text()[:-9])
+    assert [message["t"] for message in read_ledger(ledger.path).messages] == [0]
+    again = Ledger(ledger.path)
+    again.rewind(again.bytes)
+    assert ledger.path.read_text() == whole
+    again.add({"a": Update(WEIGHTS, 1)}, t=1)
+    assert [message["t"] for message in read_ledger(ledger.path).messages] == [0, 1]
+    assert len(read_ledger(ledger.path).forms) == 1
+
+
+def test_a_new_ledger_is_rewound_to_nothing_and_a_short_one_refused(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.rewind(0)
+    assert (ledger.bytes, read_ledger(ledger.path).messages) == (0, [])
+    with pytest.raises(RunError, match="0 bytes, expected the 1 of completed rounds"):
+        ledger.rewind(1)
+
+
+def test_two_instances_append_to_one_ledger(tmp_path: Path) -> None:
+    one, other = Ledger(tmp_path / "ledger.jsonl"), Ledger(tmp_path / "ledger.jsonl")
+    for t in range(3):
+        one.add({"a": Update(WEIGHTS, 1)}, t=t)
+        other.add({"b": Update(WEIGHTS, 1)}, t=t)
+    entries = read_ledger(one.path)
+    assert [(message["t"], message["silo"]) for message in entries.messages] == [(t, n) for t in range(3) for n in "ab"]
+    assert len(entries.forms) == 1
+    third = Ledger(one.path)
+    third.rewind(third.bytes)
+    third.add({"a": Update(WEIGHTS, 1)}, t=3)
+    assert "tensors" not in lines_of(one.path)[-2]  # a later instance knows the forms that are there
+
+
+def test_measurements_are_not_counted(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.add({"a": Update(WEIGHTS, 1), "b": Update(WEIGHTS, 1)}, round=1, t=0, phase="train")
+    ledger.add({"b": Update(WEIGHTS, 1)}, round=2, t=1, phase="train")
+    ledger.add({"a": Update(SUMS, 1), "c": Update(SUMS, 1)}, t=1, round=2, phase="final", split="test")
+    assert read_ledger(ledger.path).counted == {"a": 0, "b": 1}
+
+
+def test_no_ledger_is_empty_and_another_kind_of_file_is_refused(tmp_path: Path) -> None:
+    assert read_ledger(tmp_path / "none").messages == []
+    for text in ("{]\n", "3\n", '{"tensors": {}}\n'):
+        (tmp_path / "other").write_text(text)
+        with pytest.raises(RunError, match=r"cannot read .*other"):
+            read_ledger(tmp_path / "other")

@@ -1,0 +1,119 @@
+"""Three hospitals with tables of their own, behind a Grid in this process, and the server of their federation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flower_grid import InProcessGrid
+from flwr.app import Message
+
+from caveat.config import Config, load
+from caveat.engines.flower import silo_app_of
+from caveat.federation.node import NodeHandler
+from caveat.federation.server import serve
+from caveat.runs.local import start
+from caveat.runs.progress import Silent
+
+CONFIG = """
+seed = 3
+rounds = {rounds}
+[data]
+source = "silos"
+target = "outcome"
+categorical = ["site"]
+[model]
+name = "mlp"
+width = 8
+hidden = 8
+features = 6
+[method]
+name = "{method}"
+[training]
+batch_size = 8
+[engine]
+name = "flower"
+[federation]
+begin_with = 3
+quorum = {quorum}
+deadline = 0.3
+patience = {patience}
+"""
+NAMES = ["coast", "hill", "valley"]
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def hospital(folder: Path, name: str, seed: int, rows: int = 80) -> Path:
+    """A hospital's table and its `silo.toml`."""
+    rng = np.random.default_rng(seed)
+    here = folder / name
+    here.mkdir(parents=True)
+    x = rng.normal(seed, 1, (rows, 2))
+    y = np.where(x.sum(1) + rng.normal(0, 0.3, rows) > 2 * seed, "ill", "well")
+    kind = rng.choice(["a", "b", f"only {name}"], rows)
+    lines = ["age,site,pressure,smoker,outcome"]
+    for i in range(rows):
+        pressure = "" if rng.random() < 0.1 and name == "hill" else f"{x[i, 1]:.4f}"
+        lines.append(f"{x[i, 0]:.4f},{i % 3 + seed % 2},{pressure},{kind[i]},{y[i]}")
+    (here / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    (here / "silo.toml").write_text(f'silo = "{name}"\nstate = "state"\n[data]\nsource = "csv:{name}.csv"\n')
+    return here
+
+
+class Federation:
+    """Three hospitals behind a Grid, and a server's folder."""
+
+    def __init__(
+        self, folder: Path, method: str = "scaffold", rounds: int = 3, quorum: int = 2, patience: float = 3
+    ) -> None:
+        self.folder, self.run = folder, folder / "run"
+        self.homes = {name: hospital(folder / "silos", name, seed) for seed, name in enumerate(NAMES)}
+        (folder / "config.toml").write_text(
+            CONFIG.format(method=method, rounds=rounds, quorum=quorum, patience=patience)
+        )
+        self.config = load(str(folder / "config.toml"))
+        self.node = {name: 7 + k for k, name in enumerate(NAMES)}
+        self.grid = InProcessGrid({node: silo_app_of(NodeHandler()) for node in self.node.values()})
+        self.grid.node_config = {self.node[n]: {"silo": str(home / "silo.toml")} for n, home in self.homes.items()}
+        self.notes: list[str] = []
+
+    def serve(self, config: Config | None = None) -> Path:
+        progress = Notes()
+        self.notes = progress.notes
+        return serve(config or self.config, self.grid, self.run, progress)
+
+    def embedded(self) -> Path:
+        """The same run on one machine that has all three tables."""
+        table = self.folder / "config.toml"
+        sources = ",".join(str(self.homes[name] / f"{name}.csv") for name in NAMES)
+        text = table.read_text().replace('"silos"', f'"csv:{sources}"').replace('name = "flower"', 'name = "embedded"')
+        lines = [line for line in text.splitlines()
+                 if not line.startswith(("begin_with", "quorum", "deadline", "patience"))]  # fmt: skip
+        (self.folder / "embedded.toml").write_text("\n".join(lines))
+        return start(load(str(self.folder / "embedded.toml")), self.folder / "embedded")
+
+    def kept(self, name: str) -> Path:
+        """What a silo keeps of the federation."""
+        (found,) = self.homes[name].glob("state/*/*/silo.json")
+        return found.parent
+
+
+def summary(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "summary.json").read_text())
+    return {key: value for key, value in found.items() if key != "seconds"}
+
+
+def losing(first: int) -> Callable[[Message], Message | None]:
+    """Lose all replies but the first few."""
+    calls = iter(range(10**6))
+    return lambda reply: reply if next(calls) < first else None

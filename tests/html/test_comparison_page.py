@@ -1,0 +1,433 @@
+"""The page of a comparison says what the record says: failures too, and no more than its tests allow."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_comparison import ERROR, METHODS, fake_comparison
+from markupsafe import Markup
+from rich.console import Console
+
+from caveat.core import DataError
+from caveat.files.schema.comparison import Comparison, Interval, Measure, Run, read_comparison
+from caveat.html.pages.comparison import terminal
+from caveat.html.pages.comparison.dots import silo_plot
+from caveat.html.pages.comparison.numbers import bracketed, duration, figure, megabytes, probability, signed
+from caveat.html.pages.comparison.page import render
+from caveat.html.pages.comparison.pictures import differences, headline, scales
+from caveat.html.pages.comparison.planes import course
+from caveat.html.pages.comparison.plots import cut_inside, limits
+from caveat.html.pages.comparison.tables import run_table, tuning_table
+from caveat.html.pages.comparison.verdict import ranked, state, verdict
+
+VOID = {"meta", "br"}
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+SHARE = Measure(name="accuracy", higher=True, percent=True)
+LOSS = Measure(name="NLL", higher=False)
+
+
+class Page(HTMLParser):
+    """Collects a page's elements and words, and checks that every element is closed where it should be."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.stack: list[str] = []
+        self.feed(text)
+        assert not self.stack
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.stack and self.stack[-1] not in ("style", "script"):
+            self.words.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def record(**changes: Any) -> Comparison:
+    return Comparison.model_validate(fake_comparison(**changes))
+
+
+@pytest.fixture(scope="module")
+def page() -> Page:
+    return Page(render(record(failed=[("fedbn", "", 1)])))
+
+
+def test_every_part_is_there_and_the_contents_lead_to_them(page: Page) -> None:
+    ids = {attributes.get("id") for _, attributes in page.elements}
+    links = [href[1:] for a in page.all("a") if (href := a["href"] or "").startswith("#")]
+    assert set(links) <= ids
+    assert {"table", "differences", "silos", "rounds", "trade-offs", "tuning", "paper", "runs", "again"} <= set(links)
+    assert "caveat compare digits --methods uefl,fedavg,fedbn,local --seeds 0..2 --out DIR" in page.text
+
+
+def test_it_asks_nobody_for_anything(page: Page) -> None:
+    assert not page.all("link")
+    assert not page.all("img")
+    assert all("src" not in attributes for _, attributes in page.elements)
+    assert all(not re.match(r"[a-z]+:|//|/", a["href"] or "") for a in page.all("a"))
+
+
+def test_runs_that_are_done_lead_to_their_reports_and_failed_ones_show_their_error(page: Page) -> None:
+    reports = [a["href"] for a in page.all("a") if (a["href"] or "").endswith("/report.html")]
+    assert len(reports) == 11
+    assert "runs/all/fedbn/seed-0/report.html" in reports
+    assert "runs/all/fedbn/seed-1/report.html" not in reports
+    assert ERROR in page.text
+    assert "1 run failed: fedbn with seed 1" in page.text
+    assert "2 of 3, 1 failed" in page.text
+
+
+def test_every_measure_of_every_setting_is_there_without_a_script() -> None:
+    found = Page(render(record(settings=("MNIST", "Fashion-MNIST"))))
+    parts = [a for _, a in found.elements if a.get("data-measure") and a.get("data-column")]
+    measures = ["accuracy", "entropy", "NLL", "ECE", "AUROC error"]
+    wanted = {(setting, measure) for setting in ("MNIST", "Fashion-MNIST") for measure in measures}
+    assert {(part["data-column"], part["data-measure"]) for part in parts} == wanted
+    assert not any("hidden" in part for part in parts)
+
+
+def test_names_are_text_wherever_they_stand() -> None:
+    nasty = '"><script>alert(1)</script>'
+    found = fake_comparison(methods=(nasty, "b"))
+    found["cells"][0]["folder"] = "javascript:alert(1)"
+    found["title"] = found["about"] = found["command"] = nasty
+    for table in found["tables"]:
+        for row in table["rows"]:
+            row["silos"][nasty] = row["silos"].pop("silo-0")
+    written = render(Comparison.model_validate(found))
+    assert len(Page(written).all("script")) == 1
+    assert "javascript:" not in written.replace("javascript%3A", "")
+
+
+def test_a_method_that_failed_throughout_stays_in_every_list() -> None:
+    found = record(settings=("MNIST",), failed=[("local", "MNIST", seed) for seed in range(3)])
+    written = Page(render(found))
+    dots = str(headline(found, found.measures[0])[0].drawing)
+    assert dots.index(">local<") > dots.index(">fedbn<")
+    assert ">failed<" in dots
+    assert "0 of 3, 3 failed" in written.text
+    assert written.text.count(ERROR) >= 3
+
+
+def test_what_is_to_come_is_said() -> None:
+    known, alarm = state(record(missing=[("uefl", "", 2), ("local", "", 0)]))
+    assert known == "10 of 12 runs done"
+    assert alarm.startswith("2 runs to come.")
+    assert state(record()) == ("12 of 12 runs done", "")
+
+
+def test_a_record_without_any_figure_is_a_page() -> None:
+    everything = [(row, "", seed) for row in METHODS for seed in range(3)]
+    written = Page(render(record(missing=everything, paper=False, tuned=False)))
+    assert "No method has a figure yet." in written.text
+    assert "Nothing was tuned" in written.text
+    assert "0 of 12 runs done" in written.text
+
+
+def test_every_number_may_be_absent() -> None:
+    def emptied(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: value[key] if key in ("schema", "seed", "seeds") else emptied(value[key]) for key in value}
+        if isinstance(value, list):
+            return [emptied(each) for each in value]
+        return None if isinstance(value, float) else value
+
+    assert "No method has a figure yet." in Page(render(Comparison.model_validate(emptied(fake_comparison())))).text
+
+
+def test_twelve_methods_on_a_hundred_silos_fit() -> None:
+    many = [f"method-{i}" for i in range(12)]
+    found = record(methods=many, seeds=5, silos=100, rounds=300)
+    assert len(render(found).encode()) < 8e6
+    divided = differences(found, found.columns[0], found.measures[0])
+    assert [str(one.drawing).count("whisker") for one in divided] == [11, 55]
+    assert all("all 66 pairs" in one.caption for one in divided)
+
+
+def compared(a: float, b: float, measure: Measure, pair: dict[str, Any] | None = None) -> Comparison:
+    """Two methods called a and b with those means, and the difference `pair` of both."""
+    rows = [{"row": name, "mean": mean, "low": mean, "high": mean, "seeds": 3} for name, mean in (("a", a), ("b", b))]
+    return Comparison.model_validate({
+        "schema": 1,
+        "rows": [{"name": "a"}, {"name": "b"}],
+        "measures": [measure.model_dump()],
+        "tables": [{"measure": measure.name, "rows": rows, "pairs": [pair] if pair else []}],
+    })  # fmt: skip
+
+
+FOUND = {"a": "a", "b": "b", "mean": 0.02, "low": 0.005, "high": 0.035, "p": 0.01, "p_holm": 0.03}
+OPEN = {"a": "b", "b": "a", "mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.03, "p_holm": 0.09}
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (
+            compared(0.95, 0.93, SHARE, FOUND),
+            "a is ahead of b by 2.0 points of accuracy (95 % interval 0.5 to 3.5). "
+            "With 3 seeds the difference is significant after Holm's correction (p = 0.030).",
+        ),
+        (
+            compared(0.95, 0.93, SHARE, OPEN),
+            "a is ahead of b by 2.0 points of accuracy (95 % interval \N{MINUS SIGN}1.0 to 5.0). "
+            "With 3 seeds the difference is not significant after Holm's correction (p = 0.090).",
+        ),
+        (
+            compared(0.93, 0.93, SHARE, {**OPEN, "mean": 0.0004}),
+            "a and b are level in accuracy (95 % interval of their difference \N{MINUS SIGN}1.0 to 5.0). "
+            "With 3 seeds the difference is not significant after Holm's correction (p = 0.090).",
+        ),
+        (
+            compared(0.32, 0.30, LOSS, FOUND),
+            "b is ahead of a by 0.020 in NLL (95 % interval 0.005 to 0.035). "
+            "With 3 seeds the difference is significant after Holm's correction (p = 0.030).",
+        ),
+        (
+            compared(0.30, 0.32, LOSS, FOUND),
+            "a has the better mean, but on the seeds that both have it is behind b by 0.020 in NLL. "
+            "With 3 seeds the difference is significant after Holm's correction (p = 0.030).",
+        ),
+        (
+            compared(0.95, 0.93, SHARE, {**FOUND, "p": None, "p_holm": None}),
+            "a is ahead of b by 2.0 points of accuracy (95 % interval 0.5 to 3.5). The difference was not tested.",
+        ),
+        (
+            compared(0.95, 0.93, SHARE),
+            "a has the best mean, accuracy 95.0 % (95 % interval 95.0 to 95.0), then b with 93.0 % "
+            "(95 % interval 93.0 to 93.0); no paired test was made of the two.",
+        ),
+        (
+            compared(0.2, 0.3, Measure(name="entropy")),
+            "Entropy goes from 0.200 (95 % interval 0.200 to 0.200) with a to "
+            "0.300 (95 % interval 0.300 to 0.300) with b.",
+        ),
+    ],
+)  # fmt: skip
+def test_the_sentence_claims_what_the_tests_allow(found: Comparison, sentence: str) -> None:
+    assert verdict(found, found.columns[0]).replace("\N{NO-BREAK SPACE}", " ") == sentence
+
+
+def test_one_seed_is_no_test() -> None:
+    found = record(seeds=1)
+    assert verdict(found, found.columns[0]).endswith("One seed allows no test.")
+
+
+@pytest.mark.parametrize(("higher", "names"), [(True, "bca"), (False, "acb"), (None, "bca")])
+def test_the_best_comes_first(higher: bool | None, names: str) -> None:
+    rows = [{"row": name, "mean": mean} for name, mean in (("a", 0.1), ("b", 0.3), ("none", None), ("c", 0.2))]
+    table = Comparison.model_validate(
+        {"schema": 1, "rows": [], "measures": [SHARE.model_dump()], "tables": [{"measure": "accuracy", "rows": rows}]}
+    ).tables[0]
+    measure = Measure(name="accuracy", higher=higher)
+    assert "".join(row.row for row in ranked(table.rows, measure)) == names
+
+
+def test_a_mark_stands_where_its_figure_is() -> None:
+    found = compared(0.90, 0.80, SHARE)
+    dots = str(headline(found, SHARE)[0].drawing)
+    edges = re.search(r'<line x1="([\d.]+)"[^>]*x2="([\d.]+)"[^>]*class="axis"', dots)
+    assert edges is not None
+    left, right = map(float, edges.groups())
+    # A disc's path starts at its left, a square's at a corner, both 4.6 left of the middle.
+    centres = [float(x) + 4.6 for x in re.findall(r'd="M([\d.]+)[ ,]', dots)]
+    # The range is 6 % wider than the figures on either side.
+    assert centres == pytest.approx([left + (right - left) * share / 1.12 for share in (1.06, 0.06)], abs=0.1)
+
+
+def test_the_papers_figures_are_hollow_marks_in_the_picture_and_a_table() -> None:
+    found = record()
+    assert str(headline(found, found.measures[0])[0].drawing).count('class="printed"') == 2
+    assert str(headline(found, found.measures[1])[0].drawing).count('class="printed"') == 0
+    assert "thresholds set on validation data" in Page(render(found)).text
+
+
+def test_a_choice_at_the_edge_of_what_was_tried_is_marked() -> None:
+    found = fake_comparison()
+    # As text, which a configuration's key is set by.
+    found["cells"][0]["tuned"] = {"training.lr": "0.01"}
+    found["cells"][3]["tuning"][0] |= {"score": None, "error": "diverged"}
+    table = tuning_table(Comparison.model_validate(found))
+    assert table is not None
+    chosen = next(column for column in table.columns if column.header == "chosen")
+    assert [bool(cell.flag) for cell in chosen.cells] == [True, False, False, False]
+    tried = next(column for column in table.columns if column.header == "tried")
+    assert re.findall("<b>(.*?)</b>", tried.cells[0].text) == ["0.01"]
+    assert re.findall("<small.*?</small>", tried.cells[1].text)[0] == '<small title="diverged">failed</small>'
+
+
+def test_settings_share_a_scale_unless_it_would_hide_their_differences() -> None:
+    found = fake_comparison(settings=("near", "far"), paper=False)
+    assert "scale of its own" not in scales(Comparison.model_validate(found), SHARE)
+    for row in found["tables"][len(found["measures"])]["rows"]:
+        row |= {name: row[name] / 3 for name in ("mean", "low", "high")}
+    assert "Every setting has a scale of its own." in scales(Comparison.model_validate(found), SHARE)
+
+
+def test_an_interval_of_a_silo_is_cut_at_the_edge_not_the_marks_pressed_together() -> None:
+    silos = {"s": Interval(mean=0.5, low=-40.0, high=41.0), "t": Interval(mean=0.6, low=0.55, high=0.65)}
+    drawn = str(silo_plot([("", ["s", "t"])], {"a": silos}, SHARE, {"a": 0}, "about"))
+    edges = re.search(r'<line x1="([\d.]+)"[^>]*x2="([\d.]+)"[^>]*class="axis"', drawn)
+    assert edges is not None
+    left, right = map(float, edges.groups())
+    starts, ends = zip(*((float(a), float(b)) for a, b in re.findall(r"M([\d.]+) [\d.]+H([\d.]+)", drawn)), strict=True)
+    assert (starts[0], ends[0]) == pytest.approx((left, right), abs=0.1)
+    assert left < starts[1] < ends[1] < right
+    marks = [float(x) for x in re.findall(r"M([\d.]+) [\d.]+a", drawn)]
+    assert marks[1] - marks[0] > (right - left) / 4
+
+
+def test_notes_and_equal_rounds_are_told() -> None:
+    found = fake_comparison()
+    found["rows"][0]["note"] = "the paper's behaviour"
+    found["rounds_of"] = "uefl"
+    written = Page(render(Comparison.model_validate(found))).text
+    assert "the paper's behaviour" in written
+    assert "Every method trained for as many rounds as uefl took." in written
+
+
+def test_a_curve_is_of_the_rounds_that_all_seeds_have() -> None:
+    curves = [[(1, 0.1, 2.0), (2, 0.3, None), (3, 0.5, 1.0)], [(1, 0.3, 1.0), (2, 0.5, 1.0)], []]
+    runs = [Run(row="a", seed=i, status="done", curve=tuple(curve)) for i, curve in enumerate(curves)]
+    accuracy, entropy = course("a", 0, runs, 1), course("a", 0, runs, 2)
+    assert accuracy is not None
+    assert entropy is not None
+    assert accuracy.rounds == [1, 2]
+    assert [accuracy.low, accuracy.mean, accuracy.high] == [[0.1, 0.3], pytest.approx([0.2, 0.4]), [0.3, 0.5]]
+    assert entropy.rounds == [1]
+    assert course("a", 0, runs[2:], 1) is None
+
+
+def test_a_long_curve_is_thinned_but_keeps_its_end() -> None:
+    runs = [Run(row="a", seed=0, status="done", curve=tuple((i, i / 1000, None) for i in range(1, 1000)))]
+    found = course("a", 0, runs, 1)
+    assert found is not None
+    assert len(found.rounds) <= 150
+    assert found.rounds[-1] == 999
+    assert len({b - a for a, b in zip(found.rounds, found.rounds[1:], strict=False)}) == 1
+
+
+def test_ranges_hold_their_values_and_shares_stay_shares() -> None:
+    assert limits([]) is None
+    low, high = limits([0.5, 0.999], SHARE) or (0, 0)
+    assert low < 0.5
+    assert high == 1
+    low, high = limits([-0.5, 0.5]) or (0, 0)
+    assert low < -0.5
+    assert high > 0.5
+    low, high = limits([0.3]) or (0, 0)
+    assert low < 0.3 < high
+
+
+def test_how_figures_are_written() -> None:
+    assert bracketed(SHARE, Interval(mean=0.951, low=0.94, high=0.962)) == "95.1 [94.0, 96.2]"
+    assert bracketed(SHARE, Interval(mean=0.951)) == "95.1"
+    assert bracketed(SHARE, Interval()) == ""
+    assert [figure(LOSS, value) for value in (-0.12345, -0.0001, 0.0)] == ["\N{MINUS SIGN}0.123", "0.000", "0.000"]
+    assert [signed(SHARE, value) for value in (0.01, 0.0001, -0.01)] == ["+1.0", "0.0", "\N{MINUS SIGN}1.0"]
+    assert [probability(p) for p in (0.0001, 0.0421, 0.25, None)] == ["<\N{NO-BREAK SPACE}0.001", "0.042", "0.25", ""]
+    assert [duration(s) for s in (3.21, 63.4, 123.4, 9000)] == ["3.2 s", "63 s", "2.1 min", "2.5 h"]
+    assert [megabytes(n) for n in (0, 12_345, 1_234_567, 12_345_678, 1.2e10)] == ["0", "0.012", "1.2", "12", "12,000"]
+
+
+def shown(found: Comparison, width: int = 250) -> str:
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(terminal(found))
+    return captured.get()
+
+
+def test_the_terminal_shows_intervals_costs_and_failures() -> None:
+    lines = shown(record(failed=[("fedbn", "", 1)])).splitlines()
+    first = next(line for line in lines if "uefl" in line)
+    assert re.search(
+        r"uefl +\d\d\.\d \[\d\d\.\d, \d\d\.\d\] +0\.\d{3} \[0\.\d{3}, 0\.\d{3}\] +\d\d\.\d +1\.0 +63 s +1\.2 +1\.3",
+        first,
+    )
+    assert [line.split()[0] for line in lines if "1 failed" in line] == ["fedbn"]
+
+
+def test_a_narrow_terminal_loses_nothing() -> None:
+    found = record(failed=[("fedbn", "", 1)])
+    wide, narrow = shown(found), shown(found, 80)
+    assert max(map(len, narrow.splitlines())) <= 80
+    for words in (wide, narrow):
+        assert all(word in words for word in ("uefl", "fedavg", "fedbn", "local", "2.3 min", "1 failed", "88.3"))
+    assert set(re.findall(r"\d+\.\d+", wide)) == set(re.findall(r"\d+\.\d+", narrow))
+
+
+def test_settings_become_columns_of_a_single_measure_and_rows_of_several() -> None:
+    found = record(settings=("MNIST", "Fashion-MNIST"))
+    assert shown(found).count("uefl") == 2
+    single = found.model_copy(update={"measures": found.measures[:1]})
+    written = shown(single)
+    assert written.count("uefl") == 1
+    assert "Fashion-MNIST" in written
+    assert "mean and 95 % interval" in written
+
+
+def test_reading(tmp_path: Path) -> None:
+    path = tmp_path / "comparison.json"
+    path.write_text(json.dumps({**fake_comparison(), "later": {"schema": 2}}))
+    assert read_comparison(tmp_path) == read_comparison(path) == record()
+    with pytest.raises(DataError, match=r"nothing\.json does not exist"):
+        read_comparison(tmp_path / "nothing.json")
+    path.write_text(json.dumps({**fake_comparison(), "schema": 2}))
+    with pytest.raises(DataError, match="schema"):
+        read_comparison(tmp_path)
+
+
+def test_links_are_relative_and_quoted() -> None:
+    found = fake_comparison(seeds=1)
+    for cell, folder in zip(found["cells"], ("a b/ü#", "/etc", "", "x?y"), strict=True):
+        cell["folder"] = folder
+    table = run_table(Comparison.model_validate(found))
+    assert table is not None
+    links = [
+        re.findall('href="([^"]*)"', cell.text) for cell in table.columns[0].cells if isinstance(cell.text, Markup)
+    ]
+    assert links == [["a%20b/%C3%BC%23/report.html"], ["x%3Fy/report.html"]]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here, which opens the page")
+def test_a_browser_opens_it_without_errors_and_shows_one_measure(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(render(record(settings=("MNIST", "Fashion-MNIST"))), encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
+    command = [str(BROWSER), *options, f"--user-data-dir={tmp_path / 'profile'}", path.as_uri()]
+    opened = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "CONSOLE" not in opened.stderr
+    found = re.findall(r'<div data-column="([^"]+)" data-measure="([^"]+)"([^>]*)>', opened.stdout)
+    visible = [(column, measure) for column, measure, rest in found if "hidden" not in rest]
+    assert set(visible) == {("MNIST", "accuracy")}
+    assert len(found) == 20
+
+
+def test_names_that_begin_alike_stay_different_when_they_are_cut() -> None:
+    assert cut_inside("UEFL", 22) == "UEFL"
+    assert cut_inside("As published, 128 codewords", 22) == "As published\N{HORIZONTAL ELLIPSIS}codewords"
+    assert cut_inside("As published, 128 codewords, new ones from N(0, 1)", 22).endswith(
+        "\N{HORIZONTAL ELLIPSIS}N(0, 1)"
+    )
+    assert cut_inside("a" * 30, 22) == "a" * 10 + "\N{HORIZONTAL ELLIPSIS}" + "a" * 11

@@ -1,0 +1,207 @@
+"""The report and the terminal say what was decided about which test inputs, and what came of a promise."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_run import SILOS, decided_run, fake_run, write_json
+from rich.console import Console
+
+from caveat.core import DataError
+from caveat.files.run_folder import read_run
+from caveat.html.charts.charts import wilson
+from caveat.html.pages.run.guarantee import guarantee_lines
+from caveat.html.pages.run.page import write_report
+from caveat.html.pages.run.shares import share_bar, told
+from caveat.html.tables import model_table
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return decided_run(tmp_path_factory.mktemp("runs") / "decided")
+
+
+@pytest.fixture(scope="module")
+def page(decided: Path) -> str:
+    return write_report(decided).read_text()
+
+
+def change(run: Path, **changes: Any) -> Path:
+    content = json.loads((run / "summary.json").read_text()) | changes
+    write_json(run / "summary.json", content)
+    return run
+
+
+def rows_of(page: str, header: str) -> list[list[str]]:
+    """The cells of the first table that has the header, without their markup."""
+    table = next(
+        t for t in re.findall(r"<table>.*?</table>", page, re.DOTALL) if re.search(f'scope="col"[^>]*>{header}</th>', t)
+    )
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in table.split("</tr>")]
+    return [[re.sub(r"<svg.*?</svg>|<[^>]*>", "", cell).strip() for cell in row] for row in rows if row]
+
+
+def test_streams_stand_by_models_with_who_answered(page: str) -> None:
+    header, *rows = rows_of(page, "stream")
+    assert header == [
+        *("stream", "inputs", "local", "global", "switch", "oracle"),
+        *("answered by local", "answered by global", "abstained", "accuracy when answered"),
+    ]
+    assert rows == [
+        ["ind", "200", "90.0 %", "50.0 %", "92.0 %", "95.0 %", "70.0 %", "20.0 %", "10.0 %", "95.0 %"],
+        ["ood_local", "200", "0.0 %", "50.0 %", "45.0 %", "50.0 %", "10.0 %", "60.0 %", "30.0 %", "60.0 %"],
+        ["mix", "400", "45.0 %", "50.0 %", "68.5 %", "72.5 %", "40.0 %", "40.0 %", "20.0 %", "82.0 %"],
+        ["ood_global", "200", "", "", "", "", "2.0 %", "18.0 %", "80.0 %", ""],  # no answer is right
+    ]
+    for name in ("ind", "ood_local", "mix", "ood_global"):
+        assert re.search(rf"<dt>{name}</dt><dd>\w", page)
+
+
+def test_bars_are_as_long_as_their_shares_and_told_in_words(page: str) -> None:
+    figure = page.split('class="shares"')[1].split("</svg>")[0]
+    widths = [(kind, float(w)) for w, kind in re.findall(r'width="([\d.]+)"[^>]*class="share (\w+)"', figure)]
+    assert [kind for kind, _ in widths] == ["local", "global", "abstain"] * 4
+    shares = [0.7, 0.2, 0.1, 0.1, 0.6, 0.3, 0.4, 0.4, 0.2, 0.02, 0.18, 0.8]
+    assert [w for _, w in widths] == pytest.approx([480 * share for share in shares], abs=1.5)
+    assert "ood_global: local 2.0 %, global 18.0 %, abstain 80.0 %" in page
+
+
+def test_a_share_of_nothing_has_no_box() -> None:
+    bar = share_bar({"local": 1.0, "global": 0.0, "abstain": 0.0}, "all")
+    assert bar.count("<rect") == 1
+    assert told({"global": 0.25, "local": 0.75}) == "local 75.0 %, global 25.0 %"
+
+
+def test_scores_are_shown_per_stream_and_ties_flagged(page: str) -> None:
+    header, total, vacuity = rows_of(page, "score")
+    assert header == ["score", "local AUROC", "switch AUROC", "local FPR95", "switch FPR95"]
+    assert total == ["total", "0.875", "0.875", "43.2 %", "43.2 %"]
+    assert vacuity == ["vacuity", "\N{BLACK UP-POINTING TRIANGLE} 0.500", "", "100.0 %", ""]
+    assert "only good to within 0.250" in page
+    assert "How well each score tells ood_local from" in page
+    assert "How well each score tells ood_global from" in page
+
+
+def test_what_was_decided_stands_by_who_was_right(page: str) -> None:
+    rows = [row[1:] for row in rows_of(page, "right is")[1:]]
+    assert rows == [
+        ["both", "100", "51.0 %", "35.0 %", "14.0 %"],
+        ["only local", "90", "94.4 %", "3.3 %", "2.2 %"],
+        ["neither", "10", "40.0 %", "20.0 %", "40.0 %"],  # and no row of what never happened
+    ]
+
+
+def test_each_silo_has_its_shares_and_a_bar_per_stream(page: str) -> None:
+    header, *rows = rows_of(page, "mix")
+    assert header[-5:] == ["accuracy when answered", "ind", "ood_local", "mix", "ood_global"]
+    assert [row[:5] for row in rows] == [[name, "70.0 %", "20.0 %", "10.0 %", "95.0 %"] for name in "ab"]
+    assert page.count('class="stack"') == 2 * 4
+
+
+def test_temperatures_are_told(page: str) -> None:
+    assert "1.25 for the local model, 0.8 for the global model" in page
+
+
+@pytest.mark.parametrize(
+    ("answered_accuracy", "verdict", "alarm"),
+    [
+        (0.95, "within the promise", False),  # 9 of 180
+        (0.88, "though so few inputs leave it open", False),  # 22 of 180: the interval holds 10 %
+        (0.8, "more than promised, as a promise at this confidence may for 10", True),  # 36 of 180
+    ],
+)
+def test_a_promise_stands_beside_what_test_inputs_show(
+    tmp_path: Path, answered_accuracy: float, verdict: str, alarm: bool
+) -> None:
+    pooled = {"accuracy": 0.9, "coverage": 0.9, "answered_accuracy": answered_accuracy}
+    run = change(decided_run(tmp_path / "run"), pooled=pooled)
+    wrong = round(180 * (1 - answered_accuracy))
+    assert (wilson(wrong, 180)[0] > 0.1) == alarm
+    text = write_report(run).read_text()
+    box = text.split('<div class="promise')[1].split("</table>")[0].replace("\N{NO-BREAK SPACE}", " ")
+    assert text.index('class="promise') < text.index("<figure>")
+    assert "Answers 90 % of inputs with at most 10 % errors among them." in box
+    assert verdict in box
+    assert box.startswith(" alarm") == alarm
+    share = f"{100 * wrong / 180:.1f} % ({wrong} of 180)"
+    test_row = rows_of(text, "errors among answered")[-1]
+    assert test_row == ["test", "\N{BLACK UP-POINTING TRIANGLE} " * alarm + share, "90.0 % (180 of 200)"]
+    assert guarantee_lines(read_run(run)) == [
+        "guarantee: answers 90 % of inputs with at most 10 % errors among them",
+        f"on test:   90.0 % (180 of 200) answered, {share} wrong",
+    ]
+
+
+def test_that_nothing_can_be_promised_is_said_as_loud(tmp_path: Path) -> None:
+    run = decided_run(tmp_path / "run", guaranteed=False)
+    text = write_report(run).read_text()
+    box = text.split('<div class="promise')[1].split("</div>")[0]
+    assert box.startswith(" alarm")
+    assert "No share of inputs can be answered." in box
+    assert "<table" not in box
+    assert guarantee_lines(read_run(run)) == ["guarantee: no share of inputs can be answered"]
+
+
+def test_a_promise_of_which_no_test_input_is_answered(tmp_path: Path) -> None:
+    run = change(decided_run(tmp_path / "run"), pooled={"accuracy": 0.9, "coverage": 0.0})
+    assert "No test input was answered." in write_report(run).read_text()
+    assert guarantee_lines(read_run(run))[1] == "on test:   0.0 % (0 of 200) answered, none wrong"
+
+
+def test_the_curve_of_errors_against_answers_ends_where_all_are_answered(page: str) -> None:
+    figure = page.split("<h3>Errors against answers</h3>")[1].split("</figure>")[0]
+    points = re.findall(r"[\d.]+,[\d.]+", figure.split('<polyline points="')[1].split('"')[0])
+    assert len(points) == 3
+    assert points[-1].startswith("464,")  # the frame's right end
+    assert ">promised</text>" in figure
+    assert "90.0 % answered, 5.0 % of these wrong" in figure
+
+
+def test_the_terminal_has_a_line_per_model(decided: Path) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    table = model_table(read_run(decided))
+    assert table is not None
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    lines = [line.split() for line in console.file.getvalue().splitlines() if line.strip()]
+    assert lines[0][-4:] == ["ind", "ood_local", "mix", "ood_global"]
+    assert lines[2:] == [
+        ["local", "90.0", "%", "0.0", "%", "45.0", "%", "-"],
+        ["global", "50.0", "%", "50.0", "%", "50.0", "%", "-"],
+        ["switch", "92.0", "%", "45.0", "%", "68.5", "%", "-"],
+        ["oracle", "95.0", "%", "50.0", "%", "72.5", "%", "-"],
+        ["of", "those", "answered", "95.0", "%", "60.0", "%", "82.0", "%", "-"],
+        ["abstained", "from", "10.0", "%", "30.0", "%", "20.0", "%", "80.0", "%"],
+    ]
+
+
+def test_a_curve_of_two_lengths_is_no_curve(tmp_path: Path) -> None:
+    run = change(decided_run(tmp_path / "run"), risk_coverage={"coverage": [0.5, 1.0], "risk": [0.1]})
+    with pytest.raises(DataError, match=r"risk_coverage: .*same number of points"):
+        write_report(run)
+
+
+def test_one_model_that_answers_everything_has_no_table_of_models(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run", beside=False, method="fedavg")
+    models = {"global": {"mean": {"accuracy": 0.9}}}
+    change(run, models=models, decisions={"global": 1.0, "local": 0.0, "abstain": 0.0})
+    assert model_table(read_run(run)) is None
+    assert guarantee_lines(read_run(run)) == []
+    text = write_report(run).read_text()
+    assert 'id="decisions"' not in text
+    assert 'class="promise' not in text
+    change(run, decisions={"global": 0.75, "abstain": 0.25})  # but to abstain is a decision
+    assert rows_of(write_report(run).read_text(), "stream")[1][:2] == ["ind", "90.0 %"]
+
+
+def test_a_run_with_one_stream_shows_it_without_explaining_streams(tmp_path: Path) -> None:
+    text = write_report(fake_run(tmp_path / "run", beside=False)).read_text()
+    assert [row[0] for row in rows_of(text, "stream")] == ["stream", "ind"]
+    assert 'class="about"' not in text
+    assert 'class="shares"' not in text
+    assert len(rows_of(text, "decisions")) == 1 + SILOS

@@ -1,0 +1,209 @@
+"""What one sees first: the sentence of result, the pictures of silos and of their features, and how to run it again."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_run import DOMAINS, SILOS, decided_run, fake_run, interrupted_run, minimal_run, write_json
+from scipy.stats import ttest_1samp
+from test_report import Page, sections
+
+from caveat.core import DataError
+from caveat.files.run_folder import RunFolder, read_run
+from caveat.html.charts.charts import wilson
+from caveat.html.pages.run.again import again
+from caveat.html.pages.run.overview import overview
+from caveat.html.pages.run.page import write_report
+from caveat.html.pages.run.panels import ACCURACY, ECE, ENTROPY, panel, rows_of
+from caveat.html.pages.run.scatter import scatter
+
+ROW = re.compile(r'<g class="c(\d)" data-silo="([^"]*)"><title>(.*?)</title>(.*?)</g>(?=<g class="c|</svg>)')
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fake_run(tmp_path_factory.mktemp("runs") / "full")
+
+
+@pytest.fixture(scope="module")
+def run(full: Path) -> RunFolder:
+    return read_run(full)
+
+
+def said(run: RunFolder) -> str:
+    found = overview(run)
+    assert found is not None
+    return re.sub("<[^>]*>", "", " ".join([found.sentence, *found.notes]))
+
+
+def changed(folder: Path, **test: float) -> RunFolder:
+    """The run with other figures of its first silo."""
+    content = json.loads((folder / "summary.json").read_text())
+    content["silos"][0]["test"] |= test
+    write_json(folder / "summary.json", content)
+    return read_run(folder)
+
+
+def test_the_result_is_told_in_a_sentence(run: RunFolder) -> None:
+    assert said(run).startswith(
+        "uefl is right about 94.7 % of test inputs, mean over 9 silos; 92.6 % at silo-8, where it is lowest."
+    )
+    assert "mean entropy is 0.150 against 0.220 nats" in said(run)
+    assert "local 80.0 %, global 15.0 %, abstain 5.0 %" in said(run)
+
+
+def test_a_difference_comes_with_the_interval_of_paired_silos(tmp_path: Path) -> None:
+    run = changed(fake_run(tmp_path / "run"), accuracy=0.5)
+    pairs = zip(run.silos, run.beside["fedavg"].silos, strict=True)
+    differences = [100 * ((mine.test.accuracy or 0) - (its.test.accuracy or 0)) for mine, its in pairs]
+    interval = ttest_1samp(differences, 0).confidence_interval(0.95)
+    written = (
+        f"95 % interval over silos \N{MINUS SIGN}{-interval.low:.1f} to +{interval.high:.1f}), no more than chance"
+    )
+    assert interval.low < 0 < interval.high
+    assert written in said(run)
+
+
+def test_a_clear_difference_is_called_one(run: RunFolder) -> None:
+    assert "it is 7.0 points ahead (95 % interval over silos +7.0 to +7.0), more than chance over silos" in said(run)
+
+
+def test_an_unfinished_run_tells_validation_figures_as_such(tmp_path: Path) -> None:
+    assert "of validation inputs" in said(read_run(interrupted_run(tmp_path / "half")))
+
+
+def test_silos_stand_by_domain_the_most_accurate_first(run: RunFolder) -> None:
+    rows = rows_of(run)
+    assert rows.groups == [(domain, [f"silo-{i}" for i in range(3 * k, 3 * k + 3)]) for k, domain in enumerate(DOMAINS)]
+    assert set(rows.series.values()) == {0, 1, 2}
+
+
+def test_a_mark_and_its_line_are_where_the_figure_and_its_interval_are(run: RunFolder) -> None:
+    figure = panel(run, rows_of(run), ACCURACY)
+    assert figure is not None
+    ticks = re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="middle" class="tick">([\d.]+) %', figure.drawing)
+    (x0, v0), (x1, v1) = ((float(x), float(v) / 100) for x, v in (ticks[0], ticks[-1]))
+    rows = {name: (colour, inside) for colour, name, _, inside in ROW.findall(figure.drawing)}
+    assert len(rows) == SILOS
+    for silo in run.silos:
+        colour, inside = rows[silo.name]
+        assert int(colour) == DOMAINS.index(silo.domain)
+        low, high = re.findall(r'x1="([\d.]+)" y1="[\d.]+" x2="([\d.]+)"[^>]*class="spread"', inside)[-1]
+        ends = [v0 + (float(x) - x0) / (x1 - x0) * (v1 - v0) for x in (low, high)]
+        assert ends == pytest.approx(wilson(round((silo.test.accuracy or 0) * 200), 200), abs=1e-4)
+    disc = re.findall(r'<circle cx="([\d.]+)" cy="[\d.]+" r="4"', rows["silo-0"][1])
+    assert v0 + (float(disc[0]) - x0) / (x1 - x0) * (v1 - v0) == pytest.approx(run.silos[0].test.accuracy, abs=1e-4)
+
+
+def test_figures_and_intervals_of_all_methods_are_in_the_title_of_a_row(run: RunFolder) -> None:
+    figure = panel(run, rows_of(run), ENTROPY)
+    assert figure is not None
+    title = "silo-0: uefl 0.120 (0.100 to 0.140); fedavg 0.190 (0.170 to 0.210)"  # 1.96 standard errors of 0.01
+    assert [found for _, name, found, _ in ROW.findall(figure.drawing) if name == "silo-0"] == [title]
+
+
+def test_a_figure_beyond_its_line_is_within_the_axes(tmp_path: Path) -> None:
+    run = changed(fake_run(tmp_path / "run", beside=False), ece=0.9)
+    figure = panel(run, rows_of(run), ECE)
+    assert figure is not None
+    assert max(float(x) for x in re.findall(r'c[x]="([\d.]+)"', figure.drawing)) <= 480
+
+
+def test_silos_of_one_domain_each_are_in_one_list(tmp_path: Path) -> None:
+    folder = fake_run(tmp_path / "run", beside=False)
+    content = json.loads((folder / "summary.json").read_text())
+    for silo in content["silos"]:
+        silo["domain"] = silo["name"]
+    write_json(folder / "summary.json", content)
+    ((name, silos),) = rows_of(read_run(folder)).groups
+    assert (name, silos[0], len(silos)) == ("", "silo-0", SILOS)
+
+
+def test_decisions_stand_beside_accuracy_where_there_are_any(tmp_path: Path, run: RunFolder) -> None:
+    found = overview(read_run(decided_run(tmp_path / "decided")))
+    assert found is not None
+    assert [figure.title for figure in found.figures] == ["Accuracy", "Decisions"]
+    of_minimal = overview(read_run(minimal_run(tmp_path / "minimal")))
+    assert of_minimal is not None
+    assert [figure.title for figure in of_minimal.figures] == ["Accuracy"]
+
+
+def test_features_lie_where_they_are_on_the_same_axes_before_and_after(full: Path, run: RunFolder) -> None:
+    found = scatter(run.features, list(DOMAINS))
+    assert found is not None
+    content = json.loads((full / "features.json").read_text())["silos"][0]
+    frames = []
+    for figure, stage in zip(found.figures, ("encoder", "discretised"), strict=True):
+        (inside,) = re.findall(r'<g class="c0" data-silo="silo-0">(.*?)</g>', figure.drawing)
+        drawn = [tuple(map(float, each)) for each in re.findall(r'cx="([\d.]+)" cy="([\d.]+)" r="([\d.]+)"', inside)]
+        places = np.array(list(dict.fromkeys(map(tuple, content["points"][stage]))))
+        assert len(drawn) == len(places)
+        x, y, radius = np.array(drawn).T
+        frames.append([*np.polyfit(places[:, 0], x, 1), *np.polyfit(places[:, 1], y, 1)])
+        np.testing.assert_allclose(np.polyval(frames[-1][:2], places[:, 0]), x, atol=0.02)
+        np.testing.assert_allclose(np.polyval(frames[-1][2:], places[:, 1]), y, atol=0.02)
+        assert (radius**2).sum() == pytest.approx(60 * 2.6**2, rel=0.01)  # an equal area per input
+    assert frames[0] == pytest.approx(frames[1], rel=1e-3)
+    assert [name for _, name in found.legend] == list(DOMAINS)
+    assert "75 % of their variance" in found.note
+
+
+def test_features_of_a_method_without_codebook_are_one_picture(run: RunFolder) -> None:
+    found = scatter(run.beside["fedavg"].features, [])
+    assert found is not None
+    assert len(found.figures) == 1
+    assert scatter(None, []) is None
+
+
+def test_damaged_features_are_named(tmp_path: Path) -> None:
+    folder = fake_run(tmp_path / "run", beside=False)
+    content = json.loads((folder / "features.json").read_text())
+    del content["silos"][3]["points"]["encoder"]
+    write_json(folder / "features.json", content)
+    with pytest.raises(DataError, match=r"features\.json: .*points of every stage"):
+        write_report(folder)
+
+
+def test_the_contents_lead_to_every_section(full: Path) -> None:
+    text = write_report(full).read_text()
+    links = [a["href"] for a in Page(text).all("a")]
+    assert links[0] == "#main"
+    assert links[1:] == [f"#{name}" for name in sections(text)]
+
+
+def test_a_run_of_a_recipe_says_so(tmp_path: Path) -> None:
+    folder = minimal_run(tmp_path / "run")
+    assert again(read_run(folder)).recipe == ""
+    write_json(
+        folder / "origin.json", {"schema": 1, "recipe": "digits", "sets": ["rounds=3", "data.source=npz:a b.npz"]}
+    )
+    expected = "caveat run digits --set rounds=3 --set 'data.source=npz:a b.npz' --out NEW"
+    assert again(read_run(folder)).recipe == expected
+    assert f"<code>{expected}</code>" in write_report(folder).read_text().replace("&#39;", "'")
+
+
+def test_a_page_of_a_hundred_silos_is_light_and_its_pictures_low(tmp_path: Path) -> None:
+    text = write_report(fake_run(tmp_path / "run", silos=100)).read_text()
+    assert len(text.encode()) < 8_000_000
+    assert text.count("<tr data-silo=") == 100
+    heights = [float(found) for found in re.findall(r'viewBox="0 0 480 ([\d.]+)"[^>]*class="dots"', text)]
+    assert heights
+    assert max(heights) < 800
+
+
+def test_of_very_many_silos_some_are_shown_and_it_is_said(tmp_path: Path) -> None:
+    folder = minimal_run(tmp_path / "run")
+    content = json.loads((folder / "summary.json").read_text())
+    content["silos"] = [{"name": f"s{i}", "n_test": 1000, "test": {"accuracy": i / 1000}} for i in range(1000)]
+    write_json(folder / "summary.json", content)
+    run = read_run(folder)
+    rows = rows_of(run)
+    assert len(rows.silos) == 240
+    assert (rows.silos[0], rows.silos[-1]) == ("s999", "s0")
+    figure = panel(run, rows, ACCURACY)
+    assert figure is not None
+    assert "240 of 1,000 silos" in figure.caption

@@ -1,0 +1,166 @@
+"""The report shows what was known of which test inputs: quadrants, examples of them, and log-evidence."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from fake_run import decided_run, fake_run, quadrant_run, write_json
+from test_report import Page
+
+from caveat.core import DataError
+from caveat.files.schema.gallery import Gallery, GallerySilo, Item, Quadrant
+from caveat.files.schema.run import Histogram, ModelRecord, Stream
+from caveat.html.pages.run import gallery
+from caveat.html.pages.run.evidence import evidence_figures, quantile, told
+from caveat.html.pages.run.gallery import within_budget
+from caveat.html.pages.run.page import write_report
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_report(quadrant_run(tmp_path_factory.mktemp("runs") / "quadrants")).read_text()
+
+
+def quadrant_rows(page: str) -> list[list[str]]:
+    """The cells of the table of quadrants, without their markup and what quadrants mean."""
+    (table,) = [t for t in re.findall(r"<table>.*?</table>", page, re.DOTALL) if ">quadrant</th>" in t]
+    rows = [re.findall(r"<t[hd]\b[^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in table.split("</tr>")]
+    texts = [[re.sub(r'<span class="meaning">.*?</span>|<[^>]*>', "", cell).strip() for cell in row] for row in rows]
+    return [row for row in texts if row]
+
+
+def histogram(**counts: float) -> Histogram:
+    """Counts by lower end: `at_20` of 20 nats, `below_30` of -30."""
+    ends = {(-1 if name.startswith("below") else 1) * float(name.split("_")[1]): n for name, n in counts.items()}
+    return Histogram.model_validate({"from": sorted(ends), "count": [ends[end] for end in sorted(ends)]})
+
+
+def figure_of(**streams: Histogram) -> str:
+    tested = {name: Stream(models={"local": ModelRecord(log_evidence=found)}) for name, found in streams.items()}
+    (figure,) = evidence_figures(tested)
+    return f"{figure.drawing}{figure.caption}"
+
+
+def heights(figure: str, series: int) -> list[float]:
+    """The shares of a step histogram, read from its line: the axis is at its first point."""
+    line = re.search(rf'<g class="line stream c{series}">.*?</g>|<g[^>]*c{series}".*?</g>', figure, re.DOTALL)
+    assert line is not None
+    points = [tuple(map(float, point.split(","))) for point in line[0].split('points="')[1].split('"')[0].split()]
+    labels = {text: float(y) for y, text in re.findall(r'y="([\d.]+)" text-anchor="end" class="tick">(\d+) %', figure)}
+    (top, top_share) = min((y - 3.5, int(text) / 100) for text, y in labels.items())
+    bottom = points[0][1]
+    return [(bottom - y) / (bottom - top) * top_share for _, y in points[1:-1:2]]
+
+
+def test_quadrants_stand_by_streams_with_counts_and_shares(page: str) -> None:
+    assert quadrant_rows(page) == [
+        ["quadrant", "ind", "ood_local", "ood_global"],  # mix has none
+        ["known knowns", "140 70.0 %", "20 10.0 %", "4 2.0 %"],
+        ["known unknowns", "2 1.0 %", "0 0.0 %", "1 0.5 %"],
+        ["unknown knowns", "40 20.0 %", "120 60.0 %", "36 18.0 %"],
+        ["unknown unknowns", "18 9.0 %", "60 30.0 %", "159 79.5 %"],
+    ]
+    assert "best is ind in known knowns, ood_local in unknown knowns, ood_global in unknown unknowns." in page
+
+
+def test_examples_stand_by_quadrant_and_stream(page: str) -> None:
+    tables = re.findall(r'<table class="quadrants">.*?</table>', page, re.DOTALL)
+    assert len(tables) == 2  # one per silo
+    rows = [re.findall(r"<t[hd]\b[^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in tables[0].split("</tr>")[:4]]
+    assert rows[0] == ["quadrant", "ind", "ood_local", "ood_global"]
+    assert [row[0] for row in rows[1:]] == ["known knowns", "unknown knowns", "unknown unknowns"]
+    assert [[cell.count("<img") for cell in row[1:]] for row in rows[1:]] == [[3, 0, 0], [0, 3, 0], [0, 0, 3]]
+    assert "label ill" in re.sub(r'\w+="[^"]*"', "", rows[2][2])  # where the prediction is another class
+    assert 'alt="test input, label no class of the model"' in rows[3][3]
+
+
+def test_the_page_is_well_formed_and_says_what_it_draws(page: str) -> None:
+    found = Page(page)  # which checks that elements are closed where they should be
+    assert all(a["aria-label"] for a in found.all("svg") if a.get("aria-hidden") != "true")
+    assert all(a["alt"] for a in found.all("img"))
+    assert len(found.all("figure")) == len(found.all("figcaption"))
+
+
+def test_a_run_without_quadrants_shows_none(tmp_path: Path) -> None:
+    for run in (decided_run(tmp_path / "decided"), fake_run(tmp_path / "full", beside=False)):
+        text = write_report(run).read_text()
+        assert "quadrant</th>" not in text
+        assert "Log-evidence" not in text
+
+
+def test_one_model_that_abstains_has_examples_but_no_quadrants(tmp_path: Path) -> None:
+    run = quadrant_run(tmp_path / "run")
+    content = json.loads((run / "summary.json").read_text())
+    for stream in content["streams"].values():
+        stream["models"] = {"global": stream["models"]["global"]}
+    write_json(run / "summary.json", content)
+    text = write_report(run).read_text()
+    assert "unknown knowns" not in text
+    assert '<th scope="row" class="words">abstained</th>' in text
+
+
+def test_images_of_quadrants_never_displace_those_of_the_most_and_least_certain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    item = Item(image="abcd", label=0, predicted=0, probability=1.0)
+    cell = Quadrant(stream="ind", model="local", abstained=False, items=[item] * 2)
+    silos = [GallerySilo(name=str(i), certain=[item], uncertain=[item], quadrants=[cell]) for i in range(8)]
+    monkeypatch.setattr(gallery, "_IMAGE_BUDGET", 4 * (16 + 3))
+    kept = within_budget(Gallery(silos=silos))
+    assert kept is not None
+    assert all(one.image for silo in kept.silos for one in [*silo.certain, *silo.uncertain])
+    images = [[one.image is not None for one in q.items] for silo in kept.silos for q in silo.quadrants]
+    assert images == [[True, True], [True, False], [False, False], [False, False], [False, False]]
+
+
+def test_the_steps_are_as_high_as_the_shares() -> None:
+    figure = figure_of(ind=histogram(at_0=50, at_10=100, at_20=50), ood_local=histogram(below_30=150, at_0=50))
+    assert heights(figure, 0) == pytest.approx([0, 0, 0, 0.25, 0.5, 0.25], abs=1e-3)
+    assert heights(figure, 1) == pytest.approx([0.75, 0, 0, 0.25, 0, 0], abs=1e-3)  # steps left out are empty
+    assert "in steps of 10 nats" in figure
+    assert "beyond" not in figure
+
+
+def test_what_lies_far_out_is_gathered_rather_than_what_is_known_squeezed() -> None:
+    figure = figure_of(ind=histogram(at_0=50, at_10=150), ood_global=histogram(below_50000=90, below_10=10))
+    found = heights(figure, 2)
+    assert len(found) == 4 * 2 + 2  # four times the range of what is known, and that itself
+    assert found[0] == pytest.approx(0.9, abs=1e-3)
+    assert sum(found) == pytest.approx(1, abs=1e-2)
+    assert "What lies beyond is counted in the outermost steps." in figure
+
+
+def test_a_wide_range_has_wider_steps() -> None:
+    figure = figure_of(ind=histogram(at_0=50, at_990=50), ood_local=histogram(at_0=100))
+    assert "in steps of 30 nats" in figure  # 1000 nats in at most 48 steps
+    assert len(heights(figure, 0)) == 34
+
+
+def test_a_figure_per_model_is_told_in_words(page: str) -> None:
+    figures = re.findall(r"<h3>Log-evidence, (\w+) model</h3>", page)
+    assert figures == ["local", "global"]
+    assert "ind: median about 15, nine tenths between about 5 and 25; ood_local: median about -25" in page
+    assert "ind: median about 5, nine tenths between about 5 and 5" in page  # all of it in one step
+
+
+def test_one_stream_alone_has_no_figure() -> None:
+    assert evidence_figures({"ind": Stream(models={"local": ModelRecord(log_evidence=histogram(at_0=1))})}) == []
+
+
+def test_quantiles_are_those_of_the_counts() -> None:
+    found = histogram(below_10=10, at_0=30, at_50=60)
+    assert [quantile(found, level) for level in (0.0, 0.1, 0.11, 0.4, 0.41, 1.0)] == [-10, -10, 0, 0, 50, 50]
+    assert told(found) == "median about 55, nine tenths between about -5 and 55"
+
+
+@pytest.mark.parametrize("damaged", [{"from": [0.0], "count": []}, {"from": [10.0, 0.0], "count": [1.0, 1.0]}])
+def test_a_histogram_whose_steps_do_not_fit_is_named(tmp_path: Path, damaged: dict[str, list[float]]) -> None:
+    run = quadrant_run(tmp_path / "run")
+    content = json.loads((run / "summary.json").read_text())
+    content["streams"]["ind"]["models"]["local"]["log_evidence"] = damaged
+    write_json(run / "summary.json", content)
+    with pytest.raises(DataError, match=r"log_evidence: .*from must ascend"):
+        write_report(run)

@@ -1,0 +1,75 @@
+"""What silos' evaluations come to, where not all of them have the same models."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from caveat.core import Decision, Payload, Prediction
+from caveat.methods import APFL, FedAvg
+from caveat.metrics.streams import by_model, summarise_streams
+from caveat.wrappers.evaluation import measured
+
+Y = torch.tensor([0, 1, 2, 0])
+
+
+def answer(labels: list[int], whose: Decision) -> Prediction:
+    probs = 0.7 * torch.nn.functional.one_hot(torch.tensor(labels), 3).double() + 0.1
+    zero = torch.zeros(len(labels), dtype=torch.float64)
+    uncertainty = {"total": zero + 0.5, "aleatoric": zero, "epistemic": zero + 0.5}
+    return Prediction(probs, uncertainty, torch.full((len(labels),), int(whose)), log_evidence=zero + 5 * int(whose))
+
+
+def both(local: list[int], federation: list[int], taken: Decision, y: torch.Tensor = Y) -> Payload:
+    answers = {whose: answer(labels, whose) for whose, labels in
+               ((Decision.GLOBAL, federation), (Decision.LOCAL, local))}  # fmt: skip
+    return measured(answers[taken], answers, y)
+
+
+def alone(labels: list[int]) -> Payload:
+    only = answer(labels, Decision.GLOBAL)
+    return measured(only, {Decision.GLOBAL: only}, Y)
+
+
+RIGHT, HALF, WRONG = [0, 1, 2, 0], [0, 1, 0, 1], [1, 2, 0, 1]
+
+
+def test_a_silo_with_one_model_counts_with_its_only_answer() -> None:
+    """In the mean of what is predicted, of the federation's model, and of the best that could be chosen."""
+    payloads = {"a": alone(HALF), "b": both(RIGHT, HALF, Decision.LOCAL), "c": both(WRONG, RIGHT, Decision.LOCAL)}
+    found = summarise_streams(APFL(), payloads)["ind"]
+    accuracy = {name: each["mean"]["accuracy"] for name, each in found["models"].items()}
+    assert accuracy == pytest.approx({"switch": (0.5 + 1 + 0) / 3, "global": (0.5 + 0.5 + 1) / 3, "local": 0.5})
+    assert found["oracle"]["accuracy"] == pytest.approx((0.5 + 1 + 1) / 3)
+    assert found["silos"] == 3
+    assert found["examples"] == 12
+    assert found["right"]["only_local"] == {"global": 0, "local": 2, "abstain": 0}
+    assert found["right"]["only_global"] == {"global": 0, "local": 4, "abstain": 0}
+
+
+def test_the_only_model_goes_by_its_own_name() -> None:
+    assert list(by_model(FedAvg(), alone(HALF))) == ["global"]
+    assert list(summarise_streams(FedAvg(), {"a": alone(HALF)})["ind"]["models"]) == ["global"]
+    # Before silos have models of their own.
+    assert list(by_model(APFL(), alone(HALF))) == ["global"]
+
+
+def test_streams_are_told_from_what_is_known_per_silo_and_pooled() -> None:
+    inside = {"a": both(RIGHT, HALF, Decision.LOCAL), "b": both(RIGHT, HALF, Decision.LOCAL)}
+    outside = torch.full((4,), -1)
+    payloads = {
+        silo: payload | {f"ood_global.{k}": v for k, v in both(RIGHT, HALF, Decision.GLOBAL, outside).items()}
+        for silo, payload in inside.items()
+    }
+    found = summarise_streams(APFL(), payloads)
+    assert set(found) == {"ind", "ood_global"}
+    scores = found["ood_global"]["outside"]["switch"]
+    # Known inputs were answered with a log-evidence of 5, the others with one of 0.
+    assert scores["log_evidence"]["auroc"] == 1
+    assert scores["log_evidence"]["pooled"]["auroc"] == 1
+    assert scores["log_evidence"]["worst"]["auroc"] == 1
+    assert scores["total"]["auroc"] == pytest.approx(0.5)
+    assert found["ind"]["models"]["local"]["log_evidence"] == {"from": [5.0], "count": [8.0], "step": 0.5}
+    assert found["ood_global"]["quadrants"] == {
+        "global_sure": 8, "global_unsure": 0, "local_sure": 0, "local_unsure": 0,
+    }  # fmt: skip

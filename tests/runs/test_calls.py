@@ -1,0 +1,234 @@
+"""The library in Python: what a call refuses before anything runs, and what an interrupted one continues to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import caveat
+from caveat.api import load
+from caveat.core import ConfigurationError, DataError, Method
+from caveat.data import Silos
+from caveat.runs.progress import Silent
+
+SMALL: dict[str, Any] = {"rounds": 3, "model": caveat.ModelSettings(name="mlp", width=8, features=4, hidden=8)}
+
+
+@pytest.fixture(scope="module")
+def silos() -> Silos:
+    draw = np.random.default_rng(0)
+    return caveat.data.from_arrays({f"silo-{k}": (draw.normal(size=(120, 4)), np.arange(120) % 3) for k in range(3)})
+
+
+@pytest.fixture(scope="module")
+def run(silos: Silos) -> caveat.Run:
+    return caveat.run(silos, caveat.FedAvg(), **SMALL)
+
+
+class Stop(Silent):
+    def round(self, number: int, *rest: object) -> None:
+        raise KeyboardInterrupt
+
+
+def interrupted(silos: Silos, out: Path, method: caveat.FedAvg | None = None, **given: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        caveat.run(silos, method or caveat.FedAvg(), out=out, progress=Stop(), **SMALL | given)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "said"),
+    [
+        (caveat.FedAvg(), {"seed": 1}, "seed = 0, not 1"),
+        (caveat.FedBN(), {}, "method.class = 'FedAvg', not 'FedBN < FedAvg'"),
+        (caveat.FedAvg(training=caveat.Training(lr=0.01)), {}, "method.training.lr = 0.001, not 0.01"),
+        (caveat.FedAvg(), {"rounds": 5}, "method.rounds = 3, not 5"),
+        (caveat.FedAvg(), {"model": caveat.ModelSettings(name="mlp")}, "model.width = 8, not None"),
+        (caveat.FedAvg(), {"participation": 0.5}, "participation.share = 1.0, not 0.5"),
+        (caveat.FedAvg(), {"newcomers": ["silo-2"]}, "newcomers = \\[\\], not \\['silo-2'\\]"),
+    ],
+)
+def test_an_interrupted_call_is_not_continued_by_another_one(
+    silos: Silos, tmp_path: Path, method: caveat.FedAvg, given: dict[str, Any], said: str
+) -> None:
+    interrupted(silos, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigurationError, match=said):
+        caveat.run(silos, method, out=tmp_path, **SMALL | given)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_the_same_call_continues_whatever_the_workers(silos: Silos, run: caveat.Run, tmp_path: Path) -> None:
+    interrupted(silos, tmp_path)
+    found = caveat.run(silos, caveat.FedAvg(), out=tmp_path, workers=2, **SMALL)
+    assert found.summary["silos"] == run.summary["silos"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"participation": 2.0}, "participation = 2.0: must be at most 1"),
+        ({"participation": 0.0}, "participation = 0.0: must be greater than 0"),
+        ({"participation": float("nan")}, "participation = nan: must be"),
+        ({"min_silos": 0}, "min_silos = 0: must be at least 1"),
+        ({"min_silos": 4}, "min_silos = 4, but there are 3 silos"),
+        ({"seed": -1}, "seed = -1: must be a whole number, at least 0"),
+        ({"seed": 0.5}, "seed = 0.5: must be a whole number"),
+        ({"workers": 0}, "workers = 0: must be at least 1"),
+        ({"every": 0}, "every = 0: must be at least 1"),
+        ({"every": None}, "every = None: must be a valid integer"),
+        ({"rounds": 0}, "rounds = 0: must be greater than 0"),
+        ({"model": "mlp"}, "model = 'mlp': expected a caveat.ModelSettings"),
+        ({"uncertainty": "switch"}, "uncertainty = 'switch': expected a caveat.Uncertainty"),
+        ({"measured": 0}, "measured = 0: must be at least 1"),
+        ({"newcomers": "silo-1"}, "newcomers = 'silo-1': expected a list"),
+    ],
+)
+def test_values_that_a_configuration_refuses_are_refused(
+    silos: Silos, tmp_path: Path, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"^(federation.)?{said}"):
+        caveat.run(silos, caveat.FedAvg(), out=tmp_path / "run", **SMALL | given)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["fedavg", caveat.FedAvg, None])
+def test_a_method_is_an_object(silos: Silos, method: Any) -> None:
+    with pytest.raises(ConfigurationError, match="expected an object, such as"):
+        caveat.run(silos, method)
+
+
+def test_silos_are_silos() -> None:
+    with pytest.raises(ConfigurationError, match="silos is a dict, expected Silos"):
+        caveat.run({"a": 1}, caveat.FedAvg())  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="silo 1: expected a name, which is text"):
+        caveat.data.from_arrays({1: (np.zeros((9, 2)), np.zeros(9, int))})  # type: ignore[dict-item]
+
+
+def test_a_seed_of_numpy_is_the_same_seed(silos: Silos, run: caveat.Run) -> None:
+    assert caveat.run(silos, caveat.FedAvg(), seed=np.int64(0), **SMALL).summary["silos"] == run.summary["silos"]  # type: ignore[arg-type]
+
+
+def test_predictors_take_lists_and_say_what_they_do_not_take(run: caveat.Run) -> None:
+    predict, x = run.predictor("silo-0"), run.silos[0].test.x
+    assert torch.equal(predict(x.tolist()).probs, predict(x).probs)
+    for wrong in (x[:0], x[:, :3], x[0], x[:0].numpy()):
+        with pytest.raises(DataError, match=r"inputs of shape .*expected (features )?\(N, 4\)|expected at least one"):
+            predict(wrong)
+    with pytest.raises(DataError, match="float64; expected"):
+        predict(x.double())
+    with pytest.raises(DataError, match="inputs are no array"):
+        predict([[1.0], [1.0, 2.0]])
+
+
+def test_rows_of_a_table_are_numbers(tmp_path: Path) -> None:
+    lines = [f"{k / 60 - (k % 2)},{'xyz'[k % 3]},{k % 2},{'ab'[k // 90]}" for k in range(180)]
+    (tmp_path / "t.csv").write_text("\n".join(["number,category,label,silo", *lines]))
+    silos = caveat.data.load(
+        caveat.data.DataSettings(source=f"csv:{tmp_path / 't.csv'}", target="label", silo="silo"), 0
+    )
+    predict = caveat.run(silos, caveat.FedAvg(training=caveat.Training(batch_size=8)), **SMALL).predictor("a")
+    assert predict(np.array([[0.1, 0], [np.nan, 2]])).probs.isfinite().all()
+    for wrong in (np.array([[0.1, "x"]], dtype=object), [[0.1, "x"]], [[None, 1]], [[np.inf, 0]]):
+        with pytest.raises(DataError, match="expected finite numbers"):
+            predict(wrong)
+    with pytest.raises(DataError, match="expected at least one"):
+        predict(np.zeros((0, 2)))
+
+
+@pytest.mark.parametrize("policy", ["own", "switch", "guaranteed"])
+@pytest.mark.parametrize(
+    "method", [caveat.FedAvg(), caveat.FML(), caveat.FedPN(), caveat.TrFedDis()], ids=lambda m: m.name
+)
+def test_no_model_is_trusted_with_what_is_no_number(silos: Silos, method: Method, policy: Any) -> None:
+    found = caveat.run(silos, method, uncertainty=caveat.Uncertainty(policy=policy), **SMALL | {"rounds": 1})
+    x = found.silos[0].test.x[:4].clone()
+    plain = found.predictor("silo-0")(x)
+    x[1:3] = torch.nan
+    with_nan = found.predictor("silo-0")(x)
+    assert not with_nan.probs[1:3].isfinite().all()
+    assert with_nan.decision[1:3].tolist() == [caveat.Decision.ABSTAIN] * 2
+    assert torch.equal(with_nan.decision[[0, 3]], plain.decision[[0, 3]])
+
+
+def test_nothing_of_the_data_is_printed(run: caveat.Run) -> None:
+    silo = run.silos[0]
+    assert repr(run) == f"Run({str(run.folder)!r}, fedavg, 3 silos)"
+    assert repr(run.silos) == "Silos(3 silos, inputs (4,), 3 classes)"
+    assert repr(silo.train) == f"Data({len(silo.train)} of (4,))"
+    assert "tensor" not in repr(silo)
+    assert "tensor" not in repr(run.experiment)
+    assert "tensor" not in repr(silo.site(torch.nn.Identity()))
+
+
+def test_runs_of_python_are_not_loaded_and_that_is_said(silos: Silos, tmp_path: Path) -> None:
+    caveat.run(silos, caveat.FedAvg(), out=tmp_path, **SMALL)
+    with pytest.raises(ConfigurationError, match="of a run in Python"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("left", ["state", "splits.json", "grid.json", "silo.json"])
+def test_a_folder_of_something_else_is_not_continued(silos: Silos, tmp_path: Path, left: str) -> None:
+    (tmp_path / left).mkdir()
+    with pytest.raises(ConfigurationError, match="holds something else"):
+        caveat.run(silos, caveat.FedAvg(), out=tmp_path, **SMALL)
+    assert [path.name for path in tmp_path.iterdir()] == [left]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="is a file"):
+        caveat.run(silos, caveat.FedAvg(), out=tmp_path / "file", **SMALL)
+
+
+@dataclass(frozen=True)
+class Odd(caveat.FedAvg):
+    odd: Any = None
+
+
+@pytest.mark.parametrize("odd", [Path("x"), {1, 2}, float("inf"), {(1, 2): 3}, print])
+def test_fields_that_cannot_be_written_are_refused_before_anything_runs(silos: Silos, tmp_path: Path, odd: Any) -> None:
+    with pytest.raises(ConfigurationError, match="the fields of 'odd' have to be plain values"):
+        caveat.run(silos, Odd(odd=odd), out=tmp_path / "run", **SMALL)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_method_of_ones_own_is_continued_with_its_fields(silos: Silos, tmp_path: Path) -> None:
+    interrupted(silos, tmp_path, Odd(odd=(1, (2, None))))
+    with pytest.raises(ConfigurationError, match=r"method.odd = \[1, \[2, None\]\], not \[1, \[3, None\]\]"):
+        caveat.run(silos, Odd(odd=(1, (3, None))), out=tmp_path, **SMALL)
+    caveat.run(silos, Odd(odd=(1, (2, None))), out=tmp_path, **SMALL)
+
+
+@dataclass(frozen=True)
+class Bare(Method):
+    """A method without the usual fields."""
+
+
+class NoDataclass(Method): ...
+
+
+@pytest.mark.parametrize("method", [Bare(), NoDataclass()])
+@pytest.mark.parametrize("given", [{"rounds": 3}, {"training": caveat.Training()}])
+def test_a_method_without_such_a_field_is_named(silos: Silos, method: Method, given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(given))} is given, but {method.name!r} has no field"):
+        caveat.run(silos, method, **given)
+
+
+def test_what_a_call_without_a_folder_has_computed_is_not_lost(
+    silos: Silos, run: caveat.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        caveat.run(silos, caveat.FedAvg(), progress=Stop(), **SMALL)
+    (folder,) = tmp_path.iterdir()
+    assert f"out={str(folder)!r} continues it" in stopped.value.__notes__[0]
+    assert caveat.run(silos, caveat.FedAvg(), out=folder, **SMALL).summary["silos"] == run.summary["silos"]
+
+
+def test_nothing_is_left_of_a_refused_call(silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(ConfigurationError):
+        caveat.run(silos, caveat.FedAvg(), newcomers=["nobody"], **SMALL)
+    assert not any(tmp_path.iterdir())

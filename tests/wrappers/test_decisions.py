@@ -1,0 +1,315 @@
+"""Decisions: which model answers, when none does, and what is sent to agree on that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from federations import ADAM, Federation, assert_same, flat
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from caveat.core import (
+    Answers,
+    ConfigurationError,
+    Data,
+    Decision,
+    Method,
+    Payload,
+    Prediction,
+    Replies,
+    Round,
+    Site,
+    State,
+    Update,
+)
+from caveat.methods import FedAvg, FedBABU, FedPN
+from caveat.metrics import measure
+from caveat.wrappers.guaranteed import Guaranteed
+from caveat.wrappers.switched import Switched, choose
+from caveat.wrappers.tempered import Tempered
+from caveat.wrappers.uncertainty import Uncertainty
+
+NONE = torch.nn.Identity()
+
+
+@dataclass(frozen=True)
+class Told(Method):
+    """Two models whose predictions are in the inputs: columns are local and global score, local and global label."""
+
+    models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
+
+    def schedule(self) -> Iterable[Round]:
+        return []
+
+    def broadcast(self, server: State) -> Payload:
+        return {}
+
+    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
+        return {
+            whose: told(x[:, column], x[:, column + 2], whose)
+            for whose, column in ((Decision.GLOBAL, 1), (Decision.LOCAL, 0))
+        }
+
+
+def told(score: Tensor, label: Tensor, whose: Decision) -> Prediction:
+    probs = torch.nn.functional.one_hot(label.long(), 3).double()
+    zero = torch.zeros(len(score), dtype=torch.float64)
+    uncertainty = {"total": score.double(), "aleatoric": zero, "epistemic": zero}
+    return Prediction(probs, uncertainty, torch.full((len(score),), int(whose)))
+
+
+def site(name: str, calibration: Tensor, y: Tensor | None = None, validation: Tensor | None = None) -> Site:
+    y = torch.zeros(len(calibration), dtype=torch.long) if y is None else y
+    seen = Data(calibration, y)
+    other = seen if validation is None else Data(validation, torch.zeros(len(validation), dtype=torch.long))
+    return Site(name, seen, other, seen, NONE)
+
+
+def rows(local: Iterable[float], federation: Iterable[float], *labels: float) -> Tensor:
+    scores = torch.tensor([list(local), list(federation)]).T
+    return torch.cat([scores, torch.tensor(labels or (1.0, 2.0)).expand(len(scores), 2)], 1)
+
+
+def agreed(method: Method, sites: list[Site]) -> tuple[State, dict[str, State]]:
+    """The server's and the silos' states after the rounds that a wrapper adds."""
+    server, states = method.init_server(sites[0]), {each.id: method.init_silo(each) for each in sites}
+    for step in method.schedule():
+        if step.when(server):
+            updates: dict[str, Update] = {}
+            for each in sites:
+                updates[each.id], states[each.id] = step.work(step.broadcast(server), states[each.id], each)
+            server = step.aggregate(server, Replies(updates, len(sites)), sites[0])
+    return server, states
+
+
+def test_local_within_its_threshold_else_global_within_its_own_else_nobody() -> None:
+    method = Switched(Told(), outliers=0.2, abstain=0.5)
+    scores = [float(k) for k in range(1, 10)]
+    place = site("a", rows(scores, scores))
+    server, states = agreed(method, [place])
+    # The 8th of 9 for the local model (0.8 of 10); the 5th for the global one, to the edge of a bin above it.
+    x = rows([8.0, 8.1, 8.1, float("nan"), float("nan")], [9.0, 5.0, 6.0, 1.0, float("nan")])
+    prediction = method.predict(method.broadcast(server), states["a"], place, x)
+    local, federation, nobody = Decision.LOCAL, Decision.GLOBAL, Decision.ABSTAIN
+    assert prediction.decision.tolist() == [local, federation, nobody, federation, nobody]
+    assert prediction.label.tolist() == [1, 2, 2, 2, 2]
+    assert prediction.total[:3].tolist() == [8.0, 5.0, 6.0]
+
+
+def test_before_thresholds_are_set_the_silos_own_model_answers() -> None:
+    method = Switched(Told())
+    place = site("a", rows([1.0], [1.0]))
+    server = method.init_server(place)
+    prediction = method.predict(method.broadcast(server), {}, place, rows([1e9], [0.0]))
+    assert prediction.decision.tolist() == [Decision.LOCAL]
+
+
+def test_too_few_calibration_inputs_bound_nothing() -> None:
+    """ceil((n + 1) 0.9) > n for n < 9: the threshold accepts everything, as large as a number can be."""
+    method = Switched(Told(), outliers=0.1)
+    place = site("a", rows(range(8), range(8)))
+    _, states = agreed(method, [place])
+    assert states["a"]["decision"]["limit"] == torch.finfo(torch.float64).max
+    _, states = agreed(method, [site("a", rows(range(9), range(9)))])
+    assert states["a"]["decision"]["limit"] == 8
+
+
+@pytest.mark.parametrize("policy", ["switch", "guaranteed"])
+def test_thresholds_that_bound_nothing_pass_through_the_engine(tmp_path: Path, policy: str) -> None:
+    """What a silo keeps must be finite, and so must these."""
+    given = {"outliers": 0.0, "abstain": 0.0} if policy == "switch" else {"risk": 0.9, "confidence": 0.1}
+    method = Uncertainty(policy=policy, **given).around(FedBABU(rounds=1, training=ADAM))  # type: ignore[arg-type]
+    federation = Federation(method, tmp_path)
+    federation.run()
+    for name, state in federation.states().items():
+        place = federation.place.silos[name].site(federation.place.module)
+        prediction = method.predict(method.broadcast(federation.server), state, place, place.validation.x)
+        assert set(prediction.decision.tolist()) == {Decision.LOCAL}, name
+
+
+def test_whose_answer_it_was_is_known_after_abstaining() -> None:
+    method = Switched(Told(), outliers=0.2, abstain=0.5, ambiguous=1.0)
+    place = site("a", rows(range(1, 10), range(1, 10)))
+    server, states = agreed(method, [place])
+    answers = Told().answer({}, {}, place, rows([1.0, 1.0, 9.0, 9.0], [1.0, 1.0, 1.0, 9.0]))
+    answers[Decision.LOCAL].uncertainty["aleatoric"] = torch.tensor([0.0, 2.0, 0.0, 0.0], dtype=torch.float64)
+    prediction = method.decide(method.broadcast(server), states["a"], answers)
+    local, federation, nobody = Decision.LOCAL, Decision.GLOBAL, Decision.ABSTAIN
+    assert prediction.decision.tolist() == [local, nobody, federation, nobody]
+    assert prediction.answerer.tolist() == [local, local, federation, federation]
+    assert measure(prediction, torch.tensor([1, 1, 2, 2]))["quadrants"].tolist() == [[1, 1], [1, 1]]
+
+
+def test_nothing_is_promised_about_a_silo_that_was_not_counted() -> None:
+    method = Guaranteed(Told(), risk=0.5)
+    sites = guarantee_sites(400, seed=0)
+    server, _ = agreed(method, sites)
+    prediction = method.predict(method.broadcast(server), {}, sites[0], sites[0].calibration.x)
+    assert set(prediction.decision.tolist()) == {Decision.ABSTAIN}
+
+
+def test_a_guarantee_is_not_tested_on_labels_that_a_temperature_was_fitted_on() -> None:
+    asked = Uncertainty(policy="guaranteed", temperature=True)
+    with pytest.raises(ConfigurationError, match="fitted on the very labels"):
+        asked.around(FedAvg())
+    asked.around(FedPN())
+
+
+def test_a_silo_without_a_threshold_asks_the_federation() -> None:
+    method = Switched(Told(), abstain=0.1)
+    places = [site(name, rows(range(20), range(20))) for name in "ab"]
+    server, _ = agreed(method, places)
+    prediction = method.predict(method.broadcast(server), {}, places[0], rows([0.0, 0.0], [3.0, 100.0]))
+    assert prediction.decision.tolist() == [Decision.GLOBAL, Decision.ABSTAIN]
+
+
+def test_local_threshold_stays_and_the_global_one_is_of_all_silos() -> None:
+    method = Switched(Told(), outliers=0.1, abstain=0.1)
+    low, high = site("a", rows(range(50), [1.0] * 50)), site("b", rows(range(50), [10.0] * 50))
+    server, states = agreed(method, [low, high])
+    assert 10 <= float(server["decision"]["limit"]) < 10.1
+    update, _ = method.calibrate(method.broadcast(server), {}, low)
+    assert flat(update.payload).keys() == {"decision/scores"}
+    assert flat(update.payload)["decision/scores"].sum() == 50
+    assert "decision" in states["a"]
+
+
+def test_ambiguous_inputs_are_answered_by_nobody_and_not_handed_on() -> None:
+    answers = Told().answer({}, {}, site("a", rows([1.0], [1.0])), rows([0.0, 0.0], [0.0, 0.0]))
+    answers[Decision.LOCAL].uncertainty["aleatoric"] = torch.tensor([0.2, 1.5], dtype=torch.float64)
+    method = Switched(Told(), ambiguous=1.0)
+    down = {"decision": {"ready": torch.tensor(True), "limit": torch.tensor(torch.inf)}}
+    prediction = method.decide(down, {"decision": {"limit": torch.tensor(1.0)}}, answers)
+    assert prediction.decision.tolist() == [Decision.LOCAL, Decision.ABSTAIN]
+    assert prediction.label.tolist() == [1, 1]
+
+
+def test_one_model_answers_or_abstains() -> None:
+    prediction = told(torch.tensor([0.0, 1.0]), torch.tensor([1, 1]), Decision.GLOBAL)
+    chosen = choose({Decision.GLOBAL: prediction}, {Decision.GLOBAL: torch.tensor([True, False])})
+    assert chosen.decision.tolist() == [Decision.GLOBAL, Decision.ABSTAIN]
+
+
+@pytest.mark.parametrize("policy", ["switch", "guaranteed"])
+def test_decisions_around_any_method_leave_its_training_alone(tmp_path: Path, policy: str) -> None:
+    for method in (FedAvg(rounds=2, training=ADAM), FedBABU(rounds=2, training=ADAM)):
+        around = Uncertainty(policy=policy, temperature=policy == "switch").around(method)  # type: ignore[arg-type]
+        bare = Federation(method, tmp_path / f"{method.name}-bare")
+        full = Federation(around, tmp_path / f"{method.name}-{policy}")
+        bare.run()
+        full.run()
+        assert_same(bare.server, {group: full.server[group] for group in bare.server})
+
+
+def guarantee_sites(n: int, seed: int) -> list[Site]:
+    """Silos whose local model is wrong ever more often as its score grows; the global one is right and less sure."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(size: int) -> tuple[Tensor, Tensor]:
+        score = torch.rand(size, 2, generator=generator)
+        wrong = torch.rand(size, 2, generator=generator) < torch.stack([score[:, 0] * 0.4, score[:, 1] * 0.1], 1)
+        return torch.cat([score, wrong.float()], 1), torch.zeros(size, dtype=torch.long)
+
+    return [site(f"silo-{k}", *draw(n), validation=draw(n)[0]) for k in range(5)]
+
+
+def test_guaranteed_policy_answers_with_few_errors_and_says_so() -> None:
+    method = Guaranteed(Told(), risk=0.1, confidence=0.9)
+    sites = guarantee_sites(400, seed=0)
+    server, states = agreed(method, sites)
+    found = method.outcome(server)["guarantee"]
+    assert isinstance(found, dict)
+    assert found["guaranteed"] is True
+    assert "at most 10 % errors" in found["statement"]
+    fresh = guarantee_sites(20_000, seed=1)[0].calibration
+    prediction = method.predict(method.broadcast(server), states["silo-0"], sites[0], fresh.x)
+    answered = prediction.decision != Decision.ABSTAIN
+    assert answered.double().mean() == pytest.approx(found["coverage"], abs=0.05)
+    assert (prediction.label != fresh.y)[answered].double().mean() <= 0.1
+    assert set(prediction.decision.tolist()) == set(Decision)
+
+
+def test_without_enough_data_nothing_is_guaranteed_and_nothing_answered() -> None:
+    method = Guaranteed(Told(), risk=0.01, confidence=0.99)
+    sites = guarantee_sites(10, seed=0)
+    server, states = agreed(method, sites)
+    found = method.outcome(server)["guarantee"]
+    assert isinstance(found, dict)
+    assert found["guaranteed"] is False
+    assert "no share of inputs can be answered" in found["statement"]
+    prediction = method.predict(method.broadcast(server), states["silo-0"], sites[0], sites[0].calibration.x)
+    assert set(prediction.decision.tolist()) == {Decision.ABSTAIN}
+
+
+def test_guarantee_sends_2j_counts_and_nothing_else() -> None:
+    method = Guaranteed(Told())
+    place = guarantee_sites(30, seed=0)[0]
+    update, state = method.count(method.broadcast(method.init_server(place)), {}, place)
+    assert {name: tensor.shape for name, tensor in flat(update.payload).items()} == {"decision/counts": (2, 100)}
+    assert state["decision"].keys() == {"local", "global"}
+
+
+@dataclass(frozen=True)
+class Overconfident(FedAvg):
+    """A model at hand whose logits are the inputs, four times too large."""
+
+    def init_server(self, site: Site) -> State:
+        return {}
+
+    def schedule(self) -> Iterable[Round]:
+        return []
+
+    def broadcast(self, server: State) -> Payload:
+        return {}
+
+    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
+        return {Decision.GLOBAL: Prediction.from_samples((4 * x.double()).softmax(-1)[None])}
+
+
+def test_temperature_is_the_optimum_of_all_silos_pooled() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(900, 4, generator=generator)
+    y = torch.distributions.Categorical(logits=logits[:, :]).sample()
+    parts = [slice(0, 50), slice(50, 300), slice(300, 900)]
+    sites = [site(f"silo-{k}", logits[part], y[part]) for k, part in enumerate(parts)]
+    method = Tempered(Overconfident())
+    server, _ = agreed(method, sites)
+    log_probs = (4 * logits.double()).log_softmax(-1)
+
+    def nll(log_b: float) -> float:
+        scaled = (log_probs * torch.tensor(log_b).exp()).log_softmax(-1)
+        return -float(scaled[torch.arange(900), y].mean())
+
+    best = minimize_scalar(nll, bounds=(-5, 3), method="bounded", options={"xatol": 1e-10})
+    found = method.outcome(server)["temperature"]
+    assert isinstance(found, dict)
+    assert 1 / found["global"] == pytest.approx(float(torch.tensor(best.x).exp()), rel=1e-4)
+    prediction = method.predict(method.broadcast(server), {}, sites[0], logits[:5])
+    torch.testing.assert_close(prediction.probs, (log_probs[:5] / found["global"]).softmax(-1))
+    assert (prediction.total >= prediction.aleatoric).all()
+
+
+def test_uncertainty_settings_refuse_what_a_policy_ignores() -> None:
+    with pytest.raises(ConfigurationError, match=r"uncertainty\.risk = 0\.1 is ignored by policy 'switch'"):
+        Uncertainty(policy="switch", risk=0.1)
+    with pytest.raises(ConfigurationError, match=r"the policy of 'fedavg' is 'own'"):
+        Uncertainty(outliers=0.1).around(FedAvg())
+    with pytest.raises(ConfigurationError, match=r"'fedavg' has the scores epistemic, aleatoric, total"):
+        Uncertainty(policy="switch", score="log_evidence").around(FedAvg())
+
+
+def test_by_default_a_method_decides_as_it_says_itself() -> None:
+    method = FedAvg()
+    assert Uncertainty().around(method) is method
+
+
+def test_a_method_beside_gets_the_keys_that_mean_something_to_it() -> None:
+    asked = Uncertainty(policy="switch", score="dirichlet_entropy", outliers=0.2)
+    assert asked.fitting(FedAvg()) == Uncertainty(policy="switch", outliers=0.2)
+    assert Uncertainty(score="dirichlet_entropy", outliers=0.2).fitting(FedAvg()) == Uncertainty()
+    asked.fitting(FedAvg()).around(FedAvg())
