@@ -34,7 +34,7 @@ NEEDED = {
 }
 """What is stricter than the layers: methods know no data and no files, pages and engines know no model."""
 WITHIN = {
-    "html": ({"text", "numbers", "tables", "templates", "charts"}, {"pages"}),
+    "html": ({"text"}, {"templates", "charts"}, {"pages"}),
     "analysis": ({"statistics"}, {"compare", "audit"}, {"reproduce"}),
 }
 """The layers within a folder."""

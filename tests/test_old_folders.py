@@ -1,6 +1,6 @@
 """Folders that version 0.1 wrote: they still predict, report, resume and continue, and nothing is done twice.
 
-What they hold and how they were made is in data/v0_1/README.md.
+What they hold and how they were made is in fixtures/v0_1/README.md.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from caveat.core import Payload, Round, SiloId
 from caveat.engines.rounds import Participation
 from caveat.files.checkpoints import ServerStore, SiloStore
 from caveat.files.ledger import read_ledger as read_ledger
-from caveat.runs.base import carry_out
+from caveat.runs.execution import carry_out
 from caveat.runs.local import LocalRun, load_config, planned
 from caveat.runs.progress import Silent
 

@@ -14,7 +14,7 @@ from .data import Silos
 from .engines.rounds import Participation
 from .nn.models import ModelSettings, PersonalModel
 from .runs import calls
-from .runs.base import carry_out
+from .runs.execution import carry_out
 from .runs.local import LocalRun, Run, check_same, open_run
 from .runs.progress import Progress, Silent
 from .training.fit import Training

@@ -19,7 +19,7 @@ from caveat.analysis.audit.sweep import nested_order, reduced, with_equal_steps
 from caveat.core import ConfigurationError, DataError
 from caveat.data import Silos
 from caveat.html.pages.audit import page
-from caveat.html.tables import percent
+from caveat.html.text import percent
 from caveat.runs.progress import Silent
 
 SMALL = library.ModelSettings(name="mlp", hidden=8)

@@ -158,7 +158,7 @@ sys.path[:0] = {paths!r}
 from copy import deepcopy
 from pathlib import Path
 from federations import Federation, ADAM
-from test_engine import Slow
+from test_processes import Slow
 federation = Federation(Slow(rounds=50, training=ADAM), Path({folder!r}), workers=2)
 federation.run()
 """

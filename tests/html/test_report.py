@@ -20,7 +20,7 @@ from caveat.html.charts.charts import wilson
 from caveat.html.charts.svg import ticks
 from caveat.html.pages.run.figures import growth, mean_line
 from caveat.html.pages.run.page import write_report
-from caveat.html.tables import result_table
+from caveat.html.pages.run.terminal import result_table
 
 SECTIONS = [
     "overview", "silos", "decisions", "rounds", "features", "codebook", "reliability", "milestones", "samples", "cost",

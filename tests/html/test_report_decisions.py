@@ -18,7 +18,7 @@ from caveat.html.charts.charts import wilson
 from caveat.html.pages.run.guarantee import guarantee_lines
 from caveat.html.pages.run.page import write_report
 from caveat.html.pages.run.shares import share_bar, told
-from caveat.html.tables import model_table
+from caveat.html.pages.run.terminal import model_table
 
 
 @pytest.fixture(scope="module")

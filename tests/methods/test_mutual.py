@@ -22,7 +22,7 @@ from caveat.engines.rounds import Participation
 from caveat.methods import FML, FMLU
 from caveat.methods.fml import learn
 from caveat.nn.models import ModelSettings, PersonalModel, assign
-from caveat.runs.local import open_run, proceed, start
+from caveat.runs.local import open_run, resume, start
 from caveat.runs.progress import Silent
 
 MEME = np.array([[2.0, 0.0, -1.0], [0.5, 0.4, 0.3], [-3.0, 1.0, 4.0]])
@@ -279,7 +279,7 @@ def test_a_mixed_federation_resumes_to_the_same_bits(mixed: Path, tmp_path: Path
 
     with pytest.raises(Enough):
         start(load(str(mixed.parent / "mixed.toml")), tmp_path / "run", Interrupts())
-    proceed(tmp_path / "run", workers=2)
+    resume(tmp_path / "run", workers=2)
     for file in sorted(mixed.rglob("*.safetensors")):
         assert file.read_bytes() == (tmp_path / "run" / file.relative_to(mixed)).read_bytes(), file.name
 

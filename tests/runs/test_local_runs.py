@@ -22,7 +22,8 @@ from caveat.core import CaveatError, ConfigurationError, Data, RunError
 from caveat.data import Silos
 from caveat.files.locks import locked
 from caveat.files.payloads import read_payload
-from caveat.runs.local import Run, open_run, proceed, start
+from caveat.runs.execution import run_rounds
+from caveat.runs.local import Run, open_run, resume, start
 from caveat.runs.progress import Silent
 
 SETTINGS = [
@@ -109,7 +110,7 @@ def test_run_killed_at_any_moment_ends_the_same_after_resume(whole: Path, tmp_pa
     process.wait()
     if wait < 0.5:
         assert not (out / "beside" / "fedavg" / "summary.json").exists(), "killed too late to mean anything"
-    proceed(out)
+    resume(out)
     assert_same_run(whole, out)
 
 
@@ -122,7 +123,7 @@ def test_permuting_all_test_labels_changes_no_bit_of_what_is_learned(whole: Path
     other = Run(replace(run.experiment, silos=permuted, folder=tmp_path / "permuted"))
     other.folder.mkdir()
     other.experiment.prepare()
-    other.experiment.proceed(Silent())
+    run_rounds(other.experiment, Silent())
     for file in [*whole.glob("state/**/*.safetensors"), whole / "model" / "model.safetensors"]:
         assert file.read_bytes() == (other.folder / file.relative_to(whole)).read_bytes(), file.name
     validation = [line for line in (whole / "rounds.jsonl").read_text().splitlines() if '"validation"' in line]
@@ -180,7 +181,7 @@ def test_failed_run_keeps_its_state_and_continues(whole: Path, tmp_path: Path, m
     with pytest.raises(RunError, match="No space left"):
         start(load(None, SETTINGS), tmp_path / "full")
     monkeypatch.undo()
-    assert_same_run(whole, proceed(tmp_path / "full"))
+    assert_same_run(whole, resume(tmp_path / "full"))
 
 
 @pytest.mark.parametrize("changed", ["x", "y"])
@@ -189,7 +190,7 @@ def test_other_data_than_the_run_began_with_are_refused(tmp_path: Path, changed:
     sets = [*SETTINGS, f"data.source=npz:{tmp_path / 'd.npz'}", "data.silos=3", "rounds=1", "beside=[]"]
     run = start(load(None, sets), tmp_path / "run")
     np.savez(tmp_path / "d.npz", **arrays(0) | {changed: arrays(1)[changed]})
-    for reopen in (proceed, open_run):
+    for reopen in (resume, open_run):
         with pytest.raises(RunError, match="are not those that the run began with"):
             reopen(run)
 
@@ -272,6 +273,6 @@ def test_a_run_that_measures_some_of_its_silos_is_continued(tmp_path: Path) -> N
     folder = start(load(None, few), tmp_path / "run")
     before = (folder / "summary.json").read_bytes()
     assert len(json.loads((folder / "splits.json").read_text())) == 2
-    proceed(folder)
+    resume(folder)
     assert (folder / "summary.json").read_bytes() == before
     assert open_run(folder).folder == folder

@@ -17,7 +17,7 @@ from caveat.data import Silos
 from caveat.data import load as load_data
 from caveat.methods import METHODS, SCAFFOLD, UEFL, FedAvg, FedBN, FedProx
 from caveat.nn.models import ModelSettings
-from caveat.runs.local import Run, proceed, start
+from caveat.runs.local import Run, resume, start
 from caveat.training.fit import Training
 from caveat.wrappers.privacy import Privacy
 from caveat.wrappers.uncertainty import Uncertainty
@@ -162,7 +162,7 @@ def test_a_configured_run_is_continued_and_opened_again(tmp_path: Path) -> None:
     assert [set(found) >= {"newcomers"} for found in whole] == [True, True]
     lines = (folder / "rounds.jsonl").read_text()
     (folder / "summary.json").unlink()
-    proceed(folder)
+    resume(folder)
     again = json.loads((folder / "summary.json").read_text())
     assert again | {"seconds": 0} == whole[0] | {"seconds": 0}
     assert (folder / "rounds.jsonl").read_text() == lines

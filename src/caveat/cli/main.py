@@ -71,7 +71,7 @@ def run(
 def resume(folder: RunArgument, workers: Workers = None, quiet: Quiet = False) -> None:
     """Continue an interrupted run, to the same result."""
     with reported() as reporter:
-        from ..runs.local import load_config, proceed
+        from ..runs.local import load_config, resume
         from ..runs.progress import on_terminal
 
         config = load_config(folder)
@@ -82,7 +82,7 @@ def resume(folder: RunArgument, workers: Workers = None, quiet: Quiet = False) -
 
             rerun(folder)
         reporter.run = folder
-        _show_result(folder if config.engine.name == "flower" else proceed(folder, on_terminal(quiet), workers))
+        _show_result(folder if config.engine.name == "flower" else resume(folder, on_terminal(quiet), workers))
 
 
 @app.command()
@@ -202,7 +202,7 @@ def _show_result(folder: Path) -> None:
     from ..files.run_folder import read_run
     from ..html.pages.run.guarantee import guarantee_lines
     from ..html.pages.run.page import write_report
-    from ..html.tables import model_table, result_table
+    from ..html.pages.run.terminal import model_table, result_table
 
     page = write_report(folder)
     finished = read_run(folder)

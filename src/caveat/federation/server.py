@@ -27,7 +27,8 @@ from ..engines.flower import Membership as Greeter
 from ..engines.validation.updates import VARIANCES
 from ..files.atomic import write_bytes, write_json
 from ..html.pages.run.page import write_report
-from ..runs.base import BaseRun, Engine, carry_out
+from ..runs.base import BaseRun, Engine
+from ..runs.execution import carry_out
 from ..runs.local import LocalRun, check_empty, load_config, planned
 from ..runs.progress import Plain, Progress
 from ..wrappers.evaluation import Evaluated

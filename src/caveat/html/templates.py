@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from .tables import decimal, percent
+from .text import decimal, percent
 
 
 def environment(*folders: Path) -> Environment:

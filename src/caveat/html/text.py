@@ -1,4 +1,4 @@
-"""How the report writes lists, ranges and what other machines have named."""
+"""How pages and terminals write numbers, lists, ranges and what other machines have named."""
 
 from __future__ import annotations
 
@@ -43,3 +43,11 @@ def size(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.4g} TB"
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    return "" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def decimal(value: float | None, digits: int = 3) -> str:
+    return "" if value is None else f"{value:.{digits}f}"

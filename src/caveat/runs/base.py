@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -15,18 +13,12 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..config import Evaluation
-from ..core import ConfigurationError, Data, Method, Silo, SiloId, Site, key, seeded
-from ..engines.executor import Executor, workspace
-from ..engines.threads import one_thread
-from .recorder import Recorder
-from ..engines.rounds import Participation, Transport, run
-from ..nn.models import ModelSettings, PersonalModel, assign, build_model
-from ..core import Decision
-from .progress import Progress
+from ..core import ConfigurationError, Data, Decision, Method, Silo, SiloId, Site, key, seeded
 from ..core.silo_info import FederationInfo
-from ..files.checkpoints import ServerStore, SiloStore
-from ..files.locks import locked
-from .summary import RunState
+from ..engines.executor import Executor, workspace
+from ..engines.rounds import Participation, Transport
+from ..files.checkpoints import SiloStore
+from ..nn.models import ModelSettings, PersonalModel, assign, build_model
 from ..wrappers.evaluation import Evaluated
 from ..wrappers.privacy import Privacy
 from ..wrappers.uncertainty import Uncertainty
@@ -148,7 +140,7 @@ class BaseRun:
 
     def _kept(self) -> list[str]:
         """Parameters that the server does not send, but for those of normalisation, which begin as the identity."""
-        site = self._server_site()
+        site = self.server_site()
         with seeded(self.seed, "init_server"):
             sent = self.method.broadcast(self.method.init_server(site)).get("model", {})
         parts = [(path, part) for path, part in site.module.named_modules() if not isinstance(part, _BatchNorm)]
@@ -165,44 +157,6 @@ class BaseRun:
         """Where such inputs lie among each other, as the models see them."""
         return None
 
-    def proceed(self, progress: Progress) -> None:
-        """Carry out all rounds that are left, from the newest checkpoint, and write the result."""
-        with locked(self.folder / "state"):
-            self._proceed(progress)
-
-    def _proceed(self, progress: Progress) -> None:
-        began = time.perf_counter()
-        site = self._server_site()
-        store = ServerStore(self.folder / "state")
-        saved = store.load()
-        with seeded(self.seed, "init_server"):
-            start, server, books = 0, self.complete.init_server(site), RunState()
-        if saved is not None:
-            server, record = saved
-            start, books = record["t"] + 1, RunState.of(record)
-        with self.engine() as engine, one_thread():
-            keeper = Recorder(self, engine, store, books, progress)
-            engine.begin(start, keeper.rewind())
-            books.seconds["engine"] += time.perf_counter() - began
-            server = run(
-                engine.method, engine, site, server,
-                participation=self.participation, start=start, number=books.number, after=keeper.after,
-            )  # fmt: skip
-            keeper.finish(server)
-
-    def _server_site(self) -> Site:
+    def server_site(self) -> Site:
         none = Data(torch.zeros(0, *self.roster.shape), torch.zeros(0, dtype=torch.long))
         return Site("server", none, none, none, self.build())
-
-
-def carry_out(plan: BaseRun, progress: Progress, title: str) -> None:
-    """Whatever of a plan is not done yet."""
-    if (plan.folder / "summary.json").exists():
-        return
-    steps = Counter(step.trains for step in plan.complete.schedule())
-    progress.begin(title, steps[True])
-    try:
-        plan.prepare()
-        plan.proceed(progress)
-    finally:
-        progress.end()

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from ..config.text import explain
 from ..core import ConfigurationError, Method
 from ..data import Silos
-from .base import BaseRun
 from ..files.atomic import write_bytes
+from .base import BaseRun
 
 
 @contextmanager

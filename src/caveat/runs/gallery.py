@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from PIL import Image
 
-from ..core import Data, SiloId
+from ..core import Data, Decision, Prediction, SiloId
 from ..data import Silos
-from ..core import Decision, Prediction
 from ..metrics.streams import INSIDE
 
 SHOWN = 6

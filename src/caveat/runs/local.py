@@ -15,22 +15,22 @@ from torch import Tensor
 from .. import config as configuration
 from .. import data
 from ..config import Config
-from ..core import Answers, ConfigurationError, Payload, RunError, SiloId, Site, State, Tensors
-from ..data.pools import Array
-from ..engines.processes.pool import ProcessPool
-from ..engines.executor import Executor
-from ..engines.threads import one_thread
-from .features import features
-from .gallery import gallery
-from ..engines.rounds import Participation
 from ..config.nearest import origin
-from .base import BaseRun, carry_out
-from ..core import Prediction
-from .progress import Progress, Silent
+from ..core import Answers, ConfigurationError, Payload, Prediction, RunError, SiloId, Site, State, Tensors
 from ..core.silo_info import FederationInfo
+from ..data.pools import Array
+from ..engines.executor import Executor
+from ..engines.processes.pool import ProcessPool
+from ..engines.rounds import Participation
+from ..engines.threads import one_thread
+from ..files.atomic import write_bytes, write_json
 from ..files.checkpoints import SiloStore
 from ..files.payloads import read_payload
-from ..files.atomic import write_bytes, write_json
+from .base import BaseRun
+from .execution import carry_out
+from .features import features
+from .gallery import gallery
+from .progress import Progress, Silent
 
 Asked = TypeVar("Asked", Prediction, Answers, Tensors)
 
@@ -165,7 +165,7 @@ def check(config: Config, silos: data.Silos, out: Path) -> None:
         _experiment(config, silos, out, name).check()
 
 
-def proceed(
+def resume(
     folder: Path, progress: Progress | None = None, workers: int | None = None, silos: data.Silos | None = None
 ) -> Path:
     """Continue an interrupted run, with its silos if they are loaded; a finished one is left as it is.

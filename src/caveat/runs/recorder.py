@@ -6,24 +6,22 @@ import dataclasses
 import json
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core import Payload, RunError, SiloId, State
-from ..files.ledger import Ledger, read_ledger
-from ..engines.rounds import Done
 from ..core.aggregation import all_finite
-from ..metrics import across, figures
-from .progress import Progress
-from ..files.checkpoints import ServerStore
+from ..engines.rounds import Done
 from ..files.atomic import append, write_bytes, write_json
+from ..files.checkpoints import ServerStore
+from ..files.ledger import Ledger, read_ledger
 from ..files.payloads import to_bytes
-from .summary import RunState, rows, silo_record, summarise
+from ..metrics import across, figures
 from ..metrics.streams import INSIDE, summarise_streams
 from ..wrappers.base import find
 from ..wrappers.private import Private
-
-if TYPE_CHECKING:
-    from .base import Engine, BaseRun
+from .base import BaseRun, Engine
+from .progress import Progress
+from .summary import RunState, rows, silo_record, summarise
 
 SPLITS = ("validation", "test")
 """What the final model is measured on."""

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import metrics
 from .._version import __version__
 from ..core import Method, Payload, SiloId, State, Tensors
-from ..engines.rounds import Done
 from ..core.silo_info import SiloInfo
 from ..core.tensors import size
+from ..engines.rounds import Done
 from ..metrics.streams import INSIDE, by_model, summarise_streams
 from ..uncertainty import grid
-
-if TYPE_CHECKING:
-    from .base import BaseRun
+from .base import BaseRun
 
 MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
 """The figures of a domain."""
@@ -67,7 +65,11 @@ def rows(method: Method, silo: SiloInfo, payload: Payload) -> list[dict[str, Any
 
 
 def summarise(
-    plan: BaseRun, books: RunState, test: Mapping[SiloId, Payload], server: State, privacy: Mapping[str, Any] | None = None
+    plan: BaseRun,
+    books: RunState,
+    test: Mapping[SiloId, Payload],
+    server: State,
+    privacy: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What `summary.json` holds: figures on the test split after the last round, of the silos that gave them."""
     method, personal = plan.method, plan.own_models

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...html.tables import percent
+from ...html.text import percent
 from .findings import CONFIDENCE, Finding
 from .observations import Observation, Observed
 

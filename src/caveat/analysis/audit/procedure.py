@@ -21,7 +21,7 @@ from ...data import Silos
 from ...engines.rounds import Participation
 from ...files.atomic import write_bytes, write_json
 from ...html.pages.audit.page import render
-from ...html.tables import percent
+from ...html.text import percent
 from ...nn.models import ModelSettings, PersonalModel
 from ...runs.local import LocalRun
 from ...runs.progress import Progress, Silent

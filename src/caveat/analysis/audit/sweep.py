@@ -17,7 +17,7 @@ from ...config import check_personal
 from ...core import ConfigurationError, Data, DataError, Method, RunError, Silo, key
 from ...data import Silos, splits_record
 from ...files.atomic import write_json
-from ...runs.base import carry_out
+from ...runs.execution import carry_out
 from ...runs.local import LocalRun, Run, check_same
 from ...runs.progress import Progress
 from ...training.fit import Training

@@ -18,7 +18,7 @@ from ...data import Silos
 from ...engines.processes.children import outlive_nobody
 from ...files.atomic import write_bytes
 from ...html.pages.run.page import write_report
-from ...runs.local import check, proceed, start
+from ...runs.local import check, resume, start
 from ...runs.progress import Progress
 from .grid import Cell
 from .results import KILLED, Results
@@ -160,7 +160,7 @@ def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: in
     torch.set_num_threads(1)  # the parent's threads did not come along, and OpenMP would wait for them
     try:
         if (place / "config.toml").exists():
-            proceed(place, silos=silos)
+            resume(place, silos=silos)
         else:
             start(config, place, silos=silos)
         write_report(place)

@@ -7,8 +7,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from ...tables import percent
 from ...templates import environment
+from ...text import percent
 from ..run.figures import Chart
 from ..run.sections import HtmlCell, HtmlColumn, HtmlTable, table
 from .drawings import curves, legend, means_by_size, rank_plane, sweep_chart

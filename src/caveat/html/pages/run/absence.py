@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from ....files.run_folder import RunFolder, natural
 from ....files.schema.run import LeftOut
 from ....files.sent import purpose
-from ...tables import percent
-from ...text import listed, plain, ranges
+from ...text import listed, percent, plain, ranges
 from .sections import HtmlCell, HtmlColumn, HtmlTable, table
 
 _MOST_ROWS = 60

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from ....files.run_folder import RunFolder
 from ....files.schema.run import ORACLE, Separation, Stream
-from ...tables import decimal, percent
+from ...text import decimal, percent
 from .evidence import evidence_figures, evidence_legend
 from .figures import Chart
 from .quadrants import Quadrants, quadrants

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from ....files.schema.run import INSIDE, NOBODY, Histogram, Stream
 from ...charts.charts import key
 from ...charts.svg import Axes, Point, colour, dash, drawing, element, join, marker, polyline, text, ticks
-from ...tables import percent
+from ...text import percent
 from .figures import Chart
 
 _STREAMS = (INSIDE, "ood_local", NOBODY)

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from ....files.run_folder import RunFolder, natural
 from ....files.schema.run import Codewords, Reliability, RoundRow, SiloRecord
 from ...charts.charts import Event, Line, heat_map, key, line_chart, reliability_diagram, risk_curve, shorten
-from ...tables import decimal, percent
+from ...text import decimal, percent
 from .guarantee import kept
 
 _LONGEST_LABEL = 24  # characters: two labels side by side should not cover each other

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ....files.run_folder import RunFolder
 from ....files.schema.run import GuaranteeRecord, Metrics, Summary
 from ...charts.charts import wilson
-from ...tables import percent
+from ...text import percent
 from .sections import HtmlCell, HtmlColumn, HtmlTable, table
 
 

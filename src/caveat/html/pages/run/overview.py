@@ -11,7 +11,7 @@ from markupsafe import Markup
 from scipy.stats import t as student
 
 from ....files.run_folder import RunFolder
-from ...tables import decimal, percent
+from ...text import decimal, percent
 from .figures import Chart
 from .panels import ACCURACY, ENTROPY, decision_bars, panel, panel_legend, rows_of
 from .shares import told

@@ -13,7 +13,7 @@ from ....files.schema.run import SiloRecord
 from ...charts.charts import key, wilson
 from ...charts.dots import WIDTH, Dot, Rows, Series, dot_plot, hollow, layout, names
 from ...charts.svg import drawing, element, marker
-from ...tables import decimal, percent
+from ...text import decimal, percent
 from .figures import Chart
 from .shares import parts, told
 from .streams import kinds

@@ -15,7 +15,7 @@ from ....files.run_folder import RunFolder
 from ....files.schema.gallery import Gallery, Item
 from ....files.schema.run import INSIDE, NOBODY, Stream
 from ...charts.svg import element
-from ...tables import percent
+from ...text import percent
 from .sections import HtmlCell, HtmlColumn, HtmlTable, table
 from .streams import ABOUT, OWN
 

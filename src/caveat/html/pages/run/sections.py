@@ -10,8 +10,8 @@ from markupsafe import Markup
 from ....files.run_folder import RunFolder
 from ....files.schema.run import Metrics, SiloRecord
 from ...charts.charts import sparkline
-from ...tables import decimal, metric_column, of_models, percent
-from ...text import size
+from ...text import decimal, percent, size
+from .terminal import metric_column, of_models
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from itertools import accumulate
 from markupsafe import Markup
 
 from ...charts.svg import drawing, element, text
-from ...tables import percent
+from ...text import percent
 from .streams import KINDS
 
 _WIDTH, _BAR, _ROW = 480, 24, 58

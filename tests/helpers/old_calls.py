@@ -1,4 +1,4 @@
-"""What was asked of version 0.1 when it left the folders of data/v0_1: asked again, it has to go on there."""
+"""What was asked of version 0.1 when it left the folders of fixtures/v0_1: asked again, it has to go on there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flwr.app import Context, RecordDict
 import caveat
 from caveat.data import Silos
 
-HERE = Path(__file__).parent / "data" / "v0_1"
+HERE = Path(__file__).parents[1] / "fixtures" / "v0_1"
 HOME = "/srv/federation"
 """Stands in the files for the folder in which a federation was at home."""
 HOSPITALS = ("coast", "hill")

@@ -1,4 +1,4 @@
-"""The result table of the terminal, and how the report writes numbers."""
+"""The result tables of a run for the terminal."""
 
 from __future__ import annotations
 
@@ -9,22 +9,14 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from ..files.run_folder import RunFolder
-from ..files.schema.run import Metrics, SiloRecord
-from .pages.run.streams import abstains, accuracy, accuracy_answered, label, models, streams
-from .text import listed, plain
+from ....files.run_folder import RunFolder
+from ....files.schema.run import Metrics, SiloRecord
+from ...text import decimal, listed, percent, plain
+from .streams import abstains, accuracy, accuracy_answered, label, models, streams
 
 Cells = tuple[str, ...]
 _MOST_ABSENT = 12
 """Silos without figures that a title names."""
-
-
-def percent(value: float | None, digits: int = 1) -> str:
-    return "" if value is None else f"{100 * value:.{digits}f} %"
-
-
-def decimal(value: float | None, digits: int = 3) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
 
 
 def result_table(run: RunFolder) -> Table:
