@@ -21,7 +21,7 @@ CONFIDENCE = 0.9
 def agreed(run: caveat.Run, risk: float) -> tuple[str, float, float]:
     """The statement, and the share answered and the share of errors among those on all silos' test data."""
     experiment = run.experiment
-    place = experiment.workplace()
+    place = experiment.executor()
     method = Guaranteed(experiment.method, score=experiment.method.scores[-1], risk=risk, confidence=CONFIDENCE)
     down = read_payload(run.folder / "model" / "model.safetensors")
     t = json.loads((run.folder / "model" / "model.json").read_text())["t"]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from caveat.analysis import reproduce
-from caveat.analysis.compare.grid import Cell, Column, Row
+from caveat.analysis.compare.grid import Cell, MethodRow, SettingColumn
 from caveat.analysis.reproduce.table import Scale
 from caveat.config import Config
 from caveat.core import CaveatError
@@ -22,7 +22,7 @@ ROUND = ("rounds=1", "uncertainty.mc_samples=2", "evaluation.every=1")
 FEW = {"samples_per_silo": 60, "test_per_silo": 20}
 
 
-def short(row: Row, column: Column, tuned: tuple[str, ...]) -> Config:
+def short(row: MethodRow, column: SettingColumn, tuned: tuple[str, ...]) -> Config:
     """The cell's configuration, but for how much and how long."""
     cell = Cell(row, column, 0, tuned)
     found = cell.config()

@@ -48,11 +48,11 @@ def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
 
 def counted(run: Path) -> bytes:
     """The rows of the rounds that an interrupted run had completed, with a mark that only those can have."""
-    books = json.loads((run / "state" / "checkpoint.json").read_text())
+    run_state = json.loads((run / "state" / "checkpoint.json").read_text())
     rows = run / "rounds.jsonl"
     found = rows.read_bytes()
-    marked = found[: books["rows"]].replace(b'"domain"', b'"Domain"', 1)
-    rows.write_bytes(marked + found[books["rows"] :])
+    marked = found[: run_state["rows"]].replace(b'"domain"', b'"Domain"', 1)
+    rows.write_bytes(marked + found[run_state["rows"] :])
     assert 0 < len(marked) <= len(found)
     return marked
 
@@ -185,10 +185,10 @@ def test_the_same_audit_continues_with_what_is_lacking(old: Path) -> None:
     runs = Path("audit/runs")
     before, plan, begun = contents(runs / "share-0.5-seed-0"), Path("audit/plan.json"), runs / "share-1-seed-0"
     agreed = plan.read_text()
-    books = json.loads((begun / "state" / "checkpoint.json").read_text())
+    run_state = json.loads((begun / "state" / "checkpoint.json").read_text())
     # Nothing is measured on the way, so that the time spent tells that the first round was not made again.
-    books["seconds"]["train"] = 1000.0
-    (begun / "state" / "checkpoint.json").write_text(json.dumps(books))
+    run_state["seconds"]["train"] = 1000.0
+    (begun / "state" / "checkpoint.json").write_text(json.dumps(run_state))
     done(*AUDIT)
     assert contents(runs / "share-0.5-seed-0") == before
     assert json.loads((begun / "summary.json").read_text())["seconds"]["train"] > 1000

@@ -17,9 +17,9 @@ import pytest
 from commands import caveat
 
 from caveat.analysis.compare.command import asked, compare, grid_of, opened, write
-from caveat.analysis.compare.grid import Cell, Column, Grid, Measure, Row, Tuning, slug, swept
+from caveat.analysis.compare.grid import Cell, Grid, Measure, MethodRow, SettingColumn, Tuning, slug, swept
 from caveat.analysis.compare.record import recorded
-from caveat.analysis.compare.results import KILLED, Found, Results, looked_up
+from caveat.analysis.compare.results import KILLED, ComparisonFolder, FinishedRun, looked_up
 from caveat.analysis.compare.texts import markdown
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.runs.progress import Silent
@@ -31,12 +31,12 @@ FAST = (
 TIMES = {"seconds"}
 
 
-def small(*rows: Row, seeds: tuple[int, ...] = (0, 1), tuning: Tuning | None = None, rounds_of: str = "") -> Grid:
-    return Grid("small", rows, (Column("", None, FAST),), seeds, tuning, rounds_of)
+def small(*rows: MethodRow, seeds: tuple[int, ...] = (0, 1), tuning: Tuning | None = None, rounds_of: str = "") -> Grid:
+    return Grid("small", rows, (SettingColumn("", None, FAST),), seeds, tuning, rounds_of)
 
 
-FEDAVG, LOCAL = Row("fedavg", ("method.name=fedavg",)), Row("alone", ("method.name=local",))
-UEFL = Row("uefl", ("method.name=uefl", "method.codewords=4", "method.iterations=2", "method.extra_rounds=1",
+FEDAVG, LOCAL = MethodRow("fedavg", ("method.name=fedavg",)), MethodRow("alone", ("method.name=local",))
+UEFL = MethodRow("uefl", ("method.name=uefl", "method.codewords=4", "method.iterations=2", "method.extra_rounds=1",
                     "method.threshold=0", "method.margin=0"))  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def test_the_same_again_runs_nothing_and_more_seeds_only_those(compared: Path) -
 
 
 def test_other_settings_do_not_mix_with_what_is_there(compared: Path) -> None:
-    other = Row("fedavg", ("method.name=fedavg", "training.lr=0.5"))
+    other = MethodRow("fedavg", ("method.name=fedavg", "training.lr=0.5"))
     before = (compared / "comparison.json").read_bytes()
     with pytest.raises(ConfigurationError, match=r"seed-0 holds a run of fedavg with other settings: training\.lr"):
         compare(small(other, LOCAL), compared, 1, Silent())
@@ -139,7 +139,7 @@ def test_runs_on_other_data_are_not_compared(compared: Path, tmp_path: Path) -> 
     splits = tmp_path / "copy" / "runs" / "alone" / "seed-0" / "splits.json"
     splits.write_text(splits.read_text().replace('"domain"', '"other"', 1))
     with pytest.raises(DataError, match="had different data"):
-        recorded(Results(small(FEDAVG, LOCAL), tmp_path / "copy"))
+        recorded(ComparisonFolder(small(FEDAVG, LOCAL), tmp_path / "copy"))
 
 
 def test_one_command_at_a_time_in_a_folder(compared: Path) -> None:
@@ -155,7 +155,7 @@ def test_one_command_at_a_time_in_a_folder(compared: Path) -> None:
 
 
 def test_a_failed_run_is_shown_with_its_error_and_takes_no_other_along(tmp_path: Path) -> None:
-    diverging = Row("diverging", ("method.name=fedavg", "training.lr=1e30"))
+    diverging = MethodRow("diverging", ("method.name=fedavg", "training.lr=1e30"))
     compare(small(FEDAVG, diverging, seeds=(0,)), tmp_path / "grid", 2, Silent())
     record = json.loads((tmp_path / "grid" / "comparison.json").read_text())
     good, bad = record["cells"]
@@ -173,9 +173,11 @@ def test_a_failed_run_is_shown_with_its_error_and_takes_no_other_along(tmp_path:
 
 
 def test_tuning_keeps_what_is_best_on_validation_data(tmp_path: Path) -> None:
-    grid = small(FEDAVG, Row("slow", ("method.name=fedavg",), (1e-9, 1e-8)), tuning=Tuning("training.lr", (1e-9, 0.01)))
+    grid = small(
+        FEDAVG, MethodRow("slow", ("method.name=fedavg",), (1e-9, 1e-8)), tuning=Tuning("training.lr", (1e-9, 0.01))
+    )
     compare(grid, tmp_path / "grid", 2, Silent())
-    results = Results(grid, tmp_path / "grid")
+    results = ComparisonFolder(grid, tmp_path / "grid")
     assert results.chosen(grid.rows[0], grid.columns[0]) == ("training.lr=0.01",)
     record = json.loads((tmp_path / "grid" / "comparison.json").read_text())
     tried = [cell for cell in record["cells"] if cell["tuning"]]
@@ -191,15 +193,15 @@ def test_tuning_keeps_what_is_best_on_validation_data(tmp_path: Path) -> None:
     (results.place(trial) / "summary.json").unlink()
     for note, chosen in ((f"{KILLED} with status -9", None), ("the loss is not finite", ("training.lr=1e-09",))):
         results.note_of_failure(trial).write_text(note)
-        assert Results(grid, tmp_path / "grid").chosen(grid.rows[0], grid.columns[0]) == chosen
-    record = recorded(Results(grid, tmp_path / "grid"))
+        assert ComparisonFolder(grid, tmp_path / "grid").chosen(grid.rows[0], grid.columns[0]) == chosen
+    record = recorded(ComparisonFolder(grid, tmp_path / "grid"))
     assert "- fedavg, tuning, 0.01: failed: the loss is not finite" in markdown(record)
 
 
 def test_tuning_on_several_seeds_takes_the_best_mean_over_them(tmp_path: Path) -> None:
     grid = small(FEDAVG, seeds=(0, 1, 2), tuning=Tuning("training.lr", (0.1, 0.01), seeds=2))
     accuracies = {"0.1": (0.9, 0.2, None), "0.01": (0.6, 0.7, 0.5)}
-    results = Results(grid, tmp_path)
+    results = ComparisonFolder(grid, tmp_path)
     for value, found in accuracies.items():
         for seed, accuracy in enumerate(found):
             place = results.place(Cell(FEDAVG, grid.columns[0], seed, (f"training.lr={value}",)))
@@ -215,7 +217,7 @@ def test_tuning_on_several_seeds_takes_the_best_mean_over_them(tmp_path: Path) -
     failing = results.place(grid.tried(FEDAVG, grid.columns[0])[2])
     (failing / "summary.json").unlink()
     failing.with_name("seed-0.failed").write_text("the loss is not finite")
-    assert Results(grid, tmp_path).chosen(FEDAVG, grid.columns[0]) == ("training.lr=0.1",)
+    assert ComparisonFolder(grid, tmp_path).chosen(FEDAVG, grid.columns[0]) == ("training.lr=0.1",)
 
 
 def test_tuning_looks_at_the_model_that_it_is_told_to(tmp_path: Path) -> None:
@@ -229,9 +231,9 @@ def test_tuning_looks_at_the_model_that_it_is_told_to(tmp_path: Path) -> None:
     ]  # fmt: skip
     (tmp_path / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "summary.json").write_text('{"rounds_run": 2}')
-    assert Found(tmp_path).score() == pytest.approx((0.7, -1.4))
-    assert Found(tmp_path).score("global") == pytest.approx((0.4, -0.8))
-    assert Found(tmp_path).score("local") == Found(tmp_path).score()
+    assert FinishedRun(tmp_path).score() == pytest.approx((0.7, -1.4))
+    assert FinishedRun(tmp_path).score("global") == pytest.approx((0.4, -0.8))
+    assert FinishedRun(tmp_path).score("local") == FinishedRun(tmp_path).score()
 
 
 def test_others_train_as_many_rounds_as_the_row_that_leads(tmp_path: Path) -> None:
@@ -246,20 +248,23 @@ def test_others_train_as_many_rounds_as_the_row_that_leads(tmp_path: Path) -> No
     ("grid", "message"),
     [
         (small(FEDAVG, FEDAVG), "more than one row is called 'fedavg'"),
-        (small(Row("x", ("method.name=fedavg", "data.silos=9"))), r"row 'x' sets data\.silos=9"),
-        (small(Row("x", ("method.name=fedavg", "method.gamma=1"))), r"x: .*method\.gamma"),
+        (small(MethodRow("x", ("method.name=fedavg", "data.silos=9"))), r"row 'x' sets data\.silos=9"),
+        (small(MethodRow("x", ("method.name=fedavg", "method.gamma=1"))), r"x: .*method\.gamma"),
         (small(FEDAVG, seeds=(1, 1)), "all different"),
         (small(FEDAVG, seeds=(0, -1)), r"seed = -1"),
-        (small(Row("x", ("method.name=fedavg", "evaluation.silos=2"))), r"row 'x' sets evaluation\.silos=2"),
-        (small(Row("x", (*FEDAVG.sets, "training.lr=1")), tuning=Tuning("training.lr", (1, 2))), "row 'x' sets it"),
+        (small(MethodRow("x", ("method.name=fedavg", "evaluation.silos=2"))), r"row 'x' sets evaluation\.silos=2"),
+        (
+            small(MethodRow("x", (*FEDAVG.sets, "training.lr=1")), tuning=Tuning("training.lr", (1, 2))),
+            "row 'x' sets it",
+        ),
         (small(FEDAVG, tuning=Tuning("training.lr", (0.1, -5))), r"training\.lr = -5"),
         (small(FEDAVG, tuning=Tuning("data.silos", (2, 3))), r"data\.silos cannot be tuned"),
-        (small(Row("x", (*FEDAVG.sets, "rounds=3")), UEFL, rounds_of="uefl"), "takes the rounds of uefl"),
+        (small(MethodRow("x", (*FEDAVG.sets, "rounds=3")), UEFL, rounds_of="uefl"), "takes the rounds of uefl"),
         (replace(small(FEDAVG), swept=("method.name",)), r"sets method\.name=fedavg, which is swept over"),
-        (small(Row("x", (*FEDAVG.sets, "training.batch_size=5000"))), "batch"),
+        (small(MethodRow("x", (*FEDAVG.sets, "training.batch_size=5000"))), "batch"),
         (small(FEDAVG, rounds_of="uefl"), "no row 'uefl'"),
         (
-            small(FEDAVG, Row("x", LOCAL.sets, (1, 2, 3)), tuning=Tuning("training.lr", (1, 2))),
+            small(FEDAVG, MethodRow("x", LOCAL.sets, (1, 2, 3)), tuning=Tuning("training.lr", (1, 2))),
             "every row gets as many",
         ),
     ],
@@ -273,7 +278,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_written(
 
 
 def test_columns_whose_data_cannot_be_made_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    columns = (Column("three", None, FAST), Column("too many", None, (*FAST, "data.silos=900")))
+    columns = (SettingColumn("three", None, FAST), SettingColumn("too many", None, (*FAST, "data.silos=900")))
     with pytest.raises(DataError):
         compare(Grid("columns", (FEDAVG,), columns, (0,)), tmp_path / "grid", 1, Silent())
     assert not (tmp_path / "grid").exists()
@@ -325,7 +330,7 @@ def test_options_that_cannot_be_read_are_named(options: dict[str, Any], message:
 
 
 def test_sweeps_of_keys_with_the_same_end_are_told_apart() -> None:
-    columns = swept([Column("", None)], {"a.lr": [1], "b.lr": [2]})
+    columns = swept([SettingColumn("", None)], {"a.lr": [1], "b.lr": [2]})
     assert [column.name for column in columns] == ["a.lr=1, b.lr=2"]
 
 

@@ -261,7 +261,7 @@ def test_memory_of_replies_is_used_again_in_the_same_round(tmp_path: Path) -> No
     with ProcessPool(federation.place, 2) as engine:
         replies = engine.exchange(0, federation.method.train, federation.method.broadcast(federation.server),
                                   engine.silos, linear="examples")  # fmt: skip
-        slabs = [slab for worker in engine.workers for slab in worker.slabs]
-        taken = sum(os.fstat(slab.descriptor).st_blocks * 512 for slab in slabs)
+        buffers = [buffer for worker in engine.workers for buffer in worker.buffers]
+        taken = sum(os.fstat(buffer.descriptor).st_blocks * 512 for buffer in buffers)
     assert torch.equal(replies.mean("ballast")["b"], torch.ones(100_000))
     assert taken < 20 * 400_000  # of 64 replies, two groups of four are there at a time, each perhaps at one worker

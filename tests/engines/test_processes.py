@@ -99,32 +99,32 @@ def test_what_is_finite_is_told_from_what_is_not_whatever_it_adds_up_to(bad: flo
 
 def test_slab_takes_larger_and_smaller_payloads_and_has_no_name() -> None:
     before = set(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else set()
-    slab = SharedBuffer()
+    buffer = SharedBuffer()
     for n in (10, 100_000, 3, 0):
-        slab.restart()
+        buffer.restart()
         payload = {"g": {"t": torch.arange(n), "u": torch.rand(3, n).T}, "empty": {}}
-        there = slab.read(slab.write(payload))
+        there = buffer.read(buffer.write(payload))
         assert list(there) == ["g", "empty"]
         assert torch.equal(there["g"]["t"], torch.arange(n))
         assert torch.equal(there["g"]["u"], payload["g"]["u"])
     assert (set(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else set()) == before
-    slab.close()
+    buffer.close()
 
 
 def test_a_slab_knows_whether_anything_of_it_is_still_in_use() -> None:
-    slab = SharedBuffer()
-    assert slab.unread
-    first = slab.read(slab.write({"g": {"t": torch.arange(10)}}))
+    buffer = SharedBuffer()
+    assert buffer.unread
+    first = buffer.read(buffer.write({"g": {"t": torch.arange(10)}}))
     part = first["g"]["t"][3:5]
     del first
-    assert not slab.unread
-    second = slab.read(slab.write({"g": {"t": torch.zeros(10**6)}}))  # in a new mapping, beside the old one
+    assert not buffer.unread
+    second = buffer.read(buffer.write({"g": {"t": torch.zeros(10**6)}}))  # in a new mapping, beside the old one
     assert part.tolist() == [3, 4]
     del second
-    assert not slab.unread
+    assert not buffer.unread
     del part
-    assert slab.unread
-    slab.close()
+    assert buffer.unread
+    buffer.close()
 
 
 def test_replies_that_are_kept_stay_what_they_were(tmp_path: Path) -> None:

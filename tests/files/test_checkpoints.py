@@ -52,8 +52,8 @@ def test_server_checkpoint_is_the_last_one_saved(tmp_path: Path) -> None:
     assert store.load() is None
     for t in (0, 1):
         store.save(t, {"model": {"w": torch.tensor(float(t))}}, {"rows": 10 * t})
-    server, books = store.load() or ({}, {})
-    assert (float(server["model"]["w"]), books["t"], books["rows"]) == (1.0, 1, 10)
+    server, run_state = store.load() or ({}, {})
+    assert (float(server["model"]["w"]), run_state["t"], run_state["rows"]) == (1.0, 1, 10)
     assert len(list((tmp_path / "state").glob("server-*"))) == 1
 
 
@@ -73,8 +73,8 @@ def test_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(RunError, match="No space left on device; what was saved before is kept"):
         store.save(1, {"model": {"w": torch.tensor(2.0)}}, {})
     monkeypatch.undo()
-    server, books = store.load() or ({}, {})
-    assert (float(server["model"]["w"]), books["t"]) == (1.0, 0)
+    server, run_state = store.load() or ({}, {})
+    assert (float(server["model"]["w"]), run_state["t"]) == (1.0, 0)
     assert not list(tmp_path.glob(".*.part"))
 
 

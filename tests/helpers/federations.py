@@ -127,7 +127,7 @@ def silos(count: int = 3) -> dict[str, Silo]:
     return {s.name: s for s in (silo(k, generator) for k in range(count))}
 
 
-def workplace(method: Method, folder: Path, data: dict[str, Silo] | None = None, seed: int = 0) -> Executor:
+def executor(method: Method, folder: Path, data: dict[str, Silo] | None = None, seed: int = 0) -> Executor:
     module, data = workspace(method.build(model())), data or silos()
     own = {name: architectures()[k % 2] for k, name in enumerate(data)} if inner(method).personal else {}
     return Executor(Evaluated(method), module, data, SiloStore(folder), seed, own)
@@ -137,7 +137,7 @@ class Federation:
     """A method on the small federation: runs rounds, keeps the server's state and what was sent."""
 
     def __init__(self, method: Method, folder: Path, workers: int = 1, data: dict[str, Silo] | None = None) -> None:
-        self.method, self.workers, self.place = method, workers, workplace(method, folder, data)
+        self.method, self.workers, self.place = method, workers, executor(method, folder, data)
         none = Data(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
         self.site = Site("server", none, none, none, method.build(model()))
         self.server: State = method.init_server(self.site)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from federations import Federation, workplace
+from federations import Federation, executor
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -92,7 +92,7 @@ class Acquainted:
 
 
 class Alone:
-    """A node's silo, with a workplace of its own."""
+    """A node's silo, with an executor of its own."""
 
     def __init__(self, silo: SiloId, places: dict[SiloId, Executor]) -> None:
         self.silo, self.places = silo, places
@@ -107,12 +107,12 @@ class Alone:
 
 
 class Silos:
-    """The small federation, every silo with a workplace and a folder of its own, behind a Grid."""
+    """The small federation, every silo with an executor and a folder of its own, behind a Grid."""
 
     def __init__(self, method: Method, folder: Path) -> None:
         self.federation = Federation(method, folder / "server")
         names = list(self.federation.place.silos)
-        self.places = {name: workplace(method, folder / name) for name in names}
+        self.places = {name: executor(method, folder / name) for name in names}
         self.node = {name: 100 + k for k, name in enumerate(names)}
         self.grid = InProcessGrid({self.node[name]: silo_app_of(Alone(name, self.places)) for name in names})
         self.most = {name: max(len(s.train), len(s.test)) for name, s in self.federation.place.silos.items()}

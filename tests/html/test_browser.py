@@ -209,12 +209,12 @@ def test_a_silo_is_highlighted_in_every_picture(browser: Browser, full: Path) ->
 
 def test_examples_can_be_sorted_by_decision_and_back(browser: Browser, full: Path) -> None:
     browser.open(full)
-    cards = browser.run('document.querySelectorAll("#samples details[open] .cards li").length')
+    silo_infos = browser.run('document.querySelectorAll("#samples details[open] .silo_infos li").length')
     browser.run('document.querySelector("input[value=decision]").click()')
     titles = browser.run('[...document.querySelector(".decided").querySelectorAll("h3")].map((e) => e.textContent)')
     assert titles == ["abstain", "global"]
-    shown = "[...document.querySelectorAll('#samples details[open] .cards li')].filter((e) => e.checkVisibility())"
-    assert browser.run(f"{shown}.length") == cards
+    shown = "[...document.querySelectorAll('#samples details[open] .silo_infos li')].filter((e) => e.checkVisibility())"
+    assert browser.run(f"{shown}.length") == silo_infos
     browser.run('document.querySelector("input[value=uncertainty]").click()')
     assert browser.run('document.querySelectorAll(".decided").length') == 0
-    assert browser.run(f"{shown}.length") == cards
+    assert browser.run(f"{shown}.length") == silo_infos

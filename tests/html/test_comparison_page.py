@@ -17,7 +17,7 @@ from markupsafe import Markup
 from rich.console import Console
 
 from caveat.core import DataError
-from caveat.files.schema.comparison import Comparison, Interval, Measure, Run, read_comparison
+from caveat.files.schema.comparison import ComparedRun, Comparison, IntervalRecord, Measure, read_comparison
 from caveat.html.pages.comparison import terminal
 from caveat.html.pages.comparison.dots import silo_plot
 from caveat.html.pages.comparison.numbers import bracketed, duration, figure, megabytes, probability, signed
@@ -286,7 +286,7 @@ def test_settings_share_a_scale_unless_it_would_hide_their_differences() -> None
 
 
 def test_an_interval_of_a_silo_is_cut_at_the_edge_not_the_marks_pressed_together() -> None:
-    silos = {"s": Interval(mean=0.5, low=-40.0, high=41.0), "t": Interval(mean=0.6, low=0.55, high=0.65)}
+    silos = {"s": IntervalRecord(mean=0.5, low=-40.0, high=41.0), "t": IntervalRecord(mean=0.6, low=0.55, high=0.65)}
     drawn = str(silo_plot([("", ["s", "t"])], {"a": silos}, SHARE, {"a": 0}, "about"))
     edges = re.search(r'<line x1="([\d.]+)"[^>]*x2="([\d.]+)"[^>]*class="axis"', drawn)
     assert edges is not None
@@ -309,7 +309,7 @@ def test_notes_and_equal_rounds_are_told() -> None:
 
 def test_a_curve_is_of_the_rounds_that_all_seeds_have() -> None:
     curves = [[(1, 0.1, 2.0), (2, 0.3, None), (3, 0.5, 1.0)], [(1, 0.3, 1.0), (2, 0.5, 1.0)], []]
-    runs = [Run(row="a", seed=i, status="done", curve=tuple(curve)) for i, curve in enumerate(curves)]
+    runs = [ComparedRun(row="a", seed=i, status="done", curve=tuple(curve)) for i, curve in enumerate(curves)]
     accuracy, entropy = course("a", 0, runs, 1), course("a", 0, runs, 2)
     assert accuracy is not None
     assert entropy is not None
@@ -320,7 +320,7 @@ def test_a_curve_is_of_the_rounds_that_all_seeds_have() -> None:
 
 
 def test_a_long_curve_is_thinned_but_keeps_its_end() -> None:
-    runs = [Run(row="a", seed=0, status="done", curve=tuple((i, i / 1000, None) for i in range(1, 1000)))]
+    runs = [ComparedRun(row="a", seed=0, status="done", curve=tuple((i, i / 1000, None) for i in range(1, 1000)))]
     found = course("a", 0, runs, 1)
     assert found is not None
     assert len(found.rounds) <= 150
@@ -341,9 +341,9 @@ def test_ranges_hold_their_values_and_shares_stay_shares() -> None:
 
 
 def test_how_figures_are_written() -> None:
-    assert bracketed(SHARE, Interval(mean=0.951, low=0.94, high=0.962)) == "95.1 [94.0, 96.2]"
-    assert bracketed(SHARE, Interval(mean=0.951)) == "95.1"
-    assert bracketed(SHARE, Interval()) == ""
+    assert bracketed(SHARE, IntervalRecord(mean=0.951, low=0.94, high=0.962)) == "95.1 [94.0, 96.2]"
+    assert bracketed(SHARE, IntervalRecord(mean=0.951)) == "95.1"
+    assert bracketed(SHARE, IntervalRecord()) == ""
     assert [figure(LOSS, value) for value in (-0.12345, -0.0001, 0.0)] == ["\N{MINUS SIGN}0.123", "0.000", "0.000"]
     assert [signed(SHARE, value) for value in (0.01, 0.0001, -0.01)] == ["+1.0", "0.0", "\N{MINUS SIGN}1.0"]
     assert [probability(p) for p in (0.0001, 0.0421, 0.25, None)] == ["<\N{NO-BREAK SPACE}0.001", "0.042", "0.25", ""]

@@ -142,7 +142,7 @@ def test_order_in_which_silos_answer_is_free(method: Method, whole: Federation, 
 def test_evaluation_changes_no_bit_of_training(method: Method, whole: Federation, tmp_path: Path) -> None:
     class Curious(ProcessPool):
         def exchange(self, t, work, payload, cohort, linear=None):  # type: ignore[no-untyped-def]
-            evaluated = self.workplace.method
+            evaluated = self.executor.method
             for look in (evaluated.validation, evaluated.test):
                 replies = super().exchange(t - 1, look, payload_to_predict(), self.silos)
                 assert all(u.payload["sums"]["examples"] == 20 for u in replies.updates.values())

@@ -5,18 +5,7 @@ silos, aggregate; and all that is sent or kept is one kind of value, groups of n
 """
 
 from .errors import CaveatError, ConfigurationError, DataError, RunError
-from .method import (
-    Aggregate,
-    Function,
-    Method,
-    Round,
-    Weights,
-    Work,
-    always,
-    evaluation,
-    is_evaluation,
-    keep,
-)
+from .method import Aggregate, Function, Method, Round, Weights, Work, always, evaluation, is_evaluation, keep
 from .prediction import Answers, Decision, Prediction
 from .random import key, seeded
 from .replies import Replies

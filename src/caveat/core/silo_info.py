@@ -61,7 +61,7 @@ class SiloInfo:
 
 
 class LazySiloInfos(Mapping[SiloId, SiloInfo]):
-    """The cards of silos, each made when it is asked for."""
+    """What is known of each silo, made when it is asked for."""
 
     def __init__(self, silos: Mapping[SiloId, Silo], classes: int) -> None:
         self.silos, self.classes = silos, classes
@@ -83,7 +83,7 @@ class FederationInfo:
     shape: tuple[int, ...]
     """Of one input: (C, H, W) or (D,)."""
     classes: tuple[str, ...]
-    cards: Mapping[SiloId, SiloInfo]
+    silo_infos: Mapping[SiloId, SiloInfo]
     order: Sequence[SiloId] | None = None
     """The names, where they need not be listed."""
 
@@ -94,8 +94,8 @@ class FederationInfo:
         return cls(shape, classes, LazySiloInfos(silos, len(classes)), names)
 
     def __len__(self) -> int:
-        return len(self.cards)
+        return len(self.silo_infos)
 
     @property
     def names(self) -> Sequence[SiloId]:
-        return list(self.cards) if self.order is None else self.order
+        return list(self.silo_infos) if self.order is None else self.order

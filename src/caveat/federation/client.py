@@ -42,13 +42,13 @@ class SiloRun(LocalRun):
     secret: int
 
     @cached_property
-    def roster(self) -> FederationInfo:
+    def info(self) -> FederationInfo:
         unknown = {name: SiloInfo(name, "", {}, ()) for name in self.names}
-        own = FederationInfo.of(self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes).cards
+        own = FederationInfo.of(self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes).silo_infos
         return FederationInfo(self.silos.shape, self.silos.classes, unknown | dict(own))
 
-    def workplace(self) -> Executor:
-        return replace(super().workplace(), secret=self.secret)
+    def executor(self) -> Executor:
+        return replace(super().executor(), secret=self.secret)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class SiloClient:
         self.abide(terms)
         part = self.part(terms)
         part.silos.check(terms.config.training.batch_size)
-        card = part.roster.cards[self.file.silo].to_json()
+        card = part.info.silo_infos[self.file.silo].to_json()
         record = splits_record(part.silos, len(part.silos.classes))[self.file.silo]
         return {"silo": self.file.silo, "card": json.dumps(card), "record": json.dumps(record)}
 
@@ -80,7 +80,7 @@ class SiloClient:
         self.abide(terms)
         folder = self.folder(terms)
         with alone(folder):
-            place = self.part(terms).workplace()
+            place = self.part(terms).executor()
             check(order, place, self.file.silo)
             place.states.forget(self.file.silo, order.counted)
             update = place.perform(order.t, order.work, payload, self.file.silo)

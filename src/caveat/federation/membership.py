@@ -52,7 +52,7 @@ class OpenMembership:
     note: Callable[[str], None]
     """Where to tell who was not admitted, and why."""
     nodes: dict[SiloId, int] = field(default_factory=dict)
-    cards: dict[SiloId, SiloInfo] = field(default_factory=dict)
+    silo_infos: dict[SiloId, SiloInfo] = field(default_factory=dict)
     records: dict[SiloId, Any] = field(default_factory=dict)
     sketches: dict[SiloId, DataSchema] = field(default_factory=dict)
 
@@ -63,20 +63,20 @@ class OpenMembership:
 
     @property
     def silos(self) -> Sequence[SiloId]:
-        return sorted(self.cards)
+        return sorted(self.silo_infos)
 
     @property
     def most(self) -> Mapping[SiloId, int]:
-        return {name: card.most for name, card in self.cards.items()}
+        return {name: card.most for name, card in self.silo_infos.items()}
 
     @property
     def terms(self) -> str:
-        return dataclasses.replace(self.terms_, names=tuple(self.cards)).to_text()
+        return dataclasses.replace(self.terms_, names=tuple(self.silo_infos)).to_text()
 
     @property
-    def roster(self) -> FederationInfo:
+    def info(self) -> FederationInfo:
         assert self.terms_.agreement is not None
-        return FederationInfo(self.terms_.agreement.input_shape, self.terms_.agreement.classes, self.cards)
+        return FederationInfo(self.terms_.agreement.input_shape, self.terms_.agreement.classes, self.silo_infos)
 
     def meet(self, wire: GridMessages, until: float) -> None:
         """Read what nodes have answered, and greet those that are new. Waits for nobody."""
@@ -106,13 +106,13 @@ class OpenMembership:
                 time.sleep(PAUSE)
         if not self.path.exists():
             # The order of a run is by name, not by who was quicker.
-            self.cards = dict(sorted(self.cards.items()))
+            self.silo_infos = dict(sorted(self.silo_infos.items()))
             self.records = dict(sorted(self.records.items()))
 
     def connected(self, wire: GridMessages) -> list[SiloId]:
         """The silos that have joined and whose nodes are there."""
         online = wire.online()
-        return [silo for silo in self.cards if self.nodes.get(silo) in online]
+        return [silo for silo in self.silo_infos if self.nodes.get(silo) in online]
 
     def _agree(self) -> None:
         agreement = agree(dict(sorted(self.sketches.items())), self.terms_.config.data)
@@ -133,7 +133,7 @@ class OpenMembership:
                 self._ask(wire, node, "introduce")
 
     def _ask(self, wire: GridMessages, node: int, question: str, names: tuple[SiloId, ...] = ()) -> None:
-        terms = dataclasses.replace(self.terms_, names=(*self.cards, *names))
+        terms = dataclasses.replace(self.terms_, names=(*self.silo_infos, *names))
         sent = wire.push({node: pack({}, question=question, terms=terms.to_text())}, "query", AGAIN)
         self._pending |= dict.fromkeys(sent, PendingGreeting(node, question, time.monotonic() + AGAIN))
 
@@ -170,7 +170,7 @@ class OpenMembership:
             return
         check_fits(self.terms_.agreement, silo, sketch)
         self.sketches[silo] = sketch
-        self._ask(wire, node, "join", () if silo in self.cards else (silo,))
+        self._ask(wire, node, "join", () if silo in self.silo_infos else (silo,))
 
     def _join(self, silo: SiloId, node: int, words: Mapping[str, Any]) -> None:
         assert self.terms_.agreement is not None
@@ -178,10 +178,10 @@ class OpenMembership:
         record = _said(words["record"])
         if card.name != silo:
             raise DataError(f"silo {silo!r} gave a card of {card.name!r}")
-        if silo in self.cards and (card, record) != (self.cards[silo], self.records[silo]):
+        if silo in self.silo_infos and (card, record) != (self.silo_infos[silo], self.records[silo]):
             raise DataError(f"silo {silo!r}: its data are not those that it joined with")
-        new = silo not in self.cards
-        self.cards[silo], self.records[silo], self.nodes[silo] = card, record, node
+        new = silo not in self.silo_infos
+        self.silo_infos[silo], self.records[silo], self.nodes[silo] = card, record, node
         if new:
             self._changed = True
             self.note(f"silo {silo} has joined: {card.examples['train']} training examples")
@@ -195,7 +195,7 @@ class OpenMembership:
             "schema": 1, "federation": self.terms_.federation,
             "agreement": None if agreement is None else agreement.to_json(),
             "silos": {
-                name: {"card": card.to_json(), "record": self.records[name]} for name, card in self.cards.items()
+                name: {"card": card.to_json(), "record": self.records[name]} for name, card in self.silo_infos.items()
             },
             "sketches": {name: sketch.to_json() for name, sketch in self.sketches.items()},
         })  # fmt: skip
@@ -206,7 +206,7 @@ class OpenMembership:
         agreement = SharedSchema.of_json(found["agreement"])
         self.terms_ = dataclasses.replace(self.terms_, federation=found["federation"], agreement=agreement)
         for name, entry in found["silos"].items():
-            self.cards[name] = SiloInfo.of_json(entry["card"], len(agreement.classes))
+            self.silo_infos[name] = SiloInfo.of_json(entry["card"], len(agreement.classes))
             self.records[name] = entry["record"]
         self.sketches = {name: DataSchema.of_json(value) for name, value in found["sketches"].items()}
 

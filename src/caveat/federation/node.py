@@ -84,4 +84,4 @@ def _workplace(text: str) -> Executor:
     terms = Terms.of_text(text)
     config = terms.config
     silos = load(config.data, config.seed)
-    return LocalRun(**planned(config, terms.method), folder=Path(terms.folder), silos=silos).workplace()
+    return LocalRun(**planned(config, terms.method), folder=Path(terms.folder), silos=silos).executor()

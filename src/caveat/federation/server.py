@@ -64,8 +64,8 @@ class FlowerRun(BaseRun):
     config: Config
 
     @property
-    def roster(self) -> FederationInfo:
-        return self.members.roster
+    def info(self) -> FederationInfo:
+        return self.members.info
 
     def engine(self) -> AbstractContextManager[Engine]:
         return nullcontext(engine_of(self, self.config, self.wire, self.members))

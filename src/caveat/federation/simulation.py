@@ -16,17 +16,17 @@ from .terms import Terms
 class FixedMembership:
     """Nodes that say which silo they are; all have to be there before the first round."""
 
-    roster: FederationInfo
+    info: FederationInfo
     terms_: Terms
     nodes: dict[SiloId, int] = field(default_factory=dict)
 
     @property
     def silos(self) -> Sequence[SiloId]:
-        return sorted(self.roster.names)
+        return sorted(self.info.names)
 
     @property
     def most(self) -> Mapping[SiloId, int]:
-        return {name: card.most for name, card in self.roster.cards.items()}
+        return {name: card.most for name, card in self.info.silo_infos.items()}
 
     @property
     def terms(self) -> str:
@@ -44,9 +44,9 @@ class FixedMembership:
     def gather(self, wire: GridMessages, patience: float) -> None:
         """Wait until every silo has a node. Raises RunError if that takes too long."""
         end = time.monotonic() + patience
-        while missing := set(self.roster.names) - self.nodes.keys():
+        while missing := set(self.info.names) - self.nodes.keys():
             self.meet(wire, end)
             if missing and time.monotonic() > end:
                 absent = ", ".join(sorted(missing))
-                raise RunError(f"{len(self.roster)} silos, but no node is {absent}; start as many nodes as silos")
+                raise RunError(f"{len(self.info)} silos, but no node is {absent}; start as many nodes as silos")
             time.sleep(0.1)

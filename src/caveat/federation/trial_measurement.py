@@ -16,11 +16,11 @@ def read_alone(plan: BaseRun, split: str, silo: SiloId, payload: Payload) -> Non
     """Raises DataError for a silo's measurements on a split that are not those asked for, and whatever a run's rows and
     summary would raise for them.
     """
-    card, sums, tested = plan.roster.cards[silo], payload["sums"], split == Evaluated.test.__name__
+    card, sums, tested = plan.info.silo_infos[silo], payload["sums"], split == Evaluated.test.__name__
     if int(sums["examples"]) != card.examples[split]:
         raise DataError(f"{int(sums['examples'])} inputs of {split}, of which it has {card.examples[split]}")
     scores = {f"score.{name}" for name in plan.method.scores} if tested else set()
-    shape = (len(plan.roster.classes), metrics.BINS)
+    shape = (len(plan.info.classes), metrics.BINS)
     for group, tensors in payload.items():
         if group.rpartition(".")[2] in ("method", "choice"):
             continue

@@ -60,17 +60,17 @@ class SiloStore:
 
 
 class ServerStore:
-    """The server's newest complete checkpoint: its state and a few books, replaced together."""
+    """The server's newest complete checkpoint: its state and a run's records beside it, replaced together."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def save(self, t: int, server: State, books: Mapping[str, Any]) -> None:
+    def save(self, t: int, server: State, run_state: Mapping[str, Any]) -> None:
         """Make round t the one that a resumed run continues after."""
         name = f"server-{t:06d}.safetensors"
         self.root.mkdir(parents=True, exist_ok=True)
         write_bytes(self.root / name, to_bytes(server))
-        write_json(self.root / "checkpoint.json", {"t": t, "server": name, **books})
+        write_json(self.root / "checkpoint.json", {"t": t, "server": name, **run_state})
         for old in self.root.glob("server-*.safetensors"):
             if old.name != name:
                 old.unlink()
@@ -81,7 +81,7 @@ class ServerStore:
         if not path.exists():
             return None
         try:
-            books: dict[str, Any] = json.loads(path.read_text())
+            run_state: dict[str, Any] = json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise RunError(f"cannot read {path}: {error}") from error
-        return read_payload(self.root / books["server"]), books
+        return read_payload(self.root / run_state["server"]), run_state

@@ -49,12 +49,12 @@ class BaseRun:
     privacy: Privacy = field(default_factory=Privacy)
     personal: tuple[PersonalModel, ...] = ()
     expected: int | None = None
-    """How many silos there are, where they come and go; by default those of the roster."""
+    """How many silos there are, where they come and go; by default those of the federation's information."""
     newcomers: tuple[SiloId, ...] = ()
     """Silos that take no part, and are measured in the end."""
 
     @property
-    def roster(self) -> FederationInfo:
+    def info(self) -> FederationInfo:
         """The silos, without their data."""
         raise NotImplementedError
 
@@ -66,18 +66,18 @@ class BaseRun:
     @property
     def asked(self) -> int:
         """How many silos a round asks, if all are there."""
-        return self.participation.count(self.expected or len(self.roster) - len(self.newcomers))
+        return self.participation.count(self.expected or len(self.info) - len(self.newcomers))
 
     @property
     def participants(self) -> Sequence[SiloId]:
-        """The silos that take part, in the roster's order."""
-        names = self.roster.names
+        """The silos that take part, in the order of the federation's information."""
+        names = self.info.names
         return [name for name in names if name not in self.newcomers] if self.newcomers else names
 
     @property
     def own_models(self) -> dict[SiloId, ModelSettings]:
         """The architecture of each silo's own model; empty unless the method has such models."""
-        return assign(self.personal, self.model, self.roster.names) if self.method.personal else {}
+        return assign(self.personal, self.model, self.info.names) if self.method.personal else {}
 
     @property
     def measured(self) -> list[SiloId]:
@@ -90,7 +90,7 @@ class BaseRun:
 
     def build(self) -> nn.Module:
         """The method's module with the weights that the seed gives."""
-        model = build_model(self.model, self.roster.shape, len(self.roster.classes), self.seed)
+        model = build_model(self.model, self.info.shape, len(self.info.classes), self.seed)
         with seeded(self.seed, "build"):
             return workspace(self.method.build(model))
 
@@ -99,11 +99,11 @@ class BaseRun:
         built: dict[ModelSettings, nn.Module] = {}
         for settings in self.own_models.values():
             if settings not in built:
-                model = build_model(settings, self.roster.shape, len(self.roster.classes), self.seed)
+                model = build_model(settings, self.info.shape, len(self.info.classes), self.seed)
                 built[settings] = workspace(model)
         return {silo: built[settings] for silo, settings in self.own_models.items()}
 
-    def workplace_of(self, silos: Mapping[SiloId, Silo], names: Sequence[SiloId], states: SiloStore) -> Executor:
+    def executor_of(self, silos: Mapping[SiloId, Silo], names: Sequence[SiloId], states: SiloStore) -> Executor:
         """Where these silos work; `names` are theirs."""
         return Executor(
             Evaluated(self.complete), self.build(), silos, states, self.seed, self.build_personal(), names=names
@@ -126,7 +126,7 @@ class BaseRun:
         self.build()
 
     def _check_newcomers(self) -> None:
-        names = self.roster.names
+        names = self.info.names
         if unknown := sorted({*self.newcomers} - {*names}):
             shown = f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
             raise ConfigurationError(f"federation.newcomers: no silo {unknown[0]!r}, expected some of {shown}")
@@ -158,5 +158,5 @@ class BaseRun:
         return None
 
     def server_site(self) -> Site:
-        none = Data(torch.zeros(0, *self.roster.shape), torch.zeros(0, dtype=torch.long))
+        none = Data(torch.zeros(0, *self.info.shape), torch.zeros(0, dtype=torch.long))
         return Site("server", none, none, none, self.build())

@@ -41,16 +41,16 @@ def _run_rounds(plan: BaseRun, progress: Progress) -> None:
     store = ServerStore(plan.folder / "state")
     saved = store.load()
     with seeded(plan.seed, "init_server"):
-        start, server, books = 0, plan.complete.init_server(site), RunState()
+        start, server, run_state = 0, plan.complete.init_server(site), RunState()
     if saved is not None:
         server, record = saved
-        start, books = record["t"] + 1, RunState.of(record)
+        start, run_state = record["t"] + 1, RunState.of(record)
     with plan.engine() as engine, one_thread():
-        keeper = Recorder(plan, engine, store, books, progress)
-        engine.begin(start, keeper.rewind())
-        books.seconds["engine"] += time.perf_counter() - began
+        recorder = Recorder(plan, engine, store, run_state, progress)
+        engine.begin(start, recorder.rewind())
+        run_state.seconds["engine"] += time.perf_counter() - began
         server = run(
             engine.method, engine, site, server,
-            participation=plan.participation, start=start, number=books.number, after=keeper.after,
+            participation=plan.participation, start=start, number=run_state.number, after=recorder.after,
         )  # fmt: skip
-        keeper.finish(server)
+        recorder.finish(server)

@@ -43,7 +43,7 @@ class LocalRun(BaseRun):
     workers: int = 1
 
     @cached_property
-    def roster(self) -> FederationInfo:
+    def info(self) -> FederationInfo:
         return FederationInfo.of(self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes)
 
     def check(self) -> None:
@@ -53,11 +53,11 @@ class LocalRun(BaseRun):
             beside = " beside federation.newcomers" if self.newcomers else ""
             raise ConfigurationError(f"federation.min_silos = {least}, but there are {count} silos{beside}")
 
-    def workplace(self) -> Executor:
-        return self.workplace_of(self.silos.by_name, self.participants, SiloStore(self.folder / "state" / "silos"))
+    def executor(self) -> Executor:
+        return self.executor_of(self.silos.by_name, self.participants, SiloStore(self.folder / "state" / "silos"))
 
     def engine(self) -> ProcessPool:
-        return ProcessPool(self.workplace(), self.workers)
+        return ProcessPool(self.executor(), self.workers)
 
     def prepare(self) -> None:
         silos = [*self.measured, *self.newcomers]
@@ -78,14 +78,14 @@ class LocalRun(BaseRun):
         return self._asked(silo, self.complete.answer)
 
     def _asked(self, silo: SiloId, ask: Callable[[Payload, State, Site, Tensor], Asked]) -> Callable[[Tensor], Asked]:
-        workplace = self.workplace()
+        executor = self.executor()
         down = read_payload(self.folder / "model" / "model.safetensors")
         t = json.loads((self.folder / "model" / "model.json").read_text())["t"]
-        if silo not in workplace.silos:
-            raise ConfigurationError(f"no silo {silo!r} in {self.folder}; silos: {', '.join(workplace.silos)}")
+        if silo not in executor.silos:
+            raise ConfigurationError(f"no silo {silo!r} in {self.folder}; silos: {', '.join(executor.silos)}")
         with one_thread():
-            state = workplace.state(silo, t)
-        site = workplace.site(silo)
+            state = executor.state(silo, t)
+        site = executor.site(silo)
 
         def predict(x: Tensor) -> Asked:
             with one_thread():

@@ -30,9 +30,11 @@ SPLITS = ("validation", "test")
 class Recorder:
     """Keeps the books of a run: evaluates, appends rows, saves checkpoints, tells the progress."""
 
-    def __init__(self, plan: BaseRun, engine: Engine, store: ServerStore, books: RunState, progress: Progress) -> None:
+    def __init__(
+        self, plan: BaseRun, engine: Engine, store: ServerStore, run_state: RunState, progress: Progress
+    ) -> None:
         self.plan, self.engine, self.store = plan, engine, store
-        self.books, self.progress = books, progress
+        self.run_state, self.progress = run_state, progress
         self.rows = plan.folder / "rounds.jsonl"
         self.ledger = Ledger(plan.folder / "ledger.jsonl")
         self.mark = time.perf_counter()
@@ -41,34 +43,36 @@ class Recorder:
         """Drop what a round that was never completed has left; return the last counted round of each silo."""
         for part in self.plan.folder.rglob(".*.part"):
             part.unlink()
-        self.ledger.rewind(self.books.ledger)
+        self.ledger.rewind(self.run_state.ledger)
         with self.rows.open("ab") as file:
-            if file.tell() < self.books.rows:
-                raise RunError(f"{self.rows}: {file.tell()} bytes, expected the {self.books.rows} of completed rounds")
-            file.truncate(self.books.rows)
+            if file.tell() < self.run_state.rows:
+                raise RunError(
+                    f"{self.rows}: {file.tell()} bytes, expected the {self.run_state.rows} of completed rounds"
+                )
+            file.truncate(self.run_state.rows)
         return read_ledger(self.ledger.path).counted
 
     def after(self, done: Done, server: State) -> None:
         phase = done.step.work.__name__
         seconds = self._lap("train")
         self._check_numbers(done.number, phase, server)
-        self.books.count(done, phase)
+        self.run_state.count(done, phase)
         self.ledger.add(done.replies.updates, round=done.number, t=done.t, phase=phase)
         self._left_out({"round": done.number, "phase": phase}, done.replies.left_out)
         metrics: dict[str, float] = {}
         if done.step.trains and done.number % self.plan.evaluation.every == 0:
             for split in self.plan.evaluation.splits:
                 metrics = self._evaluate(done.t, done.number, phase, split, server, self.plan.measured)[0]
-            self.books.measured = done.t
+            self.run_state.measured = done.t
         self._lap("evaluate")
         milestone = self.plan.complete.milestone(server)
-        known = {k: v for k, v in (self.books.milestones or [{}])[-1].items() if k != "round"}
+        known = {k: v for k, v in (self.run_state.milestones or [{}])[-1].items() if k != "round"}
         if milestone != known:
-            self.books.milestones.append({"round": done.number, **milestone})
+            self.run_state.milestones.append({"round": done.number, **milestone})
             self.progress.note(", ".join(f"{name} {value:.4g}" for name, value in milestone.items()))
-        self.books.number, self.books.rows = done.number, self.rows.stat().st_size
-        self.books.ledger = self.ledger.bytes
-        self.store.save(done.t, server, self.books.record())
+        self.run_state.number, self.run_state.rows = done.number, self.rows.stat().st_size
+        self.run_state.ledger = self.ledger.bytes
+        self.store.save(done.t, server, self.run_state.record())
         self.progress.round(done.number, phase, {**metrics, "seconds": seconds})
         self._lap("engine")
 
@@ -87,10 +91,10 @@ class Recorder:
 
     def finish(self, server: State) -> None:
         """Measure the final model on every split, and write the result."""
-        t, number = self.books.last, self.books.number
+        t, number = self.run_state.last, self.run_state.number
         final: dict[str, Any] = {}
         for split in SPLITS:
-            known = split in self.plan.evaluation.splits and self.books.measured == t
+            known = split in self.plan.evaluation.splits and self.run_state.measured == t
             final[split] = self._evaluate(t, number, "final", split, server, self.plan.measured, not known)[1]
         newcomers: dict[SiloId, Payload] = {}
         if self.plan.newcomers:
@@ -101,15 +105,17 @@ class Recorder:
             if shown is not None:
                 write_json(self.plan.folder / f"{name}.json", shown)
         self._lap("engine")
-        summary = summarise(self.plan, self.books, final["test"], server, self._privacy())
+        summary = summarise(self.plan, self.run_state, final["test"], server, self._privacy())
         write_json(self.plan.folder / "summary.json", self._with_newcomers(summary, newcomers))
 
     def _with_newcomers(self, summary: dict[str, Any], payloads: dict[SiloId, Payload]) -> dict[str, Any]:
         """The summary with the silos that took no part, marked, and their mean; all else is of those that did."""
         if not payloads:
             return summary
-        method, cards = self.plan.method, self.plan.roster.cards
-        entries = [silo_record(method, cards[name], payload) | {"newcomer": True} for name, payload in payloads.items()]
+        method, silo_infos = self.plan.method, self.plan.info.silo_infos
+        entries = [
+            silo_record(method, silo_infos[name], payload) | {"newcomer": True} for name, payload in payloads.items()
+        ]
         models = summarise_streams(method, payloads)[INSIDE]["models"]
         mean = next(iter(models.values()))["mean"]
         return summary | {"silos": [*summary["silos"], *entries], "newcomers": {"mean": mean}}
@@ -124,12 +130,12 @@ class Recorder:
         folder, method = self.plan.folder, self.plan.method
         (folder / "model").mkdir(exist_ok=True)
         write_bytes(folder / "model" / "model.safetensors", to_bytes(self.plan.complete.broadcast(server)))
-        roster, personal = self.plan.roster, self.plan.own_models
+        info, personal = self.plan.info, self.plan.own_models
         write_json(folder / "model" / "model.json", {
             "schema": 1, "method": dataclasses.asdict(method) | {"name": type(method).__name__},  # type: ignore[call-overload]
             "t": t, "model": vars(self.plan.model),
             **({"personal": {silo: vars(own) for silo, own in personal.items()}} if personal else {}),
-            "shape": list(roster.shape), "classes": list(roster.classes),
+            "shape": list(info.shape), "classes": list(info.classes),
         })  # fmt: skip
 
     def _evaluate(
@@ -142,8 +148,10 @@ class Recorder:
         self.ledger.add(replies.updates, t=t, **about)
         self._left_out(about, replies.left_out)
         if write:
-            cards = [self.plan.roster.cards[name] for name in silos if name in payloads]
-            self._append([about | row for card in cards for row in rows(self.plan.method, card, payloads[card.name])])
+            silo_infos = [self.plan.info.silo_infos[name] for name in silos if name in payloads]
+            self._append(
+                [about | row for card in silo_infos for row in rows(self.plan.method, card, payloads[card.name])]
+            )
         mean = across({silo: figures(payload["sums"]) for silo, payload in payloads.items()})["mean"]
         return {name: mean[name] for name in ("accuracy", "entropy")}, payloads
 
@@ -159,5 +167,5 @@ class Recorder:
     def _lap(self, name: str) -> float:
         now = time.perf_counter()
         spent, self.mark = now - self.mark, now
-        self.books.seconds[name] += spent
+        self.run_state.seconds[name] += spent
         return spent

@@ -1,4 +1,4 @@
-"""A run's books, and what they come to: rows, and `summary.json`."""
+"""The state of a run that is under way, and what it comes to: rows, and `summary.json`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def rows(method: Method, silo: SiloInfo, payload: Payload) -> list[dict[str, Any
 
 def summarise(
     plan: BaseRun,
-    books: RunState,
+    run_state: RunState,
     test: Mapping[SiloId, Payload],
     server: State,
     privacy: Mapping[str, Any] | None = None,
@@ -76,7 +76,7 @@ def summarise(
     silos = [
         silo_record(method, silo, test[silo.name])
         | ({"model": personal[silo.name].name} if "local" in test[silo.name] and silo.name in personal else {})
-        for silo in (plan.roster.cards[name] for name in plan.measured if name in test)
+        for silo in (plan.info.silo_infos[name] for name in plan.measured if name in test)
     ]
     absent = [name for name in plan.measured if name not in test]
     streams = summarise_streams(method, test)
@@ -90,9 +90,9 @@ def summarise(
         "method": method.name,
         "policy": {"name": plan.uncertainty.policy or method.policy},
         "seed": plan.seed,
-        "rounds_run": books.number,
+        "rounds_run": run_state.number,
         "complete": True,
-        "classes": list(plan.roster.classes),
+        "classes": list(plan.info.classes),
         "silos": silos,
         **({"absent": absent} if absent else {}),
         "domains": _domains(silos),
@@ -106,13 +106,13 @@ def summarise(
         **({"streams": streams} if len(streams) > 1 else {}),
         **({"privacy": privacy} if privacy else {}),
         **plan.complete.outcome(server),
-        "milestones": books.milestones,
+        "milestones": run_state.milestones,
         "traffic": {
-            "bytes_up": sum(entry["up"] for entry in books.traffic),
-            "bytes_down": sum(entry["down"] for entry in books.traffic),
-            "per_round": books.traffic,
+            "bytes_up": sum(entry["up"] for entry in run_state.traffic),
+            "bytes_down": sum(entry["down"] for entry in run_state.traffic),
+            "per_round": run_state.traffic,
         },
-        "seconds": books.seconds,
+        "seconds": run_state.seconds,
     }
 
 

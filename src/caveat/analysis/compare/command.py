@@ -21,9 +21,9 @@ from ...html.pages.comparison import terminal
 from ...html.pages.comparison.page import render
 from ...methods import METHODS
 from ...runs.progress import Progress
-from .grid import Column, Figure, Grid, Measure, Published, Row, Tuning, key_of, swept
+from .grid import Figure, Grid, Measure, MethodRow, Published, SettingColumn, Tuning, key_of, swept
 from .record import recorded
-from .results import Results
+from .results import ComparisonFolder
 from .runs import Runner, check_folder
 from .texts import markdown, per_run
 
@@ -44,7 +44,7 @@ def asked(
     if methods is not None and not methods.strip():
         raise ConfigurationError("--methods: expected names between commas, for instance fedavg,uefl")
     names = methods.split(",") if methods else [] if variants else [config.method.name, *config.beside]
-    rows = [Row(name.strip(), (f"method.name={name.strip()}",)) for name in names]
+    rows = [MethodRow(name.strip(), (f"method.name={name.strip()}",)) for name in names]
     for row in rows:
         if row.name not in METHODS:
             raise ConfigurationError(f"--methods {methods}: no such method {row.name!r}; `caveat list methods` has all")
@@ -63,7 +63,7 @@ def asked(
     return Grid(
         title=f"{find(source).stem}: {', '.join(row.name for row in rows)}",
         rows=tuple(rows),
-        columns=swept([Column("", source, tuple(sets))], swept_values),
+        columns=swept([SettingColumn("", source, tuple(sets))], swept_values),
         seeds=_seeds(seeds),
         tuning=tuning,
         rounds_of=rounds_of or "",
@@ -71,7 +71,7 @@ def asked(
     )
 
 
-def _variant(text: str) -> Row:
+def _variant(text: str) -> MethodRow:
     """NAME: KEY=VALUE KEY=VALUE ..."""
     name, colon, rest = text.partition(":")
     try:
@@ -83,7 +83,7 @@ def _variant(text: str) -> Row:
             f"--variant {text}: expected NAME: KEY=VALUE ..., for instance "
             "'static: method.name=uefl method.iterations=1'"
         )
-    return Row(name.strip(), sets)
+    return MethodRow(name.strip(), sets)
 
 
 def _values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
@@ -112,7 +112,7 @@ def compare(grid: Grid, folder: Path, workers: int, progress: Progress) -> Path:
     and its unfinished ones continue. Raises ConfigurationError, DataError.
     """
     grid.check()
-    results = Results(grid, folder)
+    results = ComparisonFolder(grid, folder)
     check_folder(results)
     runner = Runner(results, workers, progress)
     runner.prepare()
@@ -131,7 +131,7 @@ def compare(grid: Grid, folder: Path, workers: int, progress: Progress) -> Path:
     return page
 
 
-def write(results: Results, out: Path | None = None) -> Path:
+def write(results: ComparisonFolder, out: Path | None = None) -> Path:
     """Write comparison.json, runs.csv, tables.md and the page of what is there now; return where the page is."""
     folder, record = results.folder, recorded(results)
     write_json(folder / "comparison.json", record)
@@ -147,9 +147,9 @@ def shown(folder: Path) -> Table:
     return terminal(read_comparison(folder / "comparison.json"))
 
 
-def opened(folder: Path) -> Results:
+def opened(folder: Path) -> ComparisonFolder:
     """The comparison that a folder holds, with what it has of it. Raises DataError if it is damaged."""
-    return Results(grid_of(folder), folder)
+    return ComparisonFolder(grid_of(folder), folder)
 
 
 def lacking(folder: Path) -> str:
@@ -165,8 +165,8 @@ def grid_of(folder: Path) -> Grid:
     try:
         found: dict[str, Any] = json.loads(path.read_text())
         return Grid(**found | {
-            "rows": tuple(Row(**_tuples(row)) for row in found["rows"]),
-            "columns": tuple(Column(**_tuples(column)) for column in found["columns"]),
+            "rows": tuple(MethodRow(**_tuples(row)) for row in found["rows"]),
+            "columns": tuple(SettingColumn(**_tuples(column)) for column in found["columns"]),
             "seeds": tuple(found["seeds"]),
             "tuning": Tuning(**_tuples(found["tuning"])) if found["tuning"] else None,
             "measures": tuple(Measure(**measure) for measure in found["measures"]),

@@ -48,7 +48,7 @@ MEASURES = (
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """A method with settings of its own."""
 
     name: str
@@ -59,7 +59,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Column:
+class SettingColumn:
     """A setting that all rows have in common: a configuration and what overrides it."""
 
     name: str
@@ -105,8 +105,8 @@ class Published:
 class Cell:
     """One run: a row in a column with a seed, and with one of the values that are tried."""
 
-    row: Row
-    column: Column
+    row: MethodRow
+    column: SettingColumn
     seed: int
     tuned: Sets = ()
 
@@ -145,8 +145,8 @@ class Grid:
     """A comparison, before anything runs."""
 
     title: str
-    rows: tuple[Row, ...]
-    columns: tuple[Column, ...]
+    rows: tuple[MethodRow, ...]
+    columns: tuple[SettingColumn, ...]
     seeds: tuple[int, ...]
     tuning: Tuning | None = None
     rounds_of: str = ""
@@ -214,7 +214,7 @@ class Grid:
             if key in map(key_of, row.sets):
                 raise ConfigurationError(f"{key} is tuned, but row {row.name!r} sets it")
 
-    def values(self, row: Row) -> tuple[Any, ...]:
+    def values(self, row: MethodRow) -> tuple[Any, ...]:
         """What a row tries; empty if nothing is tuned."""
         return (row.values or self.tuning.values) if self.tuning else ()
 
@@ -223,15 +223,15 @@ class Grid:
         """The model whose accuracy decides."""
         return self.tuning.model if self.tuning else ""
 
-    def first(self, row: Row, column: Column) -> Cell:
+    def first(self, row: MethodRow, column: SettingColumn) -> Cell:
         """A row's first run in a column."""
         return next(iter(self.tried(row, column)), Cell(row, column, self.seeds[0]))
 
-    def tried(self, row: Row, column: Column) -> list[Cell]:
+    def tried(self, row: MethodRow, column: SettingColumn) -> list[Cell]:
         """The runs that tuning compares, in the order of the values; empty if nothing is tuned."""
         return [cell for _, cells in self.trials(row, column) for cell in cells]
 
-    def trials(self, row: Row, column: Column) -> list[tuple[Any, list[Cell]]]:
+    def trials(self, row: MethodRow, column: SettingColumn) -> list[tuple[Any, list[Cell]]]:
         """Every value that tuning compares, with its runs."""
         return [
             (value, [Cell(row, column, seed, (self.setting(value),)) for seed in self.seeds_tried])
@@ -247,14 +247,14 @@ class Grid:
         assert self.tuning is not None
         return f"{self.tuning.key}={toml(value)}"
 
-    def places(self) -> Iterator[tuple[Column, Row, int]]:
+    def places(self) -> Iterator[tuple[SettingColumn, MethodRow, int]]:
         """Every place in the table, by column, seed and row."""
         for column in self.columns:
             for seed in self.seeds:
                 for row in self.rows:
                     yield column, row, seed
 
-    def at(self, row: Row, column: Column, seed: int, chosen: Sets) -> Cell:
+    def at(self, row: MethodRow, column: SettingColumn, seed: int, chosen: Sets) -> Cell:
         """The run in a place of the table, with the value that was chosen."""
         return Cell(row, column, seed, chosen)
 
@@ -283,7 +283,7 @@ def _is_shared(key: str) -> bool:
     return key.split(".")[0] in ("data", "seed") or key in ("evaluation.silos", "federation.newcomers")
 
 
-def swept(columns: Sequence[Column], sweeps: Mapping[str, Sequence[Any]]) -> tuple[Column, ...]:
+def swept(columns: Sequence[SettingColumn], sweeps: Mapping[str, Sequence[Any]]) -> tuple[SettingColumn, ...]:
     """The columns once for every combination of values of the keys."""
     found = tuple(columns)
     ends = [key.split(".")[-1] for key in sweeps]

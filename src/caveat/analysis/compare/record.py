@@ -10,13 +10,13 @@ from typing import Any
 from ..._version import __version__
 from ...core import DataError
 from ..statistics import Interval, Values, holm, interval, mean_ranks, over_seeds, paired
-from .grid import Column, Grid, Measure, Row
-from .results import Found, Results
+from .grid import Grid, Measure, MethodRow, SettingColumn
+from .results import ComparisonFolder, FinishedRun
 
 SCHEMA = 1
 
 
-def recorded(results: Results) -> dict[str, Any]:
+def recorded(results: ComparisonFolder) -> dict[str, Any]:
     """The whole comparison as it is now, finished or not. Numbers that do not exist are None.
 
     Raises DataError if runs to be compared had different data.
@@ -39,8 +39,8 @@ def recorded(results: Results) -> dict[str, Any]:
     return found
 
 
-def _check_data(results: Results) -> None:
-    first: dict[tuple[str, int], Found] = {}
+def _check_data(results: ComparisonFolder) -> None:
+    first: dict[tuple[str, int], FinishedRun] = {}
     for column, row, seed in results.grid.places():
         cell = results.cell(column, row, seed)
         if cell is not None and (found := results.done(cell)) is not None:
@@ -49,7 +49,7 @@ def _check_data(results: Results) -> None:
                 raise DataError(f"{other.folder} and {found.folder} had different data; remove the older one")
 
 
-def _method(grid: Grid, row: Row) -> str:
+def _method(grid: Grid, row: MethodRow) -> str:
     return grid.first(row, grid.columns[0]).config().method.name
 
 
@@ -64,7 +64,7 @@ def _tuning(grid: Grid) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _cell(results: Results, column: Column, row: Row, seed: int) -> dict[str, Any]:
+def _cell(results: ComparisonFolder, column: SettingColumn, row: MethodRow, seed: int) -> dict[str, Any]:
     about = {"row": row.name, "column": column.name, "seed": seed, "status": "missing", "error": "", "folder": "",
              "tuned": {}, "tuning": _trials(results, column, row) if seed == results.grid.seeds[0] else []}  # fmt: skip
     cell = results.cell(column, row, seed)
@@ -78,7 +78,7 @@ def _cell(results: Results, column: Column, row: Row, seed: int) -> dict[str, An
     return about | ({} if found is None else {"status": "done", **_figures(results.grid, found)})
 
 
-def _trials(results: Results, column: Column, row: Row) -> list[dict[str, Any]]:
+def _trials(results: ComparisonFolder, column: SettingColumn, row: MethodRow) -> list[dict[str, Any]]:
     """What tuning tried: the score is the mean accuracy on validation data."""
     return [
         {
@@ -90,7 +90,7 @@ def _trials(results: Results, column: Column, row: Row) -> list[dict[str, Any]]:
     ]
 
 
-def _figures(grid: Grid, found: Found) -> dict[str, Any]:
+def _figures(grid: Grid, found: FinishedRun) -> dict[str, Any]:
     per_silo = {measure.name: found.of_silos(measure) for measure in grid.measures}
     return {
         "rounds": found.rounds,
@@ -107,7 +107,7 @@ def _figures(grid: Grid, found: Found) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table(results: Results, column: Column, measure: Measure) -> dict[str, Any]:
+def _table(results: ComparisonFolder, column: SettingColumn, measure: Measure) -> dict[str, Any]:
     finished = {row.name: _finished(results, column, row) for row in results.grid.rows}
     values = {name: _values(found, measure) for name, found in finished.items()}
     ranked = {name: found for name, found in values.items() if any(found.values())}
@@ -120,13 +120,13 @@ def _table(results: Results, column: Column, measure: Measure) -> dict[str, Any]
     return {"column": column.name, "measure": measure.name, "rows": rows, "pairs": _pairs(values)}
 
 
-def _finished(results: Results, column: Column, row: Row) -> dict[int, Found]:
+def _finished(results: ComparisonFolder, column: SettingColumn, row: MethodRow) -> dict[int, FinishedRun]:
     cells = {seed: results.cell(column, row, seed) for seed in results.grid.seeds}
     found = {seed: results.done(cell) for seed, cell in cells.items() if cell is not None}
     return {seed: done for seed, done in found.items() if done is not None}
 
 
-def _values(finished: Mapping[int, Found], measure: Measure) -> Values:
+def _values(finished: Mapping[int, FinishedRun], measure: Measure) -> Values:
     """Per seed and silo; a measure of the whole run counts as that of a single silo."""
     if measure.figure:
         return {seed: found.of_silos(measure) for seed, found in finished.items()}
@@ -135,7 +135,12 @@ def _values(finished: Mapping[int, Found], measure: Measure) -> Values:
 
 
 def _row(
-    results: Results, column: Column, row: Row, measure: Measure, finished: Mapping[int, Found], values: Values
+    results: ComparisonFolder,
+    column: SettingColumn,
+    row: MethodRow,
+    measure: Measure,
+    finished: Mapping[int, FinishedRun],
+    values: Values,
 ) -> dict[str, Any]:
     failed = sum(_cell_failed(results, column, row, seed) for seed in results.grid.seeds)
     about = {"row": row.name, "seeds": len(finished), "failed": failed, "best": False}
@@ -157,7 +162,7 @@ def _bounded(found: Interval, measure: Measure) -> dict[str, float]:
     }
 
 
-def _cell_failed(results: Results, column: Column, row: Row, seed: int) -> bool:
+def _cell_failed(results: ComparisonFolder, column: SettingColumn, row: MethodRow, seed: int) -> bool:
     cell = results.cell(column, row, seed)
     if cell is None:
         return bool(results.why_none(column, row))

@@ -11,11 +11,11 @@ from typing import Any
 from ...config import Config, load
 from ...core import ConfigurationError, SiloId
 from ...files.reading import decoded, lines_of
-from .grid import Cell, Column, Grid, Measure, Row, Sets
+from .grid import Cell, Grid, Measure, MethodRow, Sets, SettingColumn
 
 
 @dataclass(frozen=True)
-class Found:
+class FinishedRun:
     """A finished run's folder."""
 
     folder: Path
@@ -102,12 +102,12 @@ KILLED = "its process ended"
 """How a note begins of a run that could not leave one itself."""
 
 
-class Results:
+class ComparisonFolder:
     """The runs of a comparison in its folder. Raises ConfigurationError where they are not those of the grid."""
 
     def __init__(self, grid: Grid, folder: Path) -> None:
         self.grid, self.folder = grid, folder
-        self._found: dict[tuple[Path, int | None], Found] = {}
+        self._found: dict[tuple[Path, int | None], FinishedRun] = {}
         self._configs: dict[tuple[str, int | None], Config] = {}
 
     def place(self, cell: Cell) -> Path:
@@ -118,14 +118,14 @@ class Results:
             self._configs[cell.folder, rounds] = cell.config(rounds)
         return self._configs[cell.folder, rounds]
 
-    def done(self, cell: Cell) -> Found | None:
+    def done(self, cell: Cell) -> FinishedRun | None:
         """The cell's run, if it is finished."""
         place, rounds = self.place(cell), self._known_rounds(cell)
         if (place, rounds) not in self._found:
             if not (place / "summary.json").exists():
                 return None
             self.check_begun(cell)
-            self._found[place, rounds] = Found(place)
+            self._found[place, rounds] = FinishedRun(place)
         return self._found[place, rounds]
 
     def check_begun(self, cell: Cell) -> None:
@@ -163,7 +163,7 @@ class Results:
         place = self.place(cell)
         return place.with_name(f"{place.name}.failed")
 
-    def chosen(self, row: Row, column: Column) -> Sets | None:
+    def chosen(self, row: MethodRow, column: SettingColumn) -> Sets | None:
         """The value that the row keeps in the column; None while that is open, or if every trial failed.
 
         The best mean accuracy on validation data, then the best likelihood, then the first tried; a value with which
@@ -188,12 +188,12 @@ class Results:
         accuracies, likelihoods = zip(*scores, strict=True)
         return sum(accuracies) / len(cells), sum(likelihoods) / len(cells)
 
-    def cell(self, column: Column, row: Row, seed: int) -> Cell | None:
+    def cell(self, column: SettingColumn, row: MethodRow, seed: int) -> Cell | None:
         """The run in a place of the table; None while tuning has not chosen."""
         chosen = self.chosen(row, column)
         return None if chosen is None else self.grid.at(row, column, seed, chosen)
 
-    def why_none(self, column: Column, row: Row) -> str:
+    def why_none(self, column: SettingColumn, row: MethodRow) -> str:
         """Why tuning cannot choose; empty if it only has not yet."""
         trials = self.grid.tried(row, column)
         failures = [why for trial in trials if (why := self.failure(trial))]
@@ -220,7 +220,7 @@ class Results:
         return self.grid.rounds_of not in ("", cell.row.name)
 
     @property
-    def _leader(self) -> Row:
+    def _leader(self) -> MethodRow:
         return next(row for row in self.grid.rows if row.name == self.grid.rounds_of)
 
     def _lead(self, cell: Cell) -> Cell | None:

@@ -21,7 +21,7 @@ from ...html.pages.run.page import write_report
 from ...runs.local import check, resume, start
 from ...runs.progress import Progress
 from .grid import Cell
-from .results import KILLED, Results
+from .results import KILLED, ComparisonFolder
 
 KEPT = 2
 """Federations whose data are kept in memory, for the runs that share them."""
@@ -30,7 +30,7 @@ KEPT = 2
 class Runner:
     """Runs cells in forked processes, so that one that fails or is killed takes no other along."""
 
-    def __init__(self, results: Results, workers: int, progress: Progress) -> None:
+    def __init__(self, results: ComparisonFolder, workers: int, progress: Progress) -> None:
         self.results, self.workers, self.progress = results, workers, progress
         self.silos: dict[str, Silos] = {}
         self.running: dict[BaseProcess, tuple[Cell, float]] = {}
@@ -140,7 +140,7 @@ class Runner:
         self.progress.round(self.finished, cell.title, {**mean, "seconds": time.perf_counter() - began})
 
 
-def check_folder(results: Results) -> None:
+def check_folder(results: ComparisonFolder) -> None:
     """Raises ConfigurationError if the folder holds something else, or runs of other settings, before anything runs."""
     folder = results.folder
     other = folder.exists() and not (folder / "grid.json").exists()

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ...config import one_of
 from ...config.text import toml
 from ...core import ConfigurationError
-from ..compare.grid import Column, Figure, Grid, Measure, Published, Row, Sets, Tuning
+from ..compare.grid import Figure, Grid, Measure, MethodRow, Published, Sets, SettingColumn, Tuning
 
 FOLDER = Path(__file__).parent / "tables"
 Keys = dict[str, Any]
@@ -126,14 +126,14 @@ def grid(table: PaperTable, scale: Scale, seeds: tuple[int, ...], command: str =
     """The comparison that makes the table again."""
     shared: Keys = getattr(table, scale)
     columns = tuple(
-        Column(part.name, part.recipe or table.recipe,
+        SettingColumn(part.name, part.recipe or table.recipe,
                _sets(shared | part.sets | getattr(part, scale)))
         for part in table.columns
     )  # fmt: skip
     return Grid(
         title=f"{table.title} ({scale} scale)",
         rows=tuple(
-            Row(part.name, _sets(part.sets | getattr(part, scale)), part.tuning, part.note) for part in table.rows
+            MethodRow(part.name, _sets(part.sets | getattr(part, scale)), part.tuning, part.note) for part in table.rows
         ),
         columns=columns,
         seeds=seeds,

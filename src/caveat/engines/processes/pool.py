@@ -32,16 +32,16 @@ class ProcessPool:
     are the same bits for any number of workers.
     """
 
-    def __init__(self, workplace: Executor, workers: int = 1) -> None:
+    def __init__(self, executor: Executor, workers: int = 1) -> None:
         if workers > 1 and not hasattr(os, "fork"):
             raise ConfigurationError(f"engine.workers = {workers} needs a system with fork; use 1")
-        self.workplace = workplace
-        self.method = workplace.method
-        self.silos: Sequence[SiloId] = workplace.sorted_names
+        self.executor = executor
+        self.method = executor.method
+        self.silos: Sequence[SiloId] = executor.sorted_names
         self.examples: Mapping[SiloId, int] | None = None
         """n_k by silo; unknown where silos are made when they are asked for."""
-        if isinstance(workplace.silos, dict):
-            self.examples = {name: len(silo.train) for name, silo in workplace.silos.items()}
+        if isinstance(executor.silos, dict):
+            self.examples = {name: len(silo.train) for name, silo in executor.silos.items()}
         self.down = SharedBuffer()
         self.workers: list[_Worker] = []
         self.aside: ThreadPoolExecutor | None = None
@@ -50,7 +50,7 @@ class ProcessPool:
             self.aside = ThreadPoolExecutor(1, "caveat-sums", torch.set_num_threads, (1,))
         try:
             for _ in range(workers if workers > 1 else 0):
-                self.workers.append(_Worker(workplace, self.down, self.workers))
+                self.workers.append(_Worker(executor, self.down, self.workers))
         except BaseException:
             self.__exit__()
             raise
@@ -68,7 +68,7 @@ class ProcessPool:
 
     def begin(self, t: int, counted: Mapping[SiloId, int]) -> None:
         """Have silos forget what they kept of a round that was never completed."""
-        self.workplace.states.forget_all(t - 1)
+        self.executor.states.forget_all(t - 1)
 
     def exchange(
         self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
@@ -77,14 +77,14 @@ class ProcessPool:
 
         Raises SiloError if one fails.
         """
-        name = address(self.workplace.method, work)
-        gathering = self._gathering(payload, cohort, linear)
+        name = address(self.executor.method, work)
+        collector = self._collector(payload, cohort, linear)
         if self.workers:
-            self._spread(t, name, payload, gathering)
+            self._spread(t, name, payload, collector)
         else:
-            for silo in chain.from_iterable(map(self.queue, gathering.groups)):
-                gathering.take(silo, self.workplace.perform(t, name, payload, silo))
-        return gathering.replies(len(self.silos))
+            for silo in chain.from_iterable(map(self.queue, collector.groups)):
+                collector.take(silo, self.executor.perform(t, name, payload, silo))
+        return collector.replies(len(self.silos))
 
     def queue(self, group: Sequence[SiloId]) -> Sequence[SiloId]:
         """The order in which silos of a group are asked, on which no bit depends: the largest first, where sizes are
@@ -92,7 +92,7 @@ class ProcessPool:
         """
         return group if self.examples is None else sorted(group, key=self.examples.__getitem__, reverse=True)
 
-    def _gathering(self, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None) -> ReplyCollector:
+    def _collector(self, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None) -> ReplyCollector:
         if linear == "silos":
             counts = dict.fromkeys(cohort, 1)
         elif linear == "examples" and self.examples is not None:
@@ -101,7 +101,7 @@ class ProcessPool:
             return BufferedReplies(cohort)
         return StreamingMean(counts, size(payload), len(self.workers), self.aside)
 
-    def _spread(self, t: int, name: str, payload: Payload, gathering: ReplyCollector) -> None:
+    def _spread(self, t: int, name: str, payload: Payload, collector: ReplyCollector) -> None:
         self.down.restart()
         order = {"t": t, "work": name, "down": self.down.write(payload)}
         idle, busy = list(self.workers), dict[object, _Worker]()
@@ -109,11 +109,11 @@ class ProcessPool:
         def collect() -> None:
             for pipe in wait([worker.pipe for worker in busy.values()]):
                 worker = busy.pop(pipe)
-                gathering.take(*worker.answer())
+                collector.take(*worker.answer())
                 idle.append(worker)
 
-        for group, silos in enumerate(gathering.groups):
-            while not gathering.ready(group):
+        for group, silos in enumerate(collector.groups):
+            while not collector.ready(group):
                 collect()
             for worker in self.workers:
                 worker.begin(group % AHEAD)
@@ -128,16 +128,16 @@ class ProcessPool:
 
 
 class _Worker:
-    """A forked process that carries out one order at a time. Orders and answers are JSON, tensors lie in slabs."""
+    """A forked process that carries out one order at a time. Orders and answers are JSON, tensors lie in buffers."""
 
-    def __init__(self, workplace: Executor, down: SharedBuffer, others: Sequence[_Worker]) -> None:
+    def __init__(self, executor: Executor, down: SharedBuffer, others: Sequence[_Worker]) -> None:
         self.pipe, theirs = Pipe()
-        self.slabs = [SharedBuffer() for _ in range(AHEAD)]
+        self.buffers = [SharedBuffer() for _ in range(AHEAD)]
         """For replies of one group of silos, and of the next while those are being added up."""
         self.slot = 0
         self.order: dict[str, Any] = {}
         self.fresh = True
-        """Whether nothing is left of the replies in the slab of that number."""
+        """Whether nothing is left of the replies in the buffer of that number."""
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
@@ -150,13 +150,13 @@ class _Worker:
                 outlive_nobody(parent)
                 for end in (self.pipe, *(other.pipe for other in others)):
                     end.close()
-                _serve(workplace, down, self.slabs, theirs)
+                _serve(executor, down, self.buffers, theirs)
             os._exit(0)
         theirs.close()
 
     def begin(self, slot: int) -> None:
-        """Have replies written to the slab of that number, from its start if nothing there is needed any more."""
-        self.slot, self.fresh = slot, self.slabs[slot].unread
+        """Have replies written to the buffer of that number, from its start if nothing there is needed any more."""
+        self.slot, self.fresh = slot, self.buffers[slot].unread
 
     def ask(self, order: dict[str, Any]) -> None:
         self.order = order | {"slot": self.slot, "fresh": self.fresh}
@@ -173,7 +173,7 @@ class _Worker:
             raise self._dead() from error
         if "error" in answer:
             raise SiloError(answer["error"])
-        return self.order["silo"], Update(self.slabs[self.order["slot"]].read(answer["up"]), answer["examples"])
+        return self.order["silo"], Update(self.buffers[self.order["slot"]].read(answer["up"]), answer["examples"])
 
     def _dead(self) -> RunError:
         return RunError(
@@ -187,21 +187,21 @@ class _Worker:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.process, 0)
         self.pipe.close()
-        for slab in self.slabs:
-            slab.close()
+        for buffer in self.buffers:
+            buffer.close()
 
 
-def _serve(workplace: Executor, down: SharedBuffer, slabs: Sequence[SharedBuffer], pipe: Connection) -> None:
+def _serve(executor: Executor, down: SharedBuffer, buffers: Sequence[SharedBuffer], pipe: Connection) -> None:
     # The parent's threads did not come along, and OpenMP would wait for them.
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError):
         while True:
             order = json.loads(pipe.recv_bytes())
-            up = slabs[order["slot"]]
+            up = buffers[order["slot"]]
             if order["fresh"]:
                 up.restart()
             try:
-                update = workplace.perform(order["t"], order["work"], down.read(order["down"]), order["silo"])
+                update = executor.perform(order["t"], order["work"], down.read(order["down"]), order["silo"])
                 answer: dict[str, Any] = {"up": up.write(update.payload), "examples": update.examples}
             except Exception as error:
                 message = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"

@@ -16,7 +16,7 @@ from ...core import Payload
 ALIGNED = 64
 """Bytes: where tensors begin, as processors like it."""
 MANY = 1000
-"""Windows on a slab, before it is looked at which of them are still there."""
+"""Windows on a buffer, before it is looked at which of them are still there."""
 BufferLayout = dict[str, list[list[Any]]]
 """Per group the name, type, shape and place of each tensor: all that a reader needs, as JSON knows it."""
 
@@ -24,7 +24,7 @@ BufferLayout = dict[str, list[list[Any]]]
 class SharedBuffer:
     """Payloads one after the other, written by one process and read by others where they are, without a copy.
 
-    A payload that was read is valid until the slab is written from the start again, for which there is `unread`.
+    A payload that was read is valid until the buffer is written from the start again, for which there is `unread`.
     """
 
     def __init__(self) -> None:

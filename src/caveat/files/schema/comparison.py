@@ -18,7 +18,7 @@ from .run import Figure, Record
 Status = Literal["done", "failed", "missing"]
 
 
-class Method(Record):
+class ComparedMethod(Record):
     """One of the things compared: a method, or a variant of one."""
 
     name: str
@@ -57,13 +57,13 @@ class Trial(Record):
     error: str = ""
 
 
-class Silo(Record):
+class SiloFigures(Record):
     name: str
     domain: str = ""
     figures: dict[str, Figure] = Field(default_factory=dict)
 
 
-class Run(Record):
+class ComparedRun(Record):
     """One method under one setting with one seed."""
 
     row: str
@@ -78,12 +78,12 @@ class Run(Record):
     seconds: Figure = None
     bytes_up: Figure = None
     bytes_down: Figure = None
-    silos: tuple[Silo, ...] = ()
+    silos: tuple[SiloFigures, ...] = ()
     curve: tuple[tuple[int, Figure, Figure], ...] = ()
     """Round, mean accuracy and mean entropy on validation data."""
 
 
-class Interval(Record):
+class IntervalRecord(Record):
     """A mean and its 95 % interval."""
 
     mean: Figure = None
@@ -91,7 +91,7 @@ class Interval(Record):
     high: Figure = None
 
 
-class Result(Interval):
+class Result(IntervalRecord):
     """A measure of one method under one setting, over seeds and silos."""
 
     row: str
@@ -100,11 +100,11 @@ class Result(Interval):
     worst: Figure = None
     rank: Figure = None
     best: bool = False
-    domains: dict[str, Interval] = Field(default_factory=dict)
-    silos: dict[str, Interval] = Field(default_factory=dict)
+    domains: dict[str, IntervalRecord] = Field(default_factory=dict)
+    silos: dict[str, IntervalRecord] = Field(default_factory=dict)
 
 
-class Difference(Interval):
+class DifferenceRecord(IntervalRecord):
     """What `a` has more than `b`, on the seeds and silos that both have."""
 
     a: str
@@ -113,11 +113,11 @@ class Difference(Interval):
     p_holm: Figure = None
 
 
-class Results(Record):
+class MeasureTable(Record):
     column: str = ""
     measure: str
     rows: tuple[Result, ...] = ()
-    pairs: tuple[Difference, ...] = ()
+    pairs: tuple[DifferenceRecord, ...] = ()
 
 
 class Printed(Record):
@@ -147,14 +147,14 @@ class Comparison(Record):
     command: str = ""
     about: str = ""
     seeds: tuple[int, ...] = ()
-    rows: tuple[Method, ...]
+    rows: tuple[ComparedMethod, ...]
     columns: tuple[Setting, ...] = (Setting(),)
     rounds_of: str = ""
     """The method that took as many rounds as all others were given; empty if each had its own."""
     tuning: Tuning | None = None
     measures: tuple[Measure, ...] = Field(min_length=1)
-    cells: tuple[Run, ...] = ()
-    tables: tuple[Results, ...] = ()
+    cells: tuple[ComparedRun, ...] = ()
+    tables: tuple[MeasureTable, ...] = ()
     paper: Paper | None = None
 
     @property
@@ -162,16 +162,18 @@ class Comparison(Record):
         """Which mark and colour each method has, the same all over the page."""
         return {row.name: i for i, row in enumerate(self.rows)}
 
-    def results(self, setting: Setting, measure: Measure) -> Results:
+    def results(self, setting: Setting, measure: Measure) -> MeasureTable:
         """Without results if that table is not there."""
         found = (t for t in self.tables if t.column == setting.name and t.measure == measure.name)
-        return next(found, Results(column=setting.name, measure=measure.name))
+        return next(found, MeasureTable(column=setting.name, measure=measure.name))
 
-    def result(self, method: Method, setting: Setting, measure: Measure) -> Result:
+    def result(self, method: ComparedMethod, setting: Setting, measure: Measure) -> Result:
         found = (result for result in self.results(setting, measure).rows if result.row == method.name)
         return next(found, Result(row=method.name))
 
-    def runs(self, method: Method | None = None, setting: Setting | None = None, status: str = "") -> list[Run]:
+    def runs(
+        self, method: ComparedMethod | None = None, setting: Setting | None = None, status: str = ""
+    ) -> list[ComparedRun]:
         """Those of that method, setting and status, where given."""
         return [
             run
@@ -181,7 +183,7 @@ class Comparison(Record):
             and (not status or run.status == status)
         ]
 
-    def printed(self, method: Method, setting: Setting, measure: Measure) -> float | None:
+    def printed(self, method: ComparedMethod, setting: Setting, measure: Measure) -> float | None:
         """The paper's figure."""
         keys = (method.name, setting.name, measure.name)
         figures = self.paper.figures if self.paper else ()
@@ -193,7 +195,7 @@ class Comparison(Record):
         return list(dict.fromkeys(name for t in tables for result in t.rows for name in getattr(result, part)))
 
 
-def domains_of(runs: Sequence[Run]) -> dict[str, str]:
+def domains_of(runs: Sequence[ComparedRun]) -> dict[str, str]:
     """Silo -> the domain that all runs agree on; a silo that other seeds put elsewhere has none."""
     found: dict[str, set[str]] = {}
     for run in runs:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ....files.schema.comparison import Difference, Interval, Measure
+from ....files.schema.comparison import DifferenceRecord, IntervalRecord, Measure
 from ...charts.svg import Axes, Point, colour, drawing, element, line, text
 from .numbers import better, bracketed, figure, probability, signed, with_unit
 from .plots import across, cut_inside, hollow, label, label_width, limits, marks, values_of, whisker, whiskers
@@ -26,7 +26,7 @@ class Dot:
 
     name: str
     series: int
-    value: Interval
+    value: IntervalRecord
     paper: float | None = None
     absent: str = ""
     """What stands where there is no figure."""
@@ -59,7 +59,7 @@ def _dot(frame: Axes, dot: Dot, y: float, measure: Measure) -> Markup:
     return element("g", note, *drawn, class_=colour(dot.series), data_row=dot.name)
 
 
-def forest(pairs: Sequence[Difference], measure: Measure, about: str) -> Markup:
+def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> Markup:
     """A line per pair: the mean difference and its interval about zero, and what is left of p after Holm's correction.
 
     Pairs without a difference are listed with that said.
@@ -86,11 +86,13 @@ def forest(pairs: Sequence[Difference], measure: Measure, about: str) -> Markup:
     return drawing(width, frame.bottom + 38, about, across(frame, measure, unit), zero, *heads, *drawn, class_="forest")
 
 
-def _found(pair: Difference) -> str:
+def _found(pair: DifferenceRecord) -> str:
     return "found" if pair.p_holm is not None and pair.p_holm < LEVEL else "open"
 
 
-def _pair(frame: Axes, pair: Difference, name: str, y: float, measure: Measure, width: float) -> list[Markup | str]:
+def _pair(
+    frame: Axes, pair: DifferenceRecord, name: str, y: float, measure: Measure, width: float
+) -> list[Markup | str]:
     said = "no seed that both have" if pair.mean is None else bracketed(measure, pair)
     p = probability(pair.p_holm)
     title = f"{pair.a} \N{MINUS SIGN} {pair.b}: {said}{f', Holm p {p}' if p else ''}"
@@ -109,7 +111,7 @@ def _pair(frame: Axes, pair: Difference, name: str, y: float, measure: Measure, 
 
 def silo_plot(
     groups: Sequence[tuple[str, Sequence[str]]],
-    methods: Mapping[str, Mapping[str, Interval]],
+    methods: Mapping[str, Mapping[str, IntervalRecord]],
     measure: Measure,
     series: Mapping[str, int],
     about: str,
@@ -150,7 +152,7 @@ def silo_plot(
     return drawing(_WIDTH, frame.bottom + 38, about, *stripes, body, *heads, *names, *drawn, class_="silo-dots")
 
 
-def _silo_limits(values: Sequence[Interval], measure: Measure) -> Point | None:
+def _silo_limits(values: Sequence[IntervalRecord], measure: Measure) -> Point | None:
     """Room for all means, and for no more of the intervals than their span on either side.
 
     With two or three seeds a silo's interval may be many times as long as all that the silos differ by.
@@ -168,7 +170,7 @@ def _silos(
     frame: Axes,
     method: str,
     series: int,
-    found: Sequence[tuple[str, Interval, float]],
+    found: Sequence[tuple[str, IntervalRecord, float]],
     measure: Measure,
     size: float,
     titles: bool,

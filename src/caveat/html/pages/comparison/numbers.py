@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ....files.schema.comparison import Interval, Measure, Run
+from ....files.schema.comparison import ComparedRun, IntervalRecord, Measure
 
 MINUS = "\N{MINUS SIGN}"
 _SPACE = "\N{NO-BREAK SPACE}"
@@ -28,14 +28,14 @@ def signed(measure: Measure, value: float | None) -> str:
     return f"+{written}" if value is not None and value > 0 and float(written) else written
 
 
-def interval(measure: Measure, value: Interval) -> str:
+def interval(measure: Measure, value: IntervalRecord) -> str:
     """94.0 to 96.2; empty without bounds."""
     if value.low is None or value.high is None:
         return ""
     return f"{figure(measure, value.low)} to {figure(measure, value.high)}"
 
 
-def bracketed(measure: Measure, value: Interval) -> str:
+def bracketed(measure: Measure, value: IntervalRecord) -> str:
     """95.1 [94.0, 96.2]; the mean alone without bounds."""
     mean = figure(measure, value.mean)
     if value.mean is None or value.low is None or value.high is None:
@@ -81,7 +81,7 @@ def megabytes(count: float | None) -> str:
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
 
 
-def mean_of(runs: list[Run], name: str) -> float | None:
+def mean_of(runs: list[ComparedRun], name: str) -> float | None:
     """The mean of what the finished runs cost; None if none says."""
     found = [getattr(run, name) for run in runs if run.status == "done" and getattr(run, name) is not None]
     return math.fsum(found) / len(found) if found else None

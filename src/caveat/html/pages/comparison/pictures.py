@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Literal
 
-from ....files.schema.comparison import Comparison, Interval, Measure, Setting, domains_of
+from ....files.schema.comparison import Comparison, IntervalRecord, Measure, Setting, domains_of
 from ...charts.svg import Point
 from ..run.figures import Chart
 from .dots import Dot, dot_limits, dot_plot, forest, silo_plot
@@ -117,12 +117,12 @@ def trade_offs(record: Comparison, setting: Setting) -> list[Chart]:
         ("seconds of a run", lambda row: _cost(record, setting, row, "seconds", 1)),
         ("MB of a run, up and down", lambda row: _cost(record, setting, row, "bytes", 1e6)),
     )
-    against: list[tuple[str, str, Callable[[float], str], list[Interval]]] = [
+    against: list[tuple[str, str, Callable[[float], str], list[IntervalRecord]]] = [
         (_named(m), m.name, _writer(m), [record.result(row, setting, m) for row in record.rows])
         for m in record.measures[1:]
     ]
     for name, cost in costs:
-        against.append((name, name, setting_value, [Interval(mean=cost(row.name)) for row in record.rows]))
+        against.append((name, name, setting_value, [IntervalRecord(mean=cost(row.name)) for row in record.rows]))
     figures = []
     for axis, name, write, values in against:
         drawn = plane(
@@ -136,7 +136,9 @@ def trade_offs(record: Comparison, setting: Setting) -> list[Chart]:
     return figures
 
 
-def _places(record: Comparison, setting: Setting, first: Measure, name: str, values: Sequence[Interval]) -> list[Place]:
+def _places(
+    record: Comparison, setting: Setting, first: Measure, name: str, values: Sequence[IntervalRecord]
+) -> list[Place]:
     places = []
     for row, x in zip(record.rows, values, strict=True):
         y = record.result(row, setting, first)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from ....files.schema.comparison import Interval, Run
+from ....files.schema.comparison import ComparedRun, IntervalRecord
 from ...charts.svg import Axes, Point, colour, dash, drawing, element, line, polyline, text, ticks
 from .plots import inner_ticks, limits, marks, values_of
 
@@ -29,7 +29,7 @@ class Course:
     high: Sequence[float]
 
 
-def course(name: str, series: int, runs: Sequence[Run], which: Literal[1, 2]) -> Course | None:
+def course(name: str, series: int, runs: Sequence[ComparedRun], which: Literal[1, 2]) -> Course | None:
     """Of the rounds that all `runs` have, at most 150; `which` is 1 for accuracy, 2 for entropy."""
     curves = [[(row[0], row[which]) for row in run.curve] for run in runs]
     found = [known for curve in curves if (known := {at: value for at, value in curve if value is not None})]
@@ -90,8 +90,8 @@ class Place:
 
     name: str
     series: int
-    x: Interval
-    y: Interval
+    x: IntervalRecord
+    y: IntervalRecord
     note: str
 
 
@@ -137,5 +137,5 @@ def _stroke(start: Point, end: Point) -> Markup:
     return line(start, end, "whisker thin")
 
 
-def _bounds(value: Interval) -> list[Point]:
+def _bounds(value: IntervalRecord) -> list[Point]:
     return [] if value.low is None or value.high is None else [(value.low, value.high)]

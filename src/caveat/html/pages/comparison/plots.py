@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
-from ....files.schema.comparison import Interval, Measure
+from ....files.schema.comparison import IntervalRecord, Measure
 from ...charts.svg import Axes, Point, colour, element, join, line, text, ticks
 from .numbers import figure, header
 
@@ -22,7 +22,7 @@ _LETTER = 7.0
 """How wide a letter of a label is, at most, in the units of a drawing."""
 
 
-def values_of(intervals: Iterable[Interval]) -> list[float]:
+def values_of(intervals: Iterable[IntervalRecord]) -> list[float]:
     """Means and bounds, those that there are."""
     return [value for one in intervals for value in (one.mean, one.low, one.high) if value is not None]
 
@@ -88,7 +88,7 @@ def _short(numbers: Sequence[str]) -> list[str]:
     return list(numbers)
 
 
-def whisker(frame: Axes, value: Interval, y: float) -> Markup | str:
+def whisker(frame: Axes, value: IntervalRecord, y: float) -> Markup | str:
     """The interval as a line across; nothing without bounds."""
     if value.low is None or value.high is None:
         return ""
@@ -117,7 +117,7 @@ def marks(series: int, places: Sequence[Point], size: float) -> Markup:
     return element("path", d="".join(drawn), class_="fill")
 
 
-def whiskers(frame: Axes, spans: Sequence[tuple[Interval, float]]) -> Markup | str:
+def whiskers(frame: Axes, spans: Sequence[tuple[IntervalRecord, float]]) -> Markup | str:
     """Many intervals, each at its height, as a single path; cut at the edges of the frame."""
 
     def x(value: float) -> str:

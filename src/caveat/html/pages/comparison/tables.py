@@ -8,7 +8,15 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from ....files.schema.comparison import Comparison, Interval, Measure, Method, Printed, Run, Setting
+from ....files.schema.comparison import (
+    ComparedMethod,
+    ComparedRun,
+    Comparison,
+    IntervalRecord,
+    Measure,
+    Printed,
+    Setting,
+)
 from ...charts.svg import element
 from ..run.sections import HtmlCell
 from .numbers import (
@@ -76,7 +84,7 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
     )  # fmt: skip
 
 
-def _name(record: Comparison, row: Method) -> Markup:
+def _name(record: Comparison, row: ComparedMethod) -> Markup:
     note = element("small", row.note, class_="bounds") if row.note else ""
     return swatch(record.series[row.name]) + Markup(" ") + row.name + note
 
@@ -93,7 +101,7 @@ def _measured(record: Comparison, setting: Setting, measure: Measure) -> Column:
     return Column(header(measure) + direction, cells)
 
 
-def _mean(measure: Measure, value: Interval, best: bool = False) -> Markup | str:
+def _mean(measure: Measure, value: IntervalRecord, best: bool = False) -> Markup | str:
     """The mean over its interval."""
     if value.mean is None:
         return ""
@@ -114,20 +122,20 @@ def _ranked(record: Comparison, setting: Setting, measure: Measure) -> list[Colu
     ]
 
 
-def _tuned(runs: Sequence[Sequence[Run]]) -> list[Column]:
+def _tuned(runs: Sequence[Sequence[ComparedRun]]) -> list[Column]:
     keys = dict.fromkeys(key for found in runs for run in found for key in run.tuned)
     return [Column(key, [HtmlCell(_values(found, key)) for found in runs], "chosen on validation data") for key in keys]
 
 
-def _values(runs: Sequence[Run], key: str) -> str:
+def _values(runs: Sequence[ComparedRun], key: str) -> str:
     return ", ".join(dict.fromkeys(setting_value(run.tuned[key]) for run in runs if key in run.tuned))
 
 
-def _times(runs: Sequence[list[Run]]) -> list[HtmlCell]:
+def _times(runs: Sequence[list[ComparedRun]]) -> list[HtmlCell]:
     return [HtmlCell(duration(mean_of(each, "seconds"))) for each in runs]
 
 
-def _runs(runs: Sequence[Run]) -> HtmlCell:
+def _runs(runs: Sequence[ComparedRun]) -> HtmlCell:
     failed, missing = (sum(run.status == status for run in runs) for status in ("failed", "missing"))
     said = [f"{len(runs) - failed - missing} of {len(runs)}"]
     said += [f"{failed} failed"] * bool(failed) + [f"{missing} to come"] * bool(missing)
@@ -141,8 +149,10 @@ def place_table(
     results = [record.result(row, setting, measure) for row in record.rows]
     columns = [Column(head, [HtmlCell(place) for place in places], words=True)]
     for one in results:
-        found: Mapping[str, Interval] = {**one.domains, **one.silos}
-        columns.append(Column(one.row, [HtmlCell(_mean(measure, found.get(place, Interval()))) for place in places]))
+        found: Mapping[str, IntervalRecord] = {**one.domains, **one.silos}
+        columns.append(
+            Column(one.row, [HtmlCell(_mean(measure, found.get(place, IntervalRecord()))) for place in places])
+        )
     return table(columns, [""] * len(places)) if len(columns) > 1 else None
 
 
@@ -180,7 +190,7 @@ def tuning_table(record: Comparison) -> Table | None:
 
 @dataclass(frozen=True)
 class _Tried:
-    run: Run
+    run: ComparedRun
     key: str
 
     def written(self, record: Comparison) -> Markup:
@@ -198,7 +208,7 @@ class _Tried:
         return Markup(" ").join(parts)
 
 
-def _chosen(runs: Sequence[Run], key: str) -> HtmlCell:
+def _chosen(runs: Sequence[ComparedRun], key: str) -> HtmlCell:
     """Flagged where the best value is the least or the most that was tried: a better one may lie beyond."""
     tuned = next((run for run in runs if run.tuning and key in run.tuned), None)
     if tuned is None:
@@ -218,7 +228,7 @@ def paper_table(record: Comparison) -> Table | None:
     def of(one: Printed) -> Measure:
         return measures[one.measure]
 
-    ours = [Interval(mean=one.ours, low=one.low, high=one.high) for one in found]
+    ours = [IntervalRecord(mean=one.ours, low=one.low, high=one.high) for one in found]
     return table(
         [
             Column("method", [HtmlCell(one.row) for one in found], words=True),
@@ -260,11 +270,11 @@ def run_table(record: Comparison) -> Table | None:
     )
 
 
-def _link(run: Run) -> Markup | str:
+def _link(run: ComparedRun) -> Markup | str:
     if run.status != "done" or not run.folder or run.folder.startswith("/"):
         return run.row
     return element("a", run.row, href=f"{quote(run.folder)}/report.html")
 
 
-def _state(run: Run) -> str:
+def _state(run: ComparedRun) -> str:
     return {"done": "done", "failed": f"failed: {run.error or 'no error was kept'}", "missing": "to come"}[run.status]

@@ -9,7 +9,7 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from ....files.schema.comparison import Comparison, Measure, Method, Run, Setting
+from ....files.schema.comparison import ComparedMethod, ComparedRun, Comparison, Measure, Setting
 from ...text import plain
 from .numbers import bracketed, duration, figure, header, mean_of, megabytes
 
@@ -62,7 +62,7 @@ def _table(record: Comparison, heads: Sequence[str], wrapping: Sequence[str]) ->
     return table
 
 
-def _cells(record: Comparison, row: Method, setting: Setting, shown: Sequence[Measure]) -> list[str]:
+def _cells(record: Comparison, row: ComparedMethod, setting: Setting, shown: Sequence[Measure]) -> list[str]:
     first = record.result(row, setting, record.measures[0])
     runs = record.runs(row, setting)
     return [
@@ -75,7 +75,7 @@ def _cells(record: Comparison, row: Method, setting: Setting, shown: Sequence[Me
     ]
 
 
-def _costs(runs: list[Run]) -> list[str]:
+def _costs(runs: list[ComparedRun]) -> list[str]:
     return [
         duration(mean_of(runs, "seconds")),
         megabytes(mean_of(runs, "bytes_up")),
@@ -83,7 +83,7 @@ def _costs(runs: list[Run]) -> list[str]:
     ]
 
 
-def _state(runs: Sequence[Run]) -> str:
+def _state(runs: Sequence[ComparedRun]) -> str:
     failed, missing = (sum(run.status == status for run in runs) for status in ("failed", "missing"))
     return ", ".join([f"{failed} failed"] * bool(failed) + [f"{missing} to come"] * bool(missing))
 

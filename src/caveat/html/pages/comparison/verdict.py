@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....files.schema.comparison import Comparison, Difference, Interval, Measure, Result, Results, Setting
+from ....files.schema.comparison import (
+    Comparison,
+    DifferenceRecord,
+    IntervalRecord,
+    Measure,
+    MeasureTable,
+    Result,
+    Setting,
+)
 from ...text import listed
 from .numbers import equation, figure, interval, plural, with_unit
 
@@ -72,12 +80,12 @@ def state(record: Comparison) -> tuple[str, str]:
     return f"{done} of {plural(len(record.cells), 'run')} done", " ".join(alarms)
 
 
-def _with_interval(measure: Measure, result: Interval) -> str:
+def _with_interval(measure: Measure, result: IntervalRecord) -> str:
     bounds = interval(measure, result)
     return with_unit(measure, result.mean) + (f" (95 % interval {bounds})" if bounds else "")
 
 
-def _gap(results: Results, first: str, second: str, measure: Measure) -> Difference | None:
+def _gap(results: MeasureTable, first: str, second: str, measure: Measure) -> DifferenceRecord | None:
     """By how much `first` is better than `second`: positive is ahead, whatever the direction of the measure."""
     for pair in results.pairs:
         if {pair.a, pair.b} == {first, second}:
@@ -86,7 +94,7 @@ def _gap(results: Results, first: str, second: str, measure: Measure) -> Differe
     return None
 
 
-def _turned(pair: Difference) -> Difference:
+def _turned(pair: DifferenceRecord) -> DifferenceRecord:
     def minus(value: float | None) -> float | None:
         return None if value is None else -value
 
@@ -95,7 +103,7 @@ def _turned(pair: Difference) -> Difference:
     )
 
 
-def _lead(first: str, second: str, gap: Difference, measure: Measure) -> str:
+def _lead(first: str, second: str, gap: DifferenceRecord, measure: Measure) -> str:
     assert gap.mean is not None
     unit = f" points of {measure.name}" if measure.percent else f" in {measure.name}"
     bounds = interval(measure, gap)
@@ -110,7 +118,7 @@ def _lead(first: str, second: str, gap: Difference, measure: Measure) -> str:
     return f"{first} is ahead of {second} by {size}{between}."
 
 
-def _tested(gap: Difference, seeds: int) -> str:
+def _tested(gap: DifferenceRecord, seeds: int) -> str:
     if gap.p_holm is None:
         return "One seed allows no test." if seeds < 2 else "The difference was not tested."
     found = "significant" if gap.p_holm < LEVEL else "not significant"
