@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -166,25 +165,26 @@ def item_of(hint: Any) -> Any:
 
 def _method(table: Any) -> MethodSettings:
     if not isinstance(table, dict):
-        raise ConfigurationError("method is a section: set its keys, for instance method.name")
+        raise ConfigurationError("method is a section: set its keys, for instance method.name", "method.name")
     if "name" not in table:
-        raise ConfigurationError(f"method.name is missing{one_of('', sorted(METHODS))}")
+        raise ConfigurationError(f"method.name is missing{one_of('', sorted(METHODS))}", "method.name")
     check_name(table["name"], "method.name")
     parameters = {key: value for key, value in table.items() if key != "name"}
     for key in parameters:
         if key in ELSEWHERE:
-            raise ConfigurationError(f"method.{key} is no key; did you mean {dotted(ELSEWHERE[key])}?")
+            raise ConfigurationError(f"method.{key} is no key; did you mean {dotted(ELSEWHERE[key])}?", f"method.{key}")
     TypeAdapter(method_class(table["name"])).validate_json(json.dumps(parameters), strict=True)
     return MethodSettings(table["name"], parameters)
 
 
 def _told(error: ConfigurationError, section: KeyPath) -> Iterator[Problem]:
-    """The lines of an error that settings raised themselves, each at the key that it names first."""
-    for line in str(error).splitlines():
-        if section[:1] == ("personal",):  # such models have the settings of [model], but not its place
-            line = line.replace("model.", f"{dotted(section)}.")
-        key = re.search(r"\b[a-z_]+(\.[a-z_]+)+", line) or re.match(r"[a-z_]+(?= =)", line)
-        yield Problem(tuple(key[0].split(".")) if key else section, line)
+    """What settings raised themselves, each at the key that it is about, or else at the section."""
+    for problem in error.problems:
+        path: KeyPath = tuple(problem.key.split(".")) if problem.key else section
+        if section[:1] == ("personal",) and path[0] == "model":  # such models have the settings of [model]
+            path = (*section, *path[1:])
+            problem = problem.about(dotted(path))
+        yield Problem(path, str(problem))
 
 
 def _unknown(path: KeyPath, method: str) -> str:

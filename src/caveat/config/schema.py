@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from ..core import ConfigurationError, Method
+from ..core import ConfigurationError, ConfigurationErrors, Method
 from ..core.settings import STRICT
 from ..data.settings import DataSettings
 from ..methods import METHODS
@@ -80,7 +80,8 @@ class Federation:
         object.__setattr__(self, "newcomers", tuple(dict.fromkeys(self.newcomers)))
         if (self.begin_with or self.quorum or 1) < (self.quorum or 1):
             raise ConfigurationError(
-                f"federation.begin_with = {self.begin_with}, expected at least federation.quorum = {self.quorum}"
+                f"federation.begin_with = {self.begin_with}, expected at least federation.quorum = {self.quorum}",
+                "federation.begin_with",
             )
 
 
@@ -130,16 +131,19 @@ class Config:
             value = getattr(self.federation, key)
             if value is not None and self.engine.name != "flower":
                 raise ConfigurationError(
-                    f"federation.{key} = {value} is ignored by engine {self.engine.name!r}; it belongs to 'flower'"
+                    f"federation.{key} = {value} is ignored by engine {self.engine.name!r}; it belongs to 'flower'",
+                    f"federation.{key}",
                 )
         if self.engine.name == "flower" and self.engine.workers != 1:
             raise ConfigurationError(
-                f"engine.workers = {self.engine.workers} is ignored by engine 'flower'; it belongs to 'embedded'"
+                f"engine.workers = {self.engine.workers} is ignored by engine 'flower'; it belongs to 'embedded'",
+                "engine.workers",
             )
         if self.engine.name == "flower" and self.federation.newcomers:
             raise ConfigurationError(
                 "federation.newcomers is ignored by engine 'flower', where whoever joins takes part; it belongs to "
-                "'embedded'"
+                "'embedded'",
+                "federation.newcomers",
             )
         if not any(map(has_personal, others)):
             check_personal(method_class(self.method.name), self.personal)
@@ -170,7 +174,7 @@ def method_keys(name: str) -> list[str]:
 def check_name(name: object, key: str) -> None:
     """Raises ConfigurationError unless there is a method of that name."""
     if not isinstance(name, str) or name not in METHODS:
-        raise ConfigurationError(f"{key} = {name!r}: no such method{one_of(str(name), sorted(METHODS))}")
+        raise ConfigurationError(f"{key} = {name!r}: no such method{one_of(str(name), sorted(METHODS))}", key)
 
 
 def has_personal(name: object) -> bool:
@@ -184,7 +188,8 @@ def check_personal(method: Method | type[Method], personal: Sequence[PersonalMod
         owners = [name for name, other in METHODS.items() if other.personal]
         raise ConfigurationError(
             "personal is ignored by this method, whose silos have no model of another architecture; it belongs to "
-            f"{', '.join(owners)}"
+            f"{', '.join(owners)}",
+            "personal",
         )
 
 
@@ -205,6 +210,10 @@ def _construct(name: str, values: Mapping[str, Any]) -> Method:
     try:
         method: Method = method_class(name)(**values)
     except ValidationError as error:
-        lines = (text or f"{dotted(path)} is ignored by method {name!r}" for path, text in explain(error, ("method",)))
-        raise ConfigurationError("\n".join(lines)) from None
+        raise ConfigurationErrors(
+            [
+                ConfigurationError(text or f"{dotted(path)} is ignored by method {name!r}", dotted(path))
+                for path, text in explain(error, ("method",))
+            ]
+        ) from None
     return method

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ import tomlkit
 import tomlkit.exceptions
 from pydantic import ValidationError
 
-from ..core import ConfigurationError
+from ..core import ConfigurationError, ConfigurationErrors
 
 KeyPath = tuple[str | int, ...]
 """A key below its sections, e.g. ("data", "shift", "angles", 0)."""
@@ -47,7 +47,9 @@ class ConfigText:
     def error(self, problems: Iterable[Problem]) -> ConfigurationError:
         """One line per problem, in the order of the file."""
         ordered = sorted(problems, key=lambda problem: line_of(self.text, problem.path) or 0)
-        return ConfigurationError("\n".join(f"{self.place(path)}: {text}" for path, text in ordered))
+        return ConfigurationErrors(
+            [ConfigurationError(f"{self.place(path)}: {text}", dotted(path)) for path, text in ordered]
+        )
 
 
 def read(file: Path, called: str, sets: Sequence[str]) -> ConfigText:
@@ -127,10 +129,13 @@ def dotted(path: KeyPath) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
-def explain(error: ValidationError, section: KeyPath) -> Iterator[Problem]:
-    """What pydantic found below a section; an unknown key's text is empty, as only the caller knows the others."""
+def explain(error: ValidationError, section: KeyPath = (), names: Mapping[str, str] | None = None) -> Iterator[Problem]:
+    """What pydantic found below a section, a key being called as `names` says where it says anything.
+
+    The text of an unknown key is empty, as only the caller knows the others.
+    """
     for detail in error.errors(include_url=False):
-        path = section + detail["loc"]
+        path = section + tuple((names or {}).get(str(part), part) for part in detail["loc"])
         if detail["type"] == "unexpected_keyword_argument":
             yield Problem(path, "")
         elif detail["type"] == "dataclass_type":

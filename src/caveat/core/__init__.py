@@ -4,7 +4,7 @@ A method is a frozen set of hyperparameters with a schedule of rounds; a round i
 silos, aggregate; and all that is sent or kept is one kind of value, groups of named tensors.
 """
 
-from .errors import CaveatError, ConfigurationError, DataError, RunError
+from .errors import CaveatError, ConfigurationError, ConfigurationErrors, DataError, RunError
 from .method import Aggregate, Function, Method, Round, Weights, Work, always, evaluation, is_evaluation, keep
 from .prediction import Answers, Decision, Prediction
 from .random import key, seeded
@@ -17,6 +17,7 @@ __all__ = [
     "Answers",
     "CaveatError",
     "ConfigurationError",
+    "ConfigurationErrors",
     "Data",
     "DataError",
     "Decision",

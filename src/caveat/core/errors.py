@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class CaveatError(Exception):
     """The base of every error that caveat raises on purpose."""
 
 
 class ConfigurationError(CaveatError):
-    """A configuration that cannot be run: names the value, what was expected, and where it came from."""
+    """A configuration that cannot be run: names the value, what was expected, and where it came from.
+
+    `key` is the key that it is about, such as "training.momentum", by which its place in a file is found; empty where
+    it is about none. "{key}" in the text stands for it.
+    """
+
+    def __init__(self, text: str, key: str = "") -> None:
+        super().__init__(text.replace("{key}", key))
+        self.text, self.key = text, key
+
+    def about(self, key: str) -> ConfigurationError:
+        """The same error where the setting has another key, such as "personal[0].width" for "model.width"."""
+        return ConfigurationError(self.text, key)
+
+    @property
+    def problems(self) -> tuple[ConfigurationError, ...]:
+        """Each thing that is wrong by itself."""
+        return (self,)
+
+
+class ConfigurationErrors(ConfigurationError):
+    """Several things that are wrong with a configuration, a line each."""
+
+    def __init__(self, problems: Sequence[ConfigurationError]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self._problems = tuple(problems)
+
+    @property
+    def problems(self) -> tuple[ConfigurationError, ...]:
+        return self._problems
 
 
 class DataError(CaveatError):

@@ -65,7 +65,8 @@ class Labels:
             if value is not None and self.partition not in owners:
                 raise ConfigurationError(
                     f"data.labels.{name} = {value} is ignored by partition {self.partition!r}; "
-                    f"it belongs to {' and '.join(map(repr, owners))}"
+                    f"it belongs to {' and '.join(map(repr, owners))}",
+                    f"data.labels.{name}",
                 )
 
 
@@ -85,7 +86,9 @@ class Split:
     def __post_init__(self) -> None:
         total = self.train + self.validation + self.calibration
         if not math.isclose(total, 1, abs_tol=1e-6):
-            raise ConfigurationError(f"data.split: train + validation + calibration = {total:g}, expected 1")
+            raise ConfigurationError(
+                f"data.split: train + validation + calibration = {total:g}, expected 1", "data.split"
+            )
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -117,10 +120,14 @@ class Streams:
             check_source("streams.ood_global", self.ood_global)
         if self.ood_global.startswith("csv:"):
             raise ConfigurationError(
-                f"data.streams.ood_global = {self.ood_global!r}: a table's columns are its own, expected another source"
+                f"data.streams.ood_global = {self.ood_global!r}: a table's columns are its own, expected another "
+                "source",
+                "data.streams.ood_global",
             )
         if self.per_silo is not None and self.ood_local == "none" and not self.ood_global and not self.hold_out:
-            raise ConfigurationError(f"data.streams.per_silo = {self.per_silo} is ignored: no stream is asked for")
+            raise ConfigurationError(
+                f"data.streams.per_silo = {self.per_silo} is ignored: no stream is asked for", "data.streams.per_silo"
+            )
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -164,20 +171,26 @@ class DataSettings:
         if "images" in kinds and set(kinds) != {"images"}:
             folder = source_parts(self.source)[kinds.index("images")]
             raise ConfigurationError(
-                f"data.source = {self.source!r}: {folder!r} comes in silos and can only be joined to others that do"
+                f"data.source = {self.source!r}: {folder!r} comes in silos and can only be joined to others that do",
+                "data.source",
             )
         if (self.labels.minimum or 0) > (self.samples_per_silo or math.inf):
             raise ConfigurationError(
                 f"data.labels.minimum = {self.labels.minimum}, expected at most data.samples_per_silo = "
-                f"{self.samples_per_silo}"
+                f"{self.samples_per_silo}",
+                "data.labels.minimum",
             )
         for name, owners in (("target", {"csv", "silos"}), ("silo", {"csv"}), ("categorical", {"csv", "silos"})):
             if getattr(self, name) and kind not in owners:
-                raise ConfigurationError(f"data.{name} = {getattr(self, name)!r} is ignored by source {self.source!r}")
+                raise ConfigurationError(
+                    f"data.{name} = {getattr(self, name)!r} is ignored by source {self.source!r}", f"data.{name}"
+                )
         if kind == "silos":
             self._check_silos()
         if kind == "csv" and not self.target:
-            raise ConfigurationError(f"data.target is missing: source {self.source!r} needs the column to predict")
+            raise ConfigurationError(
+                f"data.target is missing: source {self.source!r} needs the column to predict", "data.target"
+            )
 
     def _check_silos(self) -> None:
         """Raises ConfigurationError for what needs the data of several silos, where no machine has these."""
@@ -192,7 +205,8 @@ class DataSettings:
             if value != default:
                 raise ConfigurationError(
                     f"data.{key} = {value!r} needs the data of all silos, but with data.source = 'silos' every silo "
-                    "reads its own"
+                    "reads its own",
+                    f"data.{key}",
                 )
 
 
@@ -210,11 +224,16 @@ def check_source(key: str, source: str) -> list[str]:
             named = f", part {part!r}" if len(parts) > 1 else ""
             raise ConfigurationError(
                 f"data.{key} = {source!r}{named}: expected digits, npz:PATH, images:DIR, csv:PATH or hub:NAME, "
-                "or several joined by ' + '" + ("; or silos" if key == "source" else "")
+                "or several joined by ' + '" + ("; or silos" if key == "source" else ""),
+                f"data.{key}",
             )
     kinds = [part.partition(":")[0] for part in parts]
     if "silos" in kinds and (len(kinds) > 1 or key != "source"):
-        raise ConfigurationError(f"data.{key} = {source!r}: silos is no source to join or to draw from, only itself")
+        raise ConfigurationError(
+            f"data.{key} = {source!r}: silos is no source to join or to draw from, only itself", f"data.{key}"
+        )
     if len(kinds) > 1 and "csv" in kinds:
-        raise ConfigurationError(f"data.{key} = {source!r}: csv cannot be joined, a table's columns are its own")
+        raise ConfigurationError(
+            f"data.{key} = {source!r}: csv cannot be joined, a table's columns are its own", f"data.{key}"
+        )
     return kinds

@@ -43,7 +43,8 @@ class FedDC(FedAvg):
             raise ConfigurationError(
                 "feddc needs training.optimizer = 'sgd' without momentum: with "
                 f"optimizer = {self.training.optimizer!r} and momentum = {self.training.momentum} "
-                "a silo's change is not the sum of its gradients"
+                "a silo's change is not the sum of its gradients",
+                "training.optimizer",
             )
 
     def init_server(self, site: Site) -> State:

@@ -38,10 +38,11 @@ class FMLU(FML):
     def __post_init__(self) -> None:
         if self.weigh_loss and (self.alpha, self.beta) != (FML.alpha, FML.beta):
             raise ConfigurationError(
-                f"method.alpha = {self.alpha} and method.beta = {self.beta} have no meaning while weigh_loss = true"
+                f"method.alpha = {self.alpha} and method.beta = {self.beta} have no meaning while weigh_loss = true",
+                "method.alpha",
             )
         if self.scaled and not self.weigh_loss:
-            raise ConfigurationError("method.scaled = true has no meaning while weigh_loss = false")
+            raise ConfigurationError("method.scaled = true has no meaning while weigh_loss = false", "method.scaled")
 
     def mutual(self, meme: Tensor, own: Tensor, y: Tensor) -> Tensor:
         """Eq. 3 and 4, added up."""

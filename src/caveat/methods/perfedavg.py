@@ -52,7 +52,8 @@ class PerFedAvg(FedAvg):
             raise ConfigurationError(
                 f"perfedavg with order = 'hessian-free' needs training.precision = 'float32', not "
                 f"{self.training.precision!r}, in whose rounding a difference of two gradients drowns; "
-                "or use order = 'first'"
+                "or use order = 'first'",
+                "training.precision",
             )
 
     def schedule(self) -> Iterable[Round]:

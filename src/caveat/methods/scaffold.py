@@ -33,7 +33,8 @@ class SCAFFOLD(FedAvg):
             raise ConfigurationError(
                 "scaffold needs training.optimizer = 'sgd' without momentum and weight_decay: with "
                 f"optimizer = {training.optimizer!r}, momentum = {training.momentum}, weight_decay = "
-                f"{training.weight_decay} a silo's change is not the sum of its gradients"
+                f"{training.weight_decay} a silo's change is not the sum of its gradients",
+                "training.optimizer",
             )
 
     def init_server(self, site: Site) -> State:

@@ -83,9 +83,13 @@ class TrFedDis(FedBN):
 
     def __post_init__(self) -> None:
         if self.trust is not None and self.fusion != "discounted":
-            raise ConfigurationError(f"method.trust = {self.trust} has no meaning for fusion {self.fusion!r}")
+            raise ConfigurationError(
+                f"method.trust = {self.trust} has no meaning for fusion {self.fusion!r}", "method.trust"
+            )
         if not (self.evidential or self.cross_entropy):
-            raise ConfigurationError("method.evidential = 0 and cross_entropy = 0: nothing is learnt from labels")
+            raise ConfigurationError(
+                "method.evidential = 0 and cross_entropy = 0: nothing is learnt from labels", "method.evidential"
+            )
 
     def build(self, model: nn.Module) -> nn.Module:
         assert isinstance(model, Model)

@@ -52,7 +52,9 @@ class ModelSettings:
     def __post_init__(self) -> None:
         for name in ("width", "features"):
             if getattr(self, name) is not None and name not in OWN[self.name]:
-                raise ConfigurationError(f"model.{name} = {getattr(self, name)} has no meaning for model {self.name!r}")
+                raise ConfigurationError(
+                    f"{{key}} = {getattr(self, name)} has no meaning for model {self.name!r}", f"model.{name}"
+                )
 
 
 @dataclass(frozen=True, config=STRICT)

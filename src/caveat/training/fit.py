@@ -76,10 +76,13 @@ class Training:
     def __post_init__(self) -> None:
         if self.local_epochs is not None and self.local_steps is not None:
             raise ConfigurationError(
-                f"training.local_epochs = {self.local_epochs} and training.local_steps = {self.local_steps}: give one"
+                f"training.local_epochs = {self.local_epochs} and training.local_steps = {self.local_steps}: give one",
+                "training.local_epochs",
             )
         if self.momentum and self.optimizer != "sgd":
-            raise ConfigurationError(f"training.momentum = {self.momentum} has no meaning for {self.optimizer!r}")
+            raise ConfigurationError(
+                f"training.momentum = {self.momentum} has no meaning for {self.optimizer!r}", "training.momentum"
+            )
 
     def fit(
         self,

@@ -31,7 +31,9 @@ class Privacy:
     def __post_init__(self) -> None:
         for key in ("noise", "delta"):
             if self.clip is None and getattr(self, key) is not None:
-                raise ConfigurationError(f"privacy.{key} = {getattr(self, key)} is ignored without privacy.clip")
+                raise ConfigurationError(
+                    f"privacy.{key} = {getattr(self, key)} is ignored without privacy.clip", f"privacy.{key}"
+                )
 
     def around(self, method: Method, silos: int) -> Method:
         """The method with clipping and noise around it, `silos` being asked in a round.

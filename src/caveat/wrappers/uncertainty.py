@@ -57,7 +57,8 @@ class Uncertainty:
             if value is not None and self.policy is not None and self.policy not in owners:
                 raise ConfigurationError(
                     f"uncertainty.{key} = {value!r} is ignored by policy {self.policy!r}; it belongs to "
-                    + " and ".join(map(repr, owners))
+                    + " and ".join(map(repr, owners)),
+                    f"uncertainty.{key}",
                 )
 
     def fitting(self, method: Method) -> Uncertainty:
@@ -76,7 +77,8 @@ class Uncertainty:
             if policy not in OWNERS[key]:
                 raise ConfigurationError(
                     f"uncertainty.{key} = {value!r} is ignored: the policy of {method.name!r} is {policy!r}, unless "
-                    f"uncertainty.policy names another"
+                    f"uncertainty.policy names another",
+                    f"uncertainty.{key}",
                 )
         inner = Tempered(method) if self.temperature else method
         if policy == "own":
@@ -84,11 +86,14 @@ class Uncertainty:
         score = self.score or method.scores[-1]
         if score not in method.scores:
             known = ", ".join(method.scores)
-            raise ConfigurationError(f"uncertainty.score = {score!r}: {method.name!r} has the scores {known}")
+            raise ConfigurationError(
+                f"uncertainty.score = {score!r}: {method.name!r} has the scores {known}", "uncertainty.score"
+            )
         if policy == "guaranteed" and self.temperature and score in TEMPERED:
             raise ConfigurationError(
                 f"uncertainty.temperature = true with policy 'guaranteed' and score {score!r}: the temperature would "
-                "be fitted on the very labels that the guarantee is tested on; leave one of them out"
+                "be fitted on the very labels that the guarantee is tested on; leave one of them out",
+                "uncertainty.temperature",
             )
         given["score"] = score
         return Switched(inner, **given) if policy == "switch" else Guaranteed(inner, **given)
