@@ -153,7 +153,7 @@ def in_python(folder: Path) -> Hashes:
         model=library.ModelSettings(name="mlp", width=8, features=4, hidden=8), newcomers=["ward-2"],
         training=library.Training(batch_size=16, lr=0.01, local_steps=5), participation=0.5, min_silos=2,
         privacy=library.Privacy(clip=1.0, noise=0.1),
-        uncertainty=library.Uncertainty(policy="switch", abstain=0.2, mc_samples=3),
+        uncertainty=library.Uncertainty(policy="switch", abstain=0.2),
     )  # fmt: skip
     return of_run(run)
 

@@ -13,10 +13,11 @@ from caveat import data
 from caveat.core import Payload, Round, SiloId
 from caveat.engines.rounds import Participation
 from caveat.files.checkpoints import ServerStore, SiloStore
-from caveat.files.ledger import read_ledger as read_ledger
+from caveat.files.ledger import read_ledger
 from caveat.runs.execution import carry_out
-from caveat.runs.local import LocalRun, load_config, planned
+from caveat.runs.local import LocalRun, load_config
 from caveat.runs.progress import Silent
+from caveat.runs.spec import RunSpec, spec_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,17 @@ class AsCounted(Participation):
 
     def cohort(self, t: int, step: Round, silos: Sequence[SiloId]) -> Sequence[SiloId]:
         return [silo for silo in silos if (t, silo) in self.counted]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedSpec(RunSpec):
+    """A specification in which silos take part as they were counted."""
+
+    counted: frozenset[tuple[int, SiloId]]
+
+    @property
+    def participation(self) -> Participation:
+        return AsCounted(self.seed, counted=self.counted)
 
 
 def counted(run: Path) -> frozenset[tuple[int, SiloId]]:
@@ -43,10 +55,10 @@ def differences(run: Path, states: dict[SiloId, Path], tables: Sequence[Path], f
     """
     config, took_part = load_config(run), counted(run)
     local = dataclasses.replace(config.data, source=f"csv:{','.join(map(str, tables))}")
-    plan = planned(config, config.method.name)
-    plan["participation"] = AsCounted(config.seed, counted=took_part)
+    specified = {field.name: getattr(spec_of(config), field.name) for field in dataclasses.fields(RunSpec)}
+    spec = CountedSpec(**specified, counted=took_part)
     folder.mkdir(parents=True)
-    carry_out(LocalRun(**plan, folder=folder, silos=data.load(local, config.seed)), Silent(), config.method.name)
+    carry_out(LocalRun(spec=spec, folder=folder, silos=data.load(local, config.seed)), Silent(), config.method.name)
     there, here = ServerStore(run / "state").load(), ServerStore(folder / "state").load()
     assert there is not None
     assert here is not None

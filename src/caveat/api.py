@@ -5,42 +5,27 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Unpack
 
-from .config import EngineSettings, Evaluation, Federation, check_personal
-from .core import ConfigurationError, Method, SiloId
+from .config import EngineSettings
+from .core import Method
 from .data import Silos
-from .engines.rounds import Participation
-from .nn.models import ModelSettings, PersonalModel
 from .runs import calls
 from .runs.execution import carry_out
 from .runs.local import LocalRun, Run, check_same, open_run
 from .runs.progress import Progress, Silent
-from .training.fit import Training
-from .wrappers.privacy import Privacy
-from .wrappers.uncertainty import Uncertainty
 
 
+@calls.with_arguments(calls.RunArguments)
 def run(
     silos: Silos,
     method: Method,
     *,
-    rounds: int | None = None,
-    seed: int = 0,
-    model: ModelSettings | None = None,
-    personal: Sequence[PersonalModel] = (),
-    training: Training | None = None,
-    participation: float = 1.0,
-    min_silos: int = 1,
-    newcomers: Sequence[SiloId] = (),
-    uncertainty: Uncertainty | None = None,
-    privacy: Privacy | None = None,
-    every: int = 1,
-    measured: int | None = None,
     workers: int = 1,
     out: str | Path | None = None,
     progress: Progress | None = None,
+    **settings: Unpack[calls.RunArguments],
 ) -> Run:
     """Train `method` on `silos`; return the finished run, with `summary` and `predictor(silo)`.
 
@@ -56,43 +41,26 @@ def run(
     run. Results do not depend on `workers`. Raises ConfigurationError or DataError before anything runs, RunError if a
     silo fails.
     """
-    calls.check_types(
-        silos, method, model=(model, ModelSettings), training=(training, Training),
-        uncertainty=(uncertainty, Uncertainty), privacy=(privacy, Privacy),
-    )  # fmt: skip
-    seed = calls.whole(seed)
-    if isinstance(newcomers, str):
-        raise ConfigurationError(f"newcomers = {newcomers!r}: expected a list of names")
-    with calls.explained({"silos": "measured"}):
-        federation = Federation(participation=participation, min_silos=min_silos, newcomers=tuple(newcomers))
-        evaluation, engine = Evaluation(every=every, silos=measured), EngineSettings(workers=workers)
-        method = calls.replaced(method, rounds=rounds, training=training)
-    batch_size = getattr(getattr(method, "training", None), "batch_size", 2)
-    silos.check(batch_size)
-    model = model or ModelSettings(name="residual" if silos.images else "mlp")
+    spec = calls.spec_of_call(silos, method, settings, calls.RunArguments)
+    with calls.explained():
+        workers = EngineSettings(workers=workers).workers
     folder = Path(out or tempfile.mkdtemp(prefix="caveat-"))
-    calls.check_folder(folder)
-    check_same(folder, silos)
-    experiment = LocalRun(
-        folder=folder, silos=silos, method=method, model=model, seed=seed,
-        participation=Participation(seed, federation.participation, federation.min_silos), evaluation=evaluation,
-        uncertainty=uncertainty or Uncertainty(), workers=engine.workers, personal=tuple(personal),
-        privacy=privacy or Privacy(), newcomers=federation.newcomers,
-    )  # fmt: skip
+    planned = LocalRun(folder=folder, spec=spec, silos=silos, workers=workers)
     try:
-        check_personal(method, experiment.personal)
-        experiment.check()
-        calls.keep(experiment)
+        calls.check_folder(folder)
+        check_same(folder, silos)
+        planned.check()
+        calls.keep(planned)
     except BaseException:
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     try:
-        carry_out(experiment, progress or Silent(), type(method).__name__)
+        carry_out(planned, progress or Silent(), type(method).__name__)
     except BaseException as error:
         error.add_note(f"What was computed is in {folder}: the same call with out={str(folder)!r} continues it.")
         raise
-    finished = Run(experiment)
+    finished = Run(planned)
     if out is None:
         weakref.finalize(finished, shutil.rmtree, folder, ignore_errors=True)
     return finished

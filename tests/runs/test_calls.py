@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ import torch
 
 import caveat
 from caveat.api import load
+from caveat.config import Evaluation, Federation
+from caveat.config.schema import REAL
 from caveat.core import ConfigurationError, DataError, Method
 from caveat.data import Silos
+from caveat.runs import calls
 from caveat.runs.progress import Silent
 
 SMALL: dict[str, Any] = {"rounds": 3, "model": caveat.ModelSettings(name="mlp", width=8, features=4, hidden=8)}
@@ -225,6 +229,40 @@ def test_what_a_call_without_a_folder_has_computed_is_not_lost(
     (folder,) = tmp_path.iterdir()
     assert f"out={str(folder)!r} continues it" in stopped.value.__notes__[0]
     assert caveat.run(silos, caveat.FedAvg(), out=folder, **SMALL).summary["silos"] == run.summary["silos"]
+
+
+def test_mc_samples_take_effect_wherever_they_are_said(silos: Silos) -> None:
+    def method(**given: Any) -> Any:
+        return caveat.run(silos, **SMALL | {"rounds": 1} | given).experiment.method
+
+    assert method(method=caveat.FedAvg(), uncertainty=caveat.Uncertainty(mc_samples=3)).mc_samples == 3
+    assert method(method=caveat.FedAvg(mc_samples=5), uncertainty=caveat.Uncertainty(policy="own")).mc_samples == 5
+    assert method(method=caveat.FedAvg(mc_samples=5)).mc_samples == 5
+    with pytest.raises(ConfigurationError, match=r"mc_samples = 5 and uncertainty.mc_samples = 3: give one"):
+        method(method=caveat.FedAvg(mc_samples=5), uncertainty=caveat.Uncertainty(mc_samples=3))
+
+
+@pytest.mark.parametrize("function", [caveat.run, caveat.audit])
+@pytest.mark.parametrize(("name", "value"), [("participation", 7), ("min_silos", 4), ("rounds", 0), ("workers", 0)])
+def test_runs_and_audits_refuse_the_same_values(silos: Silos, function: Any, name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} = {value}") as refused:
+        function(silos, caveat.FedAvg(), **{name: value})
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_call_in_python_takes_the_keys_of_a_configuration() -> None:
+    """Every key of `[federation]` and `[evaluation]` that means something on one machine."""
+    keys = {field.name for cls in (Federation, Evaluation) for field in fields(cls)} - set(REAL)
+    arguments = inspect.signature(caveat.run).parameters
+    assert {calls.NAMES.get(key, key) for key in keys} <= set(arguments)
+    assert arguments["participation"].default == 1.0
+    assert set(inspect.signature(caveat.audit).parameters) - set(arguments) == {"seeds", "shares"}
+
+
+def test_an_argument_that_there_is_none_of_is_a_type_error(silos: Silos) -> None:
+    for function in (caveat.run, caveat.audit):
+        with pytest.raises(TypeError, match=r"unexpected keyword argument 'round'"):
+            function(silos, caveat.FedAvg(), round=3)  # type: ignore[call-arg]
 
 
 def test_nothing_is_left_of_a_refused_call(silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from ..core import ConfigurationError
+from ..core.settings import KeyPath, Problem, dotted, explain
 from ..methods import METHODS
 from .schema import (
     ELSEWHERE,
@@ -23,7 +24,7 @@ from .schema import (
     method_keys,
     own_training,
 )
-from .text import ConfigText, KeyPath, Problem, dotted, explain, one_of, parse, read
+from .text import ConfigText, one_of, parse, read, toml
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 DEFAULT_RECIPE = "digits"
@@ -151,7 +152,7 @@ def _build(hint: Any, value: Any, path: KeyPath, problems: list[Problem]) -> Any
         # As JSON, since strict Python would take no list for a tuple, and lax Python True for 1.
         return TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
-        problems += explain(error, path)
+        problems += explain(error, path, toml)
     except ConfigurationError as error:
         problems += _told(error, path)
     return None
@@ -183,8 +184,7 @@ def _told(error: ConfigurationError, section: KeyPath) -> Iterator[Problem]:
         path: KeyPath = tuple(problem.key.split(".")) if problem.key else section
         if section[:1] == ("personal",) and path[0] == "model":  # such models have the settings of [model]
             path = (*section, *path[1:])
-            problem = problem.about(dotted(path))
-        yield Problem(path, str(problem))
+        yield Problem(path, problem.text)
 
 
 def _unknown(path: KeyPath, method: str) -> str:

@@ -10,14 +10,14 @@ from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from ..core import ConfigurationError, ConfigurationErrors, Method
-from ..core.settings import STRICT
+from ..core.settings import STRICT, KeyPath, dotted, explain
 from ..data.settings import DataSettings
 from ..methods import METHODS
 from ..nn.models import ModelSettings, PersonalModel
 from ..training.fit import Training
 from ..wrappers.privacy import Privacy
 from ..wrappers.uncertainty import Uncertainty
-from .text import KeyPath, dotted, explain, one_of
+from .text import one_of, toml
 
 Seconds = Annotated[float, Field(gt=0)]
 ELSEWHERE: dict[str, KeyPath] = {
@@ -213,7 +213,7 @@ def _construct(name: str, values: Mapping[str, Any]) -> Method:
         raise ConfigurationErrors(
             [
                 ConfigurationError(text or f"{dotted(path)} is ignored by method {name!r}", dotted(path))
-                for path, text in explain(error, ("method",))
+                for path, text in explain(error, ("method",), toml)
             ]
         ) from None
     return method

@@ -5,26 +5,16 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import tomlkit
 import tomlkit.exceptions
-from pydantic import ValidationError
 
 from ..core import ConfigurationError, ConfigurationErrors
-
-KeyPath = tuple[str | int, ...]
-"""A key below its sections, e.g. ("data", "shift", "angles", 0)."""
-
-
-class Problem(NamedTuple):
-    """One thing that is wrong with a configuration, and the key to look for it."""
-
-    path: KeyPath
-    text: str
+from ..core.settings import KeyPath, Problem, dotted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,32 +112,6 @@ def one_of(name: str, names: Sequence[str]) -> str:
     """The end of a message about a name that does not exist."""
     close = get_close_matches(name, names, 1)
     return (f"; did you mean {close[0]}?" if close else "") + f" (there are: {', '.join(names)})"
-
-
-def dotted(path: KeyPath) -> str:
-    """("data", "shift", "angles", 0) as "data.shift.angles[0]"."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
-
-
-def explain(error: ValidationError, section: KeyPath = (), names: Mapping[str, str] | None = None) -> Iterator[Problem]:
-    """What pydantic found below a section, a key being called as `names` says where it says anything.
-
-    The text of an unknown key is empty, as only the caller knows the others.
-    """
-    for detail in error.errors(include_url=False):
-        path = section + tuple((names or {}).get(str(part), part) for part in detail["loc"])
-        if detail["type"] == "unexpected_keyword_argument":
-            yield Problem(path, "")
-        elif detail["type"] == "dataclass_type":
-            yield Problem(path, f"{dotted(path)} is a section: set its keys, for instance {dotted(path)}.KEY=VALUE")
-        elif detail["type"] == "missing":
-            yield Problem(path, f"{dotted(path)} is missing")
-        else:
-            expected = detail["msg"].replace("Input should", "must").removeprefix("Value error, ")
-            expected = expected.replace("greater than or equal to", "at least").replace(
-                "less than or equal to", "at most"
-            )
-            yield Problem(path, f"{dotted(path)} = {toml(detail['input'])}: {expected}")
 
 
 def _inline(settings: Any) -> str:

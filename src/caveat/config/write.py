@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from ..core.settings import KeyPath, dotted, help_of
 from ..methods import METHODS
 from .schema import Config, MethodSettings, method_class
-from .text import KeyPath, dotted, toml
+from .text import toml
 
 
 def dump(config: Config) -> str:
@@ -47,13 +48,6 @@ def entries(cls: type, values: Mapping[str, Any]) -> list[Entry]:
         for field in dataclasses.fields(cls)
         if field.name in values
     ]
-
-
-def help_of(cls: type, name: str) -> str:
-    """The docstring below a field, on one line; an inherited field's stands in the class that declared it."""
-    declared = [getattr(base, "__pydantic_fields__", {}).get(name) for base in cls.__mro__]
-    texts = [field.description for field in declared if field is not None and field.description]
-    return " ".join(texts[0].split()) if texts else ""
 
 
 def _choices(annotation: Any, text: str) -> str:

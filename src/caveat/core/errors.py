@@ -20,10 +20,6 @@ class ConfigurationError(CaveatError):
         super().__init__(text.replace("{key}", key))
         self.text, self.key = text, key
 
-    def about(self, key: str) -> ConfigurationError:
-        """The same error where the setting has another key, such as "personal[0].width" for "model.width"."""
-        return ConfigurationError(self.text, key)
-
     @property
     def problems(self) -> tuple[ConfigurationError, ...]:
         """Each thing that is wrong by itself."""

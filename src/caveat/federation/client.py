@@ -25,7 +25,8 @@ from ..engines.flower import Order
 from ..files.atomic import write_bytes, write_json
 from ..files.ledger import Ledger
 from ..files.payloads import read_payload, to_bytes
-from ..runs.local import LocalRun, Run, planned
+from ..runs.local import LocalRun, Run
+from ..runs.spec import spec_of
 from ..wrappers.evaluation import Evaluated
 from .silo_file import SiloFile
 from .terms import Terms, lasting
@@ -111,7 +112,7 @@ class SiloClient:
 
     def _part(self, terms: Terms, silos: Silos) -> SiloRun:
         return SiloRun(
-            **planned(terms.config, terms.method), folder=self.folder(terms), silos=silos, names=terms.names,
+            spec=spec_of(terms.config, terms.method), folder=self.folder(terms), silos=silos, names=terms.names,
             secret=self.file.secret(),
         )  # fmt: skip
 

@@ -15,7 +15,8 @@ from ..core import ConfigurationError, Payload, RunError, SiloId, Update
 from ..data import load
 from ..engines.executor import Executor
 from ..engines.flower import Order, Words, silo_app_of
-from ..runs.local import LocalRun, planned
+from ..runs.local import LocalRun
+from ..runs.spec import spec_of
 from .client import SiloClient, check
 from .silo_file import read_silo_file
 from .terms import Terms
@@ -84,4 +85,4 @@ def _workplace(text: str) -> Executor:
     terms = Terms.of_text(text)
     config = terms.config
     silos = load(config.data, config.seed)
-    return LocalRun(**planned(config, terms.method), folder=Path(terms.folder), silos=silos).executor()
+    return LocalRun(spec=spec_of(config, terms.method), folder=Path(terms.folder), silos=silos).executor()

@@ -29,8 +29,9 @@ from ..files.atomic import write_bytes, write_json
 from ..html.pages.run.page import write_report
 from ..runs.base import BaseRun, Engine
 from ..runs.execution import carry_out
-from ..runs.local import LocalRun, check_empty, load_config, planned
+from ..runs.local import LocalRun, check_empty, load_config
 from ..runs.progress import Plain, Progress
+from ..runs.spec import spec_of
 from ..wrappers.evaluation import Evaluated
 from ..wrappers.private import VARIANCE
 from .membership import OpenMembership
@@ -158,9 +159,8 @@ def _federate(
         members.gather(wire, wanted, config.federation.quorum or 1, config.federation.patience or PATIENCE)
         _begin(config, folder, part, begun, start)
         members.save()
-        carry_out(
-            FlowerRun(**planned(rounds, name), folder=part, wire=wire, members=members, config=config), progress, name
-        )
+        run = FlowerRun(spec=spec_of(rounds, name), folder=part, wire=wire, members=members, config=config)
+        carry_out(run, progress, name)
 
 
 def _simulate(
@@ -172,7 +172,7 @@ def _simulate(
         terms = Terms("simulation", config, name, str(part), tuple(silo.name for silo in silos))
         members = FixedMembership(FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes), terms)
         plan = SimulatedRun(
-            **planned(rounds, name), folder=part, silos=silos, wire=wire, members=members, config=config
+            spec=spec_of(rounds, name), folder=part, silos=silos, wire=wire, members=members, config=config
         )  # fmt: skip
         members.gather(wire, config.federation.patience or PATIENCE)
         _begin(config, folder, part, begun, start)

@@ -6,33 +6,132 @@ import dataclasses
 import inspect
 import json
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeVar, get_type_hints
 
 from pydantic import ValidationError
 
-from ..config.text import explain
-from ..core import ConfigurationError, Method
+from ..config import Evaluation, Federation
+from ..core import ConfigurationError, ConfigurationErrors, Method, SiloId
+from ..core.settings import dotted, explain
 from ..data import Silos
 from ..files.atomic import write_bytes
+from ..nn.models import ModelSettings, PersonalModel
+from ..training.fit import Training
+from ..wrappers.privacy import Privacy
+from ..wrappers.uncertainty import Uncertainty
 from .base import BaseRun
+from .spec import RunSpec
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+NAMES = {"silos": "measured"}
+"""Keys that a call in Python names otherwise."""
+SECTIONS: tuple[type, ...] = (Federation, Evaluation)
+"""Sections of a configuration whose keys are arguments of a call."""
+
+
+class TrainingArguments(TypedDict, total=False):
+    """What a call in Python may say of a run, whatever it is for."""
+
+    rounds: int | None
+    training: Training | None
+    model: ModelSettings | None
+    personal: Sequence[PersonalModel]
+    participation: float
+    min_silos: int
+    uncertainty: Uncertainty | None
+    privacy: Privacy | None
+
+
+class RunArguments(TrainingArguments, total=False):
+    """What a call of `caveat.run` may say of it."""
+
+    seed: int
+    newcomers: Sequence[SiloId]
+    every: int
+    splits: Sequence[str]
+    measured: int | None
+
+
+def with_arguments(arguments: type) -> Callable[[Function], Function]:
+    """Have `help` and editors show the keyword arguments that a function takes as `**settings`, with their defaults."""
+
+    def documented(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        shown = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_default(name), annotation=hint)
+            for name, hint in get_type_hints(arguments).items()
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+        return function
+
+    return documented
+
+
+def _default(name: str) -> object:
+    fields = {NAMES.get(each.name, each.name): each.default for cls in SECTIONS for each in dataclasses.fields(cls)}
+    return fields.get(name, {"seed": 0, "personal": ()}.get(name))
+
+
+def spec_of_call(
+    silos: Silos, method: Method, arguments: Mapping[str, Any], known: type, function: str = "run"
+) -> RunSpec:
+    """What a call in Python specifies. Raises ConfigurationError, TypeError for an argument that is not `known`."""
+    if unknown := sorted(arguments.keys() - get_type_hints(known).keys()):
+        raise TypeError(f"{function}() got an unexpected keyword argument {unknown[0]!r}")
+    given = {name: value for name, value in arguments.items() if value is not None}
+    check_types(
+        silos, method, model=(given.get("model"), ModelSettings), training=(given.get("training"), Training),
+        uncertainty=(given.get("uncertainty"), Uncertainty), privacy=(given.get("privacy"), Privacy),
+    )  # fmt: skip
+    if isinstance(given.get("newcomers"), str):
+        raise ConfigurationError(f"newcomers = {given['newcomers']!r}: expected a list of names")
+    uncertainty = given.get("uncertainty", Uncertainty())
+    with explained():
+        return RunSpec(
+            seed=whole(arguments.get("seed", 0)),
+            federation=_section(Federation, arguments),
+            evaluation=_section(Evaluation, arguments),
+            method=_with_samples(replaced(method, given, "rounds", "training"), uncertainty),
+            model=given.get("model") or ModelSettings(name="residual" if silos.images else "mlp"),
+            uncertainty=uncertainty,
+            privacy=given.get("privacy", Privacy()),
+            personal=tuple(given.get("personal", ())),
+        )
+
+
+def _section(cls: Any, arguments: Mapping[str, Any]) -> Any:
+    """A section of a configuration from the arguments that are its keys."""
+    fields = {field.name: NAMES.get(field.name, field.name) for field in dataclasses.fields(cls)}
+    return cls(**{field: arguments[name] for field, name in fields.items() if name in arguments})
+
+
+def _with_samples(method: Any, uncertainty: Uncertainty) -> Any:
+    """The method with the MC samples that `uncertainty` asks for; its default leaves those that the method has."""
+    usual, own = Uncertainty().mc_samples, getattr(method, "mc_samples", None)
+    if own is None or uncertainty.mc_samples in (usual, own):
+        return method
+    if own != usual:
+        raise ConfigurationError(
+            f"{method.name} has mc_samples = {own} and uncertainty.mc_samples = {uncertainty.mc_samples}: give one",
+            "uncertainty.mc_samples",
+        )
+    return dataclasses.replace(method, mc_samples=uncertainty.mc_samples)
 
 
 @contextmanager
-def explained(called: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Raises ConfigurationError with each value that settings refuse, by the name that it has in the call, which is the
-    key's own unless `called` says another.
-    """
+def explained() -> Iterator[None]:
+    """Raises ConfigurationError with each value that settings refuse, by the name that it has in the call."""
     try:
         yield
     except ValidationError as error:
-        problems = []
-        for path, text in explain(error, ()):
-            key = str(path[0])
-            problems.append(text.replace(key, (called or {}).get(key, key), 1))
-        raise ConfigurationError("\n".join(problems)) from None
+        problems = explain(error, names=NAMES)
+        raise ConfigurationErrors([ConfigurationError(text, dotted(path)) for path, text in problems]) from None
 
 
 def check_types(silos: object, method: object, **settings: tuple[object, type]) -> None:
@@ -49,9 +148,9 @@ def check_types(silos: object, method: object, **settings: tuple[object, type]) 
             raise ConfigurationError(f"{name} = {value!r}: expected a caveat.{kind.__name__}")
 
 
-def replaced(method: Any, **given: Any) -> Any:
-    """The method with fields that are given, not None. Raises ConfigurationError for one that it has not."""
-    changed = {name: value for name, value in given.items() if value is not None}
+def replaced(method: Any, given: Mapping[str, Any], *names: str) -> Any:
+    """The method with those of its fields that are given. Raises ConfigurationError for one that it has not."""
+    changed = {name: given[name] for name in names if name in given}
     known = {field.name for field in dataclasses.fields(method)} if dataclasses.is_dataclass(method) else set()
     if unknown := sorted(changed.keys() - known):
         raise ConfigurationError(f"{unknown[0]} is given, but {method.name!r} has no field of that name")
@@ -79,23 +178,23 @@ def check_folder(folder: Path) -> None:
         raise ConfigurationError(f"out = {str(folder)!r} holds something else than a call's run; name a new folder")
 
 
-def keep(plan: BaseRun) -> None:
-    """Write down what the run in the plan's folder is of, or see that it is the same as when the run began.
+def keep(run: BaseRun) -> None:
+    """Write down what the run in its folder is of, or see that it is the same as when the run began.
 
     Raises ConfigurationError for another run, and for settings that cannot be written, before anything is.
     """
-    path = plan.folder / CALL
+    path = run.folder / CALL
     try:
-        text = json.dumps(_described({name: getattr(plan, name) for name in DECIDING}), indent=1, allow_nan=False)
+        text = json.dumps(_described({name: getattr(run.spec, name) for name in DECIDING}), indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"the fields of {plan.method.name!r} have to be plain values: {error}") from None
+        raise ConfigurationError(f"the fields of {run.method.name!r} have to be plain values: {error}") from None
     if not path.exists():
-        plan.folder.mkdir(parents=True, exist_ok=True)
+        run.folder.mkdir(parents=True, exist_ok=True)
         write_bytes(path, f"{text}\n".encode())
     elif (found := _difference(json.loads(path.read_text()), json.loads(text))) is not None:
         place, was, now = found
         raise ConfigurationError(
-            f"out = {str(plan.folder)!r} holds an interrupted run with {place} = {was!r}, not {now!r}; make the same "
+            f"out = {str(run.folder)!r} holds an interrupted run with {place} = {was!r}, not {now!r}; make the same "
             "call to continue it, or name a new folder"
         )
 
@@ -104,7 +203,7 @@ CALL = "call.json"
 OTHERS = ("state", "splits.json", "grid.json", "silo.json")
 """What a folder has that is of a run of another kind, or of a call that left no word of what it was."""
 DECIDING = ("method", "model", "seed", "participation", "evaluation", "uncertainty", "privacy", "personal", "newcomers")
-"""What of a plan decides its results, beside the data."""
+"""What of a specification decides its results, beside the data."""
 
 
 def _described(value: Any) -> Any:

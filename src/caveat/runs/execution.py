@@ -40,7 +40,7 @@ def _run_rounds(plan: BaseRun, progress: Progress) -> None:
     site = plan.server_site()
     store = ServerStore(plan.folder / "state")
     saved = store.load()
-    with seeded(plan.seed, "init_server"):
+    with seeded(plan.spec.seed, "init_server"):
         start, server, run_state = 0, plan.complete.init_server(site), RunState()
     if saved is not None:
         server, record = saved
@@ -51,6 +51,6 @@ def _run_rounds(plan: BaseRun, progress: Progress) -> None:
         run_state.seconds["engine"] += time.perf_counter() - began
         server = run(
             engine.method, engine, site, server,
-            participation=plan.participation, start=start, number=run_state.number, after=recorder.after,
+            participation=plan.spec.participation, start=start, number=run_state.number, after=recorder.after,
         )  # fmt: skip
         recorder.finish(server)

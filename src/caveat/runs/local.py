@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,6 @@ from ..core.silo_info import FederationInfo
 from ..data.pools import Array
 from ..engines.executor import Executor
 from ..engines.processes.pool import ProcessPool
-from ..engines.rounds import Participation
 from ..engines.threads import one_thread
 from ..files.atomic import write_bytes, write_json
 from ..files.checkpoints import SiloStore
@@ -31,13 +30,14 @@ from .execution import carry_out
 from .features import features
 from .gallery import gallery
 from .progress import Progress, Silent
+from .spec import spec_of
 
 Asked = TypeVar("Asked", Prediction, Answers, Tensors)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalRun(BaseRun):
-    """A plan for silos whose data are on this machine."""
+    """A run on silos whose data are on this machine."""
 
     silos: data.Silos
     workers: int = 1
@@ -46,12 +46,17 @@ class LocalRun(BaseRun):
     def info(self) -> FederationInfo:
         return FederationInfo.of(self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes)
 
+    @cached_property
+    def measured(self) -> list[SiloId]:
+        return super().measured
+
+    @cached_property
+    def participants(self) -> Sequence[SiloId]:
+        return super().participants
+
     def check(self) -> None:
+        self.silos.check(self.spec.batch_size)
         super().check()
-        least, count = self.participation.least, len(self.participants)
-        if least > count:
-            beside = " beside federation.newcomers" if self.newcomers else ""
-            raise ConfigurationError(f"federation.min_silos = {least}, but there are {count} silos{beside}")
 
     def executor(self) -> Executor:
         return self.executor_of(self.silos.by_name, self.participants, SiloStore(self.folder / "state" / "silos"))
@@ -60,7 +65,7 @@ class LocalRun(BaseRun):
         return ProcessPool(self.executor(), self.workers)
 
     def prepare(self) -> None:
-        silos = [*self.measured, *self.newcomers]
+        silos = [*self.measured, *self.spec.newcomers]
         write_json(self.folder / "splits.json", data.splits_record(map(self.silos.named, silos)))
 
     def gallery(self) -> dict[str, Any]:
@@ -147,7 +152,7 @@ def start(config: Config, out: Path, progress: Progress | None = None, silos: da
     write_bytes(out / "config.toml", configuration.dump(config).encode())
     if (recipe := origin(config)) is not None:
         write_json(out / "origin.json", recipe)
-    return _with_those_beside(config, silos, out, progress or Silent())
+    return _with_baselines(config, silos, out, progress or Silent())
 
 
 def _check_engine(config: Config) -> None:
@@ -160,9 +165,8 @@ def _check_engine(config: Config) -> None:
 def check(config: Config, silos: data.Silos, out: Path) -> None:
     """Raises ConfigurationError or DataError for what cannot be run on these silos, before anything is."""
     _check_engine(config)
-    silos.check(config.training.batch_size)
     for name in (config.method.name, *config.beside):
-        _experiment(config, silos, out, name).check()
+        _local_run(config, silos, out, name).check()
 
 
 def resume(
@@ -175,7 +179,7 @@ def resume(
     config = load_config(folder)
     silos = silos or data.load(config.data, config.seed)
     check_same(folder, silos)
-    return _with_those_beside(config, silos, folder, progress or Silent(), workers)
+    return _with_baselines(config, silos, folder, progress or Silent(), workers)
 
 
 def open_run(folder: Path) -> Run:
@@ -187,7 +191,7 @@ def open_run(folder: Path) -> Run:
         raise ConfigurationError(f"{folder}: the data are at the silos; each keeps what it takes to predict there")
     silos = data.load(config.data, config.seed)
     check_same(folder, silos)
-    return Run(_experiment(config, silos, folder))
+    return Run(_local_run(config, silos, folder))
 
 
 def check_same(folder: Path, silos: data.Silos) -> None:
@@ -216,40 +220,25 @@ def load_config(folder: Path) -> Config:
     return configuration.load(str(folder / "config.toml"))
 
 
-def _experiment(
+def _local_run(
     config: Config, silos: data.Silos, folder: Path, name: str | None = None, workers: int | None = None
 ) -> LocalRun:
-    """The configured method's, or that of another one beside it."""
-    return LocalRun(**planned(config, name), folder=folder, silos=silos, workers=workers or config.engine.workers)
+    """The run of the configured method, or of a baseline beside it."""
+    return LocalRun(spec=spec_of(config, name), folder=folder, silos=silos, workers=workers or config.engine.workers)
 
 
-def planned(config: Config, name: str | None = None) -> dict[str, Any]:
-    """The fields of a plan that a configuration decides, for its method or another one beside it."""
-    method, uncertainty = config.build_method(name), config.uncertainty
-    if name not in (None, config.method.name):
-        uncertainty = uncertainty.fitting(method)
-    participation = Participation(config.seed, config.federation.participation, config.federation.min_silos)
-    federation = config.federation
-    expected = federation.begin_with or federation.quorum if config.data.source == "silos" else None
-    return {
-        "method": method, "model": config.model, "seed": config.seed, "participation": participation,
-        "evaluation": config.evaluation, "uncertainty": uncertainty, "personal": config.personal,
-        "privacy": config.privacy, "expected": expected, "newcomers": federation.newcomers,
-    }  # fmt: skip
-
-
-def _with_those_beside(
+def _with_baselines(
     config: Config, silos: data.Silos, out: Path, progress: Progress, workers: int | None = None
 ) -> Path:
-    """The method itself, then those beside it, with as many rounds of training as it took."""
-    main = _experiment(config, silos, out, None, workers)
+    """Carry out the method itself, then the baselines beside it, with as many rounds of training as it took."""
+    main = _local_run(config, silos, out, None, workers)
     carry_out(main, progress, config.method.name)
     rounds = json.loads((out / "summary.json").read_text())["rounds_run"]
     for name in config.beside:
         same = dataclasses.replace(config, rounds=rounds)
         folder = out / "beside" / name
         folder.mkdir(parents=True, exist_ok=True)
-        carry_out(_experiment(same, silos, folder, name, workers), progress, name)
+        carry_out(_local_run(same, silos, folder, name, workers), progress, name)
     return out
 
 

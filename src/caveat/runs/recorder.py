@@ -60,8 +60,8 @@ class Recorder:
         self.ledger.add(done.replies.updates, round=done.number, t=done.t, phase=phase)
         self._left_out({"round": done.number, "phase": phase}, done.replies.left_out)
         metrics: dict[str, float] = {}
-        if done.step.trains and done.number % self.plan.evaluation.every == 0:
-            for split in self.plan.evaluation.splits:
+        if done.step.trains and done.number % self.plan.spec.evaluation.every == 0:
+            for split in self.plan.spec.evaluation.splits:
                 metrics = self._evaluate(done.t, done.number, phase, split, server, self.plan.measured)[0]
             self.run_state.measured = done.t
         self._lap("evaluate")
@@ -94,11 +94,11 @@ class Recorder:
         t, number = self.run_state.last, self.run_state.number
         final: dict[str, Any] = {}
         for split in SPLITS:
-            known = split in self.plan.evaluation.splits and self.run_state.measured == t
+            known = split in self.plan.spec.evaluation.splits and self.run_state.measured == t
             final[split] = self._evaluate(t, number, "final", split, server, self.plan.measured, not known)[1]
         newcomers: dict[SiloId, Payload] = {}
-        if self.plan.newcomers:
-            newcomers = self._evaluate(t, number, "final", "test", server, self.plan.newcomers)[1]
+        if self.plan.spec.newcomers:
+            newcomers = self._evaluate(t, number, "final", "test", server, self.plan.spec.newcomers)[1]
         self._lap("evaluate")
         self._write_model(t, server)
         for name, shown in (("gallery", self.plan.gallery()), ("features", self.plan.features())):
@@ -124,7 +124,7 @@ class Recorder:
         """What clipping and noise come to, by what was sent."""
         if (private := find(self.plan.complete, Private)) is None:
             return None
-        return self.plan.privacy.outcome(read_ledger(self.ledger.path).messages, private.silos, private.covers)
+        return self.plan.spec.privacy.outcome(read_ledger(self.ledger.path).messages, private.silos, private.covers)
 
     def _write_model(self, t: int, server: State) -> None:
         folder, method = self.plan.folder, self.plan.method
@@ -133,7 +133,7 @@ class Recorder:
         info, personal = self.plan.info, self.plan.own_models
         write_json(folder / "model" / "model.json", {
             "schema": 1, "method": dataclasses.asdict(method) | {"name": type(method).__name__},  # type: ignore[call-overload]
-            "t": t, "model": vars(self.plan.model),
+            "t": t, "model": vars(self.plan.spec.model),
             **({"personal": {silo: vars(own) for silo, own in personal.items()}} if personal else {}),
             "shape": list(info.shape), "classes": list(info.classes),
         })  # fmt: skip

@@ -11,7 +11,8 @@ from ... import data
 from ...config import Config
 from ...core import ConfigurationError
 from ...runs.progress import Progress
-from .procedure import Audit, audit
+from ...runs.spec import spec_of
+from .procedure import Audit, audit_of
 
 Number = TypeVar("Number", int, float)
 
@@ -22,19 +23,14 @@ def audit_configured(
     """Audit the configured method in folder `out`; methods beside it are left out, `seed` decides the splits."""
     if config.federation.newcomers:
         raise ConfigurationError("federation.newcomers is not for audits, in which every silo takes part")
-    return audit(
+    return audit_of(
+        spec_of(config),
         data.load(config.data, config.seed),
-        config.build_method(),
-        seeds=numbers(seeds, "--seeds", int, "0,1,2"),
-        shares=numbers(shares, "--shares", lambda text: float(Fraction(text)), "1/8,1/4,1/2,1"),
-        model=config.model,
-        personal=config.personal,
-        participation=config.federation.participation,
-        min_silos=config.federation.min_silos,
-        uncertainty=config.uncertainty,
-        workers=workers or config.engine.workers,
-        out=out,
-        progress=progress,
+        numbers(seeds, "--seeds", int, "0,1,2"),
+        numbers(shares, "--shares", lambda text: float(Fraction(text)), "1/8,1/4,1/2,1"),
+        workers or config.engine.workers,
+        out,
+        progress,
     )
 
 

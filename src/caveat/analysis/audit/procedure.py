@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -15,18 +15,16 @@ from rich.table import Table
 from rich.text import Text
 
 from ..._version import __version__
-from ...config import Evaluation
+from ...config import EngineSettings, Evaluation
 from ...core import Method
 from ...data import Silos
-from ...engines.rounds import Participation
 from ...files.atomic import write_bytes, write_json
 from ...html.pages.audit.page import render
 from ...html.text import percent
-from ...nn.models import ModelSettings, PersonalModel
+from ...runs import calls
 from ...runs.local import LocalRun
 from ...runs.progress import Progress, Silent
-from ...training.fit import Training
-from ...wrappers.uncertainty import Uncertainty
+from ...runs.spec import RunSpec
 from . import findings as promises
 from .findings import Finding
 from .fusion import RULES, copies_are_no_evidence, fused_with_copies, no_opinions
@@ -77,22 +75,17 @@ class Audit:
         return folder / "audit.html"
 
 
+@calls.with_arguments(calls.TrainingArguments)
 def audit(
     silos: Silos,
     method: Method,
     *,
-    rounds: int | None = None,
     seeds: Sequence[int] = (0, 1, 2),
     shares: Sequence[float] = (1 / 8, 1 / 4, 1 / 2, 1),
-    model: ModelSettings | None = None,
-    personal: Sequence[PersonalModel] = (),
-    training: Training | None = None,
-    participation: float = 1.0,
-    min_silos: int = 1,
-    uncertainty: Uncertainty | None = None,
     workers: int = 1,
     out: str | Path | None = None,
     progress: Progress | None = None,
+    **settings: Unpack[calls.TrainingArguments],
 ) -> Audit:
     """Train `method` once per share of the silos' training data and seed, and test what its uncertainties promise.
 
@@ -103,19 +96,28 @@ def audit(
     `audit.json` and `audit.html`: the same call continues what was interrupted there, and runs what a longer list
     of seeds or shares adds. Raises ConfigurationError or DataError before anything runs, RunError if a silo fails.
     """
-    given: dict[str, Any] = {"rounds": rounds, "training": training}
-    changed = {name: value for name, value in given.items() if value is not None}
-    method = with_equal_steps(dataclasses.replace(method, **changed), silos)  # type: ignore[type-var]
-    silos.check(2)
-    model = model or ModelSettings(name="residual" if silos.images else "mlp")
+    spec = calls.spec_of_call(silos, method, settings, calls.TrainingArguments, "audit")
+    with calls.explained():
+        workers = EngineSettings(workers=workers).workers
+    return audit_of(spec, silos, seeds, shares, workers, out, progress)
+
+
+def audit_of(
+    spec: RunSpec,
+    silos: Silos,
+    seeds: Sequence[int],
+    shares: Sequence[float],
+    workers: int = 1,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Audit:
+    """Audit the method of a specification, whose seed is not used. Raises what `audit` does."""
+    spec = dataclasses.replace(spec, seed=0, evaluation=ONCE, method=with_equal_steps(spec.method, silos))
     with tempfile.TemporaryDirectory(prefix="caveat-") as passing:
         folder = Path(out) if out is not None else Path(passing)
-        whole = LocalRun(
-            folder=folder, silos=silos, method=method, model=model, seed=0,
-            participation=Participation(0, participation, min_silos), evaluation=ONCE,
-            uncertainty=uncertainty or Uncertainty(), workers=workers, personal=tuple(personal),
-        )  # fmt: skip
-        sweep = Sweep(whole, tuple(map(float, shares)), tuple(seeds))
+        sweep = Sweep(
+            LocalRun(folder=folder, spec=spec, silos=silos, workers=workers), tuple(map(float, shares)), tuple(seeds)
+        )
         sweep.check()
         sweep.prepare()
         result = _examine(sweep, progress or Silent())
@@ -135,7 +137,7 @@ def _examine(sweep: Sweep, progress: Progress) -> Audit:
         if share == 1:
             full.append(seen)
             summaries.append(run.summary)
-    why_not = no_opinions(full, sweep.whole.uncertainty.temperature)
+    why_not = no_opinions(full, sweep.whole.spec.uncertainty.temperature)
     fusion = {} if why_not else fused_with_copies(full)
     copies = [copies_are_no_evidence(name, why_not or fusion[name]) for name in RULES]
     accuracy = against_chance(full)

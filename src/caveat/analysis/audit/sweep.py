@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...config import check_personal
 from ...core import ConfigurationError, Data, DataError, Method, RunError, Silo, key
 from ...data import Silos, splits_record
 from ...files.atomic import write_json
@@ -102,10 +101,8 @@ class Sweep:
         for share in self.shares:
             for seed in self.seeds:
                 reduced(self.whole.silos, share, seed)
-        self.whole.uncertainty.around(self.whole.method)
-        check_personal(self.whole.method, self.whole.personal)
-        self.whole.build()
-        self.whole.build_personal()
+        self.whole.silos.check(2)
+        self.whole.spec.check(self.whole.info)
 
     def prepare(self) -> None:
         """Write what the runs have in common; raises ConfigurationError if those in the folder have something else.
@@ -129,13 +126,14 @@ class Sweep:
 
     def common(self) -> dict[str, Any]:
         """What decides the results of the runs, apart from shares and seeds."""
-        whole = self.whole
+        whole, spec = self.whole, self.whole.spec
         return {
             "method": dataclasses.asdict(whole.method) | {"name": type(whole.method).__name__},  # type: ignore[call-overload]
-            "model": vars(whole.model),
-            "uncertainty": vars(whole.uncertainty),
-            "participation": {"share": whole.participation.share, "least": whole.participation.least},
-            "personal": [repr(model) for model in whole.personal],
+            "model": vars(spec.model),
+            "uncertainty": vars(spec.uncertainty),
+            **({} if spec.privacy.clip is None else {"privacy": vars(spec.privacy)}),
+            "participation": {"share": spec.participation.share, "least": spec.participation.least},
+            "personal": [repr(model) for model in spec.personal],
             "data": splits_record(whole.silos),
         }
 
@@ -145,8 +143,7 @@ class Sweep:
             self.whole,
             folder=self.whole.folder / "runs" / f"share-{share:g}-seed-{seed}",
             silos=reduced(self.whole.silos, share, seed),
-            participation=dataclasses.replace(self.whole.participation, seed=seed),
-            seed=seed,
+            spec=dataclasses.replace(self.whole.spec, seed=seed),
         )
 
     def run(self, progress: Progress) -> Iterator[tuple[float, int, Run]]:

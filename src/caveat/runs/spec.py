@@ -1,0 +1,175 @@
+"""The specification of a run: one frozen value, whether it comes from a file, a call in Python or a federation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..config import Config, Evaluation, Federation, check_personal
+from ..core import ConfigurationError, Data, Decision, Method, SiloId, Site, key, seeded
+from ..core.silo_info import FederationInfo
+from ..engines.executor import workspace
+from ..engines.rounds import Participation
+from ..nn.models import ModelSettings, PersonalModel, assign, build_model
+from ..wrappers.privacy import Privacy
+from ..wrappers.uncertainty import Uncertainty
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """Everything that decides what a run computes, beside the data of its silos.
+
+    Raises ConfigurationError for settings that cannot go together, whatever the silos are.
+    """
+
+    method: Method
+    model: ModelSettings
+    seed: int = 0
+    federation: Federation = field(default_factory=Federation)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    uncertainty: Uncertainty = field(default_factory=Uncertainty)
+    privacy: Privacy = field(default_factory=Privacy)
+    personal: tuple[PersonalModel, ...] = ()
+    expected: int | None = None
+    """How many silos there are, where they come and go; None where all are known before the first round."""
+
+    def __post_init__(self) -> None:
+        check_personal(self.method, self.personal)
+
+    @property
+    def participation(self) -> Participation:
+        """Which silos take part in a round."""
+        return Participation(self.seed, self.federation.participation, self.federation.min_silos)
+
+    @property
+    def newcomers(self) -> tuple[SiloId, ...]:
+        """Silos that take no part, and are measured in the end."""
+        return self.federation.newcomers
+
+    @property
+    def batch_size(self) -> int:
+        """The training examples that every silo needs: a batch, and two where the method has no batches."""
+        return getattr(getattr(self.method, "training", None), "batch_size", 2)
+
+    def participants(self, names: Sequence[SiloId]) -> Sequence[SiloId]:
+        """Those of these silos that take part, in their order."""
+        return [name for name in names if name not in self.newcomers] if self.newcomers else names
+
+    def cohort_size(self, silos: int) -> int:
+        """How many of so many silos, newcomers counted, a round asks if all are there."""
+        return self.participation.count(self.expected or silos - len(self.newcomers))
+
+    def measured(self, names: Sequence[SiloId]) -> list[SiloId]:
+        """The participants that are evaluated: all, or as many as the specification says, the same ones every time."""
+        count, participants = self.evaluation.silos, self.participants(names)
+        if count is None or count >= len(participants):
+            return list(participants)
+        generator = torch.Generator().manual_seed(key(self.seed, "measured"))
+        chosen = torch.randperm(len(participants), generator=generator)[:count]
+        return [participants[i] for i in sorted(chosen.tolist())]
+
+    def complete(self, silos: int) -> Method:
+        """The method with privacy, calibration and decisions around it, for a federation of so many silos.
+
+        Raises ConfigurationError for what does not fit the method.
+        """
+        size = self.cohort_size(silos)
+        if size not in self._completed:
+            self._completed[size] = self.uncertainty.around(self.privacy.around(self.method, size))
+        return self._completed[size]
+
+    @cached_property
+    def _completed(self) -> dict[int, Method]:
+        """By the size of a cohort, on which the noise of privacy depends: built once, not for every round."""
+        return {}
+
+    def build(self, info: FederationInfo) -> nn.Module:
+        """The method's module with the weights that the seed gives."""
+        model = build_model(self.model, info.shape, len(info.classes), self.seed)
+        with seeded(self.seed, "build"):
+            return workspace(self.method.build(model))
+
+    def own_models(self, names: Sequence[SiloId]) -> dict[SiloId, ModelSettings]:
+        """The architecture of each silo's own model; empty unless the method has such models."""
+        return assign(self.personal, self.model, names) if self.method.personal else {}
+
+    def build_personal(self, info: FederationInfo) -> dict[SiloId, nn.Module]:
+        """The module for each silo's own model, one for all silos of an architecture; empty if none has one."""
+        built: dict[ModelSettings, nn.Module] = {}
+        own_models = self.own_models(info.names)
+        for settings in own_models.values():
+            if settings not in built:
+                model = build_model(settings, info.shape, len(info.classes), self.seed)
+                built[settings] = workspace(model)
+        return {silo: built[settings] for silo, settings in own_models.items()}
+
+    def server_site(self, info: FederationInfo) -> Site:
+        """What code may see at the server: no data, and a freshly initialised module."""
+        none = Data(torch.zeros(0, *info.shape), torch.zeros(0, dtype=torch.long))
+        return Site("server", none, none, none, self.build(info))
+
+    def check(self, info: FederationInfo) -> None:
+        """Raises ConfigurationError for what cannot be run on these silos, before anything is."""
+        if self.newcomers:
+            check_newcomers(self, info)
+        self.privacy.check()
+        self.build_personal(info)
+        self.complete(len(info))
+        self.build(info)
+        least, count = self.participation.least, len(info) - len(self.newcomers)
+        if least > count:
+            beside = " beside federation.newcomers" if self.newcomers else ""
+            raise ConfigurationError(
+                f"federation.min_silos = {least}, but there are {count} silos{beside}", "federation.min_silos"
+            )
+
+
+def spec_of(config: Config, name: str | None = None) -> RunSpec:
+    """What a configuration specifies for its method, or for another one beside it, with that one's own defaults."""
+    method, uncertainty = config.build_method(name), config.uncertainty
+    if name not in (None, config.method.name):
+        uncertainty = uncertainty.fitting(method)
+    federation = config.federation
+    return RunSpec(
+        method=method,
+        model=config.model,
+        seed=config.seed,
+        federation=federation,
+        evaluation=config.evaluation,
+        uncertainty=uncertainty,
+        privacy=config.privacy,
+        personal=config.personal if method.personal else (),
+        expected=federation.begin_with or federation.quorum if config.data.source == "silos" else None,
+    )
+
+
+def check_newcomers(spec: RunSpec, info: FederationInfo) -> None:
+    """Raises ConfigurationError for newcomers that are no silos, all of them, or left without a model."""
+    names = info.names
+    if unknown := sorted({*spec.newcomers} - {*names}):
+        shown = f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+        raise ConfigurationError(
+            f"federation.newcomers: no silo {unknown[0]!r}, expected some of {shown}", "federation.newcomers"
+        )
+    if len(spec.newcomers) == len(names):
+        raise ConfigurationError(f"federation.newcomers names all {len(names)} silos, so that none takes part")
+    if Decision.GLOBAL not in spec.method.models and (kept := _kept(spec, info)):
+        raise ConfigurationError(
+            f"federation.newcomers does not fit {spec.method.name!r}: {kept[0]} stays at its silo, so that one "
+            "that takes no part has only a random one; choose a method that sends silos a whole model"
+        )
+
+
+def _kept(spec: RunSpec, info: FederationInfo) -> list[str]:
+    """Parameters that the server does not send, but for those of normalisation, which begin as the identity."""
+    site = spec.server_site(info)
+    with seeded(spec.seed, "init_server"):
+        sent = spec.method.broadcast(spec.method.init_server(site)).get("model", {})
+    parts = [(path, part) for path, part in site.module.named_modules() if not isinstance(part, _BatchNorm)]
+    names = [f"{path}.{name}".lstrip(".") for path, part in parts for name, _ in part.named_parameters(recurse=False)]
+    return [name for name in names if name not in sent]

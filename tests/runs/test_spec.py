@@ -1,0 +1,63 @@
+"""One specification of a run: the same value from a file, a call in Python, and what a federation sends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import caveat
+from caveat.config import Config, load
+from caveat.core import ConfigurationError
+from caveat.data import Silos
+from caveat.federation.terms import Terms
+from caveat.runs import calls
+from caveat.runs.spec import RunSpec, spec_of
+
+SETS = [
+    "method.name=apfl", "rounds=3", "seed=4", "training.lr=0.02", "model.name=mlp", "model.hidden=8",
+    "federation.participation=0.5", "federation.min_silos=2", 'federation.newcomers=["silo-2"]', "evaluation.every=2",
+    "evaluation.silos=1", "uncertainty.policy=switch", "uncertainty.mc_samples=7", "privacy.clip=0.5", "beside=[]",
+]  # fmt: skip
+
+
+@pytest.fixture
+def config() -> Config:
+    return load("digits", SETS)
+
+
+@pytest.fixture(scope="module")
+def silos() -> Silos:
+    draw = np.random.default_rng(0)
+    return caveat.data.from_arrays({f"silo-{k}": (draw.normal(size=(60, 4)), np.arange(60) % 3) for k in range(3)})
+
+
+def called(silos: Silos, config: Config) -> RunSpec:
+    """What a call in Python says that means the same."""
+    method = caveat.APFL(**config.method.parameters)
+    arguments = {
+        "rounds": 3, "seed": 4, "training": config.training, "model": config.model, "participation": 0.5,
+        "min_silos": 2, "newcomers": ["silo-2"], "every": 2, "measured": 1, "splits": config.evaluation.splits,
+        "uncertainty": config.uncertainty, "privacy": config.privacy,
+    }  # fmt: skip
+    return calls.spec_of_call(silos, method, arguments, calls.RunArguments)
+
+
+def test_a_file_and_a_call_specify_the_same(silos: Silos, config: Config) -> None:
+    assert called(silos, config) == spec_of(config)
+
+
+def test_a_federation_carries_it_whole(config: Config) -> None:
+    terms = Terms.of_text(Terms("f", config, "apfl", "", ()).to_text())
+    assert spec_of(terms.config, terms.method) == spec_of(config)
+
+
+def test_what_a_run_is_made_of_is_built_once(silos: Silos, config: Config) -> None:
+    spec = spec_of(load("digits", [*SETS, "method.name=fedavg"]))
+    assert spec.complete(3) is spec.complete(3)
+    assert spec.complete(3) is not spec.complete(100)  # the noise of each silo depends on how many are asked
+
+
+def test_settings_that_cannot_go_together_are_refused_at_once() -> None:
+    personal = (caveat.PersonalModel(name="mlp"),)
+    with pytest.raises(ConfigurationError, match="personal is ignored by this method"):
+        RunSpec(method=caveat.FedAvg(), model=caveat.ModelSettings(name="mlp"), personal=personal)
