@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from ..core import ConfigurationError
-from ..core.settings import KeyPath, Problem, dotted, explain
+from ..core.settings import KeyPath, Problem, dotted, explain, problems_of
 from ..methods import METHODS
 from .schema import (
     ELSEWHERE,
@@ -121,7 +121,7 @@ def _checked(table: dict[str, Any], origin: ConfigText) -> Config:
             for each in (config.method.name, *config.beside):
                 config.build_method(each)
         except ConfigurationError as error:
-            problems += _told(error, ())
+            problems += problems_of(error, ())
     if config is None or problems:
         raise origin.error([Problem(path, text or _unknown(path, name)) for path, text in problems])
     return config
@@ -154,7 +154,7 @@ def _build(hint: Any, value: Any, path: KeyPath, problems: list[Problem]) -> Any
     except ValidationError as error:
         problems += explain(error, path, toml)
     except ConfigurationError as error:
-        problems += _told(error, path)
+        problems += _placed(error, path)
     return None
 
 
@@ -178,13 +178,10 @@ def _method(table: Any) -> MethodSettings:
     return MethodSettings(table["name"], parameters)
 
 
-def _told(error: ConfigurationError, section: KeyPath) -> Iterator[Problem]:
-    """What settings raised themselves, each at the key that it is about, or else at the section."""
-    for problem in error.problems:
-        path: KeyPath = tuple(problem.key.split(".")) if problem.key else section
-        if section[:1] == ("personal",) and path[0] == "model":  # such models have the settings of [model]
-            path = (*section, *path[1:])
-        yield Problem(path, problem.text)
+def _placed(error: ConfigurationError, section: KeyPath) -> Iterator[Problem]:
+    """What is wrong with settings; models of silos' own have the keys of `[model]`, but not its place."""
+    for path, text in problems_of(error, section):
+        yield Problem((*section, *path[1:]) if section[:1] == ("personal",) and path[0] == "model" else path, text)
 
 
 def _unknown(path: KeyPath, method: str) -> str:

@@ -6,18 +6,18 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from ..core import ConfigurationError, ConfigurationErrors, Method
-from ..core.settings import STRICT, KeyPath, dotted, explain
+from ..core.settings import STRICT, KeyPath, dotted, frozen_settings, problems_of
 from ..data.settings import DataSettings
 from ..methods import METHODS
 from ..nn.models import ModelSettings, PersonalModel
 from ..training.fit import Training
 from ..wrappers.privacy import Privacy
 from ..wrappers.uncertainty import Uncertainty
-from .text import one_of, toml
+from .text import one_of
 
 Seconds = Annotated[float, Field(gt=0)]
 ELSEWHERE: dict[str, KeyPath] = {
@@ -28,7 +28,7 @@ ELSEWHERE: dict[str, KeyPath] = {
 """Fields of methods that a configuration has elsewhere than in `[method]`, and where."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class MethodSettings:
     """A federated method and its own hyperparameters."""
 
@@ -43,7 +43,7 @@ class MethodSettings:
         object.__setattr__(self, "parameters", {key: getattr(method, key) for key in method_keys(self.name)})
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class Evaluation:
     """What is measured while a run goes on; the last round is measured on every split anyway."""
 
@@ -55,7 +55,7 @@ class Evaluation:
     """How many silos are measured, the same ones every time (all by default)."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class Federation:
     """Who takes part in a round."""
 
@@ -89,7 +89,7 @@ REAL = ("begin_with", "quorum", "deadline", "patience")
 """The keys of `[federation]` that only mean something between machines."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class EngineSettings:
     """Where the work of the silos is computed."""
 
@@ -209,11 +209,7 @@ def _construct(name: str, values: Mapping[str, Any]) -> Method:
     check_name(name, "method.name")
     try:
         method: Method = method_class(name)(**values)
-    except ValidationError as error:
-        raise ConfigurationErrors(
-            [
-                ConfigurationError(text or f"{dotted(path)} is ignored by method {name!r}", dotted(path))
-                for path, text in explain(error, ("method",), toml)
-            ]
-        ) from None
+    except ConfigurationError as error:
+        problems = problems_of(error, ("method",))
+        raise ConfigurationErrors([ConfigurationError(text, dotted(path)) for path, text in problems]) from None
     return method

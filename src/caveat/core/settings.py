@@ -21,6 +21,10 @@ KeyPath = tuple[str | int, ...]
 """A key below its sections, e.g. ("data", "shift", "angles", 0)."""
 
 
+class FieldError(ConfigurationError):
+    """A value that settings refuse; the key is the field's own name, below whatever section the settings are of."""
+
+
 class Problem(NamedTuple):
     """One thing that is wrong with a configuration, and the key to look for it."""
 
@@ -30,7 +34,7 @@ class Problem(NamedTuple):
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(Field, dataclasses.field))
-def settings(cls: Cls) -> Cls:
+def frozen_settings(cls: Cls) -> Cls:
     """A frozen dataclass of settings. Its help lists every field, and a value that it refuses is one short error."""
     made: Any = dataclass(frozen=True, config=STRICT)(cls)
     made.__init__ = _with_short_errors(made, made.__init__)
@@ -69,6 +73,13 @@ def explain(
             yield Problem(path, f"{{key}} = {write(detail['input'])}: {expected}")
 
 
+def problems_of(error: ConfigurationError, section: KeyPath) -> Iterator[Problem]:
+    """What settings of a section raised themselves, each at the key that it is about, or else at the section."""
+    for problem in error.problems:
+        path: KeyPath = tuple(problem.key.split(".")) if problem.key else ()
+        yield Problem((*section, *path) if isinstance(problem, FieldError) else path or section, problem.text)
+
+
 def help_of(cls: type, name: str) -> str:
     """The docstring below a field, on one line; an inherited field's stands in the class that declared it."""
     declared = [getattr(base, "__pydantic_fields__", {}).get(name) for base in cls.__mro__]
@@ -83,8 +94,9 @@ def _with_short_errors(cls: Any, init: Callable[..., None]) -> Callable[..., Non
             init(self, *args, **values)
         except ValidationError as error:
             names = [field.name for field in dataclasses.fields(cls)]
-            problems = [(path, text or _unknown(cls, str(path[-1]), names)) for path, text in explain(error)]
-            raise ConfigurationErrors([ConfigurationError(text, dotted(path)) for path, text in problems]) from None
+            found = [(path, text or _unknown(cls, str(path[-1]), names)) for path, text in explain(error)]
+            problems = [FieldError(text, dotted(path)) for path, text in found]
+            raise (problems[0] if len(problems) == 1 else ConfigurationErrors(problems)) from None
 
     return short
 
@@ -100,8 +112,21 @@ def _with_fields(cls: Any) -> str:
     """The docstring, then every field with its default and its meaning, as `help` shows them."""
     lines = []
     for field in dataclasses.fields(cls):
-        missing = field.default is dataclasses.MISSING
-        default = field.default if not missing else getattr(field.default_factory, "__name__", "")
-        lines.append(f"    {field.name}" + (f" = {default!r}" if not missing else f" = {default}()" if default else ""))
+        lines.append(f"    {field.name}{_default(field)}")
         lines += textwrap.wrap(help_of(cls, field.name), 100, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return "\n".join([(cls.__doc__ or "").rstrip(), "", "    Settings:", "", *lines])
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    """What a field is unless it is given; of settings only what they have different from their own defaults."""
+    if field.default is dataclasses.MISSING:
+        return (
+            ""
+            if field.default_factory is dataclasses.MISSING
+            else f" = {getattr(field.default_factory, '__name__', '')}()"
+        )
+    if not dataclasses.is_dataclass(field.default):
+        return f" = {field.default!r}"
+    inner = [(each.name, each.default, getattr(field.default, each.name)) for each in dataclasses.fields(field.default)]
+    given = ", ".join(f"{name}={value!r}" for name, usual, value in inner if value != usual)
+    return f" = {type(field.default).__name__}({given})"

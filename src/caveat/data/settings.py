@@ -7,10 +7,9 @@ from dataclasses import field, fields
 from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator
-from pydantic.dataclasses import dataclass
 
 from ..core import ConfigurationError
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 
 KINDS = ("digits", "npz", "images", "csv", "hub", "silos")
 """What a source can be; all but those of `NAMELESS` are followed by a colon and a path or name."""
@@ -30,7 +29,7 @@ TestSamples = Annotated[int | Literal["all"], PlainValidator(_test_samples)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class Shift:
     """What makes the inputs of silos differ. A list shorter than the silos gives each entry to a block of silos."""
 
@@ -40,7 +39,7 @@ class Shift:
     """Gaussian noise, added before rotation: on the 0..255 scale for images, in units of the feature for tables."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class Labels:
     """What makes the labels of silos differ, for data that does not come in silos."""
 
@@ -70,7 +69,7 @@ class Labels:
                 )
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class Split:
     """The four disjoint splits of a silo: shares of its samples."""
 
@@ -91,7 +90,7 @@ class Split:
             )
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class Normalise:
     """Images become (pixel / 255 - mean) / std, with constants that never come from test data."""
 
@@ -101,7 +100,7 @@ class Normalise:
     """Per channel, or one for all, on the 0..1 scale."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class Streams:
     """Test inputs that a silo does not know, to evaluate on beside its test split; nothing is trained on them."""
 
@@ -130,7 +129,7 @@ class Streams:
             )
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class DataSettings:
     """Where samples come from and how they become silos."""
 

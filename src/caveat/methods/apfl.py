@@ -16,12 +16,11 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..core import Answers, Decision, Payload, Site, State, Tensors, Update
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from ..training.fit import Loss
 from ..training.modules import load, snapshot
 from .fedavg import FedAvg
@@ -45,7 +44,7 @@ class Mixture(nn.Module):
         return logits
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class APFL(FedAvg):
     """FedAvg, and at every silo a mixture of its own model and the federation's (Deng et al., 2020)."""
 

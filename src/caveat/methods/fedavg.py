@@ -11,17 +11,16 @@ from typing import Annotated
 
 import torch.nn.functional as F
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..core import Answers, Decision, Method, Payload, Prediction, Replies, Round, Site, State, Update, Weights
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from ..nn.dropout import mc_dropout
 from ..training.fit import Loss, Training
 from ..training.modules import in_batches, load, snapshot, split
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class FedAvg(Method):
     """The n_k-weighted mean of locally trained models (McMahan et al., 2017)."""
 

@@ -10,18 +10,17 @@ from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..core import Decision, Payload, Replies, Round, Site, State, Update, Weights
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from ..training.fit import Loss, Training
 from ..training.modules import load, snapshot, split
 from .fedavg import FedAvg
 from .fedper import head_of
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class FedBABU(FedAvg):
     """FedAvg of a body under a fixed random head; silos fine-tune copies in the end (Oh et al., 2022)."""
 

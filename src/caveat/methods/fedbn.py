@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic.dataclasses import dataclass
 from torch import nn
 
 from ..core import Decision
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from ..training.modules import normalisation
 from .fedavg import FedAvg
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class FedBN(FedAvg):
     """FedAvg in which batch normalisation, weights and statistics, stays at the silo (Li et al., 2021)."""
 

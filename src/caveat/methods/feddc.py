@@ -19,17 +19,16 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from ..core import ConfigurationError, Payload, Replies, Site, State, Update
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from ..training.fit import Training
 from ..training.modules import load, snapshot, zeros
 from .fedavg import FedAvg
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class FedDC(FedAvg):
     """Local drift that is tracked, penalised and added to what is averaged (Gao et al., 2022)."""
 

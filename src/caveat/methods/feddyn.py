@@ -13,16 +13,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from ..core import Payload, Replies, Site, State, Update
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from ..training.modules import load, snapshot, zeros
 from .fedavg import FedAvg
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class FedDyn(FedAvg):
     """Local losses with a linear and a proximal term that follow the silo's own gradient (Acar et al., 2021)."""
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic.dataclasses import dataclass
 from torch import nn
 
 from ..core import Decision
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from .fedavg import FedAvg
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class FedPer(FedAvg):
     """FedAvg of everything but the head, which stays at the silo (Arivazhagan et al., 2019)."""
 

@@ -22,11 +22,10 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..core import Answers, Data, Decision, Method, Payload, Prediction, Replies, Round, Site, State, Tensors, Update
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from ..nn.encoders import Model
 from ..nn.posterior import Posterior, PosteriorNetwork, embedding, log_alpha, log_evidence, uncertain_cross_entropy
 from ..nn.radial import RadialFlows
@@ -38,7 +37,7 @@ DENSITIES = "posterior.flows."
 """In the names of their tensors, and of those of their moments."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class FedPN(Method):
     """Posterior networks that switch between the silo's and the federation's model (FedPN, IJCAI 2024)."""
 

@@ -9,16 +9,15 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..core import Payload
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from ..training.fit import Loss
 from .fedavg import FedAvg
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class FedProx(FedAvg):
     """FedAvg with a term that keeps silos near the global model (Li et al., 2020)."""
 

@@ -12,15 +12,14 @@ from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from ..core import Payload, Site, State, Update
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from ..training.modules import load, snapshot, split
 from .fedper import FedPer
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class FedRep(FedPer):
     """FedPer that trains the silo's head first and the shared body after it (Collins et al., 2021)."""
 

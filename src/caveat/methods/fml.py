@@ -17,16 +17,15 @@ from typing import Annotated, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..core import Answers, Decision, Payload, Replies, Site, State, Update, Weights
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from ..training.modules import load, reset, snapshot
 from .fedavg import FedAvg
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class FML(FedAvg):
     """Mutual learning of the federation's model and each silo's own, of any architecture (Shen et al., 2020)."""
 

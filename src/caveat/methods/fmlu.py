@@ -14,17 +14,16 @@ from __future__ import annotations
 from typing import cast
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..core import ConfigurationError, Replies, Site, State, Tensors, Update, Weights
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from ..training.modules import in_batches
 from ..uncertainty import entropy
 from .fml import FML, learn
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class FMLU(FML):
     """FML in which predictions and models weigh the less, the more uncertain they are (FMLU, Pham)."""
 

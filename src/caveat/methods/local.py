@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic.dataclasses import dataclass
 from torch import nn
 
 from ..core import Decision, Replies, Site, State, Weights
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from .fedavg import FedAvg
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class Local(FedAvg):
     """No federation: every silo trains by itself, for as many steps."""
 

@@ -18,18 +18,17 @@ from typing import Annotated
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..core import Data, Payload, Site, State, Update
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from ..nn.encoders import Head, Model
 from ..training.fit import Loss
 from ..training.modules import in_batches, load, snapshot
 from .fedavg import FedAvg
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class MOON(FedAvg):
     """FedAvg with a contrast: near the global model's representation, far from the silo's last (Li et al., 2021)."""
 

@@ -19,12 +19,11 @@ from typing import Annotated, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..core import ConfigurationError, Decision, Payload, Round, Site, State, Tensors, Update, seeded
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from ..training.fit import Loss
 from ..training.modules import load, snapshot
 from .fedavg import FedAvg
@@ -33,7 +32,7 @@ DISTANCE = 0.01
 """Norm of the displacement along v in the finite difference of HF."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class PerFedAvg(FedAvg):
     """FedAvg of the loss after a step of adaptation, which silos take in the end (Fallah et al., 2020)."""
 

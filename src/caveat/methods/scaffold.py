@@ -9,16 +9,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from ..core import ConfigurationError, Payload, Replies, Site, State, Update
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from ..training.fit import Training
 from ..training.modules import load, snapshot, zeros
 from .fedavg import FedAvg
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class SCAFFOLD(FedAvg):
     """FedAvg whose local steps are corrected by control variates (Karimireddy et al., 2020)."""
 

@@ -25,11 +25,10 @@ from typing import Annotated, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..core import Answers, ConfigurationError, Decision, Payload, Prediction, Site, State, Update
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from ..nn.encoders import Model
 from ..nn.posterior import uncertain_cross_entropy
 from ..training.fit import Loss
@@ -57,7 +56,7 @@ class TwoHeads(nn.Module):
         return torch.stack(hidden), torch.stack([head.output(h) for head, h in zip(heads, hidden, strict=True)])
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class TrFedDis(FedBN):
     """Fused evidence of the federation's head and the silo's own, kept unlike each other (Wang et al., 2023)."""
 

@@ -21,11 +21,10 @@ from typing import Annotated, Literal
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..core import ConfigurationError, Payload, Replies, Round, Site, State, Tensors, Update
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from ..nn.codebook import Codebook, Discretised, kmeans, nearest
 from ..nn.encoders import Model
 from ..training.fit import Loss
@@ -34,7 +33,7 @@ from ..uncertainty.measures import entropy
 from .fedavg import FedAvg
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class UEFL(FedAvg):
     """Codebooks that grow at silos whose MC-dropout entropy stays high (UEFL, arXiv 2402.18888)."""
 

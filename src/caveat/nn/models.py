@@ -8,11 +8,10 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import nn
 
 from ..core import ConfigurationError, seeded
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from .encoders import Model, cnn, head, lenet5, mlp, normed, residual
 
 OWN = {
@@ -27,7 +26,7 @@ CONVOLUTIONS = {"residual": residual, "cnn": cnn, "normed": normed}
 """What is built from the channels of images and a width."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class ModelSettings:
     """An encoder and a classifier head."""
 
@@ -57,7 +56,7 @@ class ModelSettings:
                 )
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class PersonalModel(ModelSettings):
     """The architecture of silos' own models, for methods in which every silo has one."""
 

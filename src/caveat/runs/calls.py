@@ -11,11 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, get_type_hints
 
-from pydantic import ValidationError
-
 from ..config import Evaluation, Federation
 from ..core import ConfigurationError, ConfigurationErrors, Method, SiloId
-from ..core.settings import dotted, explain
+from ..core.settings import FieldError
 from ..data import Silos
 from ..files.atomic import write_bytes
 from ..nn.models import ModelSettings, PersonalModel
@@ -129,9 +127,12 @@ def explained() -> Iterator[None]:
     """Raises ConfigurationError with each value that settings refuse, by the name that it has in the call."""
     try:
         yield
-    except ValidationError as error:
-        problems = explain(error, names=NAMES)
-        raise ConfigurationErrors([ConfigurationError(text, dotted(path)) for path, text in problems]) from None
+    except ConfigurationError as error:
+        problems = [
+            ConfigurationError(each.text, NAMES.get(each.key, each.key) if isinstance(each, FieldError) else each.key)
+            for each in error.problems
+        ]
+        raise ConfigurationErrors(problems) from None
 
 
 def check_types(silos: object, method: object, **settings: tuple[object, type]) -> None:

@@ -9,11 +9,10 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..core import ConfigurationError, Site, Tensors
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from .optimizers import SGD, Adam, Optimizer
 from .precision import in_bfloat16
 
@@ -47,7 +46,7 @@ class Moments:
         }
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class Training:
     """How a silo trains in one round. The optimiser starts afresh every round."""
 

@@ -7,17 +7,16 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from ..core import ConfigurationError, Method, SiloId
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from .accounting import composed, epsilon, epsilon_against_server
 from .private import Private
 
 DELTA = 1e-5
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class Privacy:
     """Differential privacy of whole silos: clipping and noise for what training sends. Off unless `clip` is set."""
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from ..core import ConfigurationError, Method
-from ..core.settings import STRICT
+from ..core.settings import frozen_settings
 from .guaranteed import Guaranteed
 from .switched import Switched
 from .tempered import Tempered
@@ -27,7 +26,7 @@ TEMPERED = ("total", "aleatoric", "epistemic")
 """The scores that a temperature changes."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class Uncertainty:
     """How predictions get their uncertainty, and what is done about it."""
 

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
 
 from ...core import DataError
-from ...core.settings import STRICT
+from ...core.settings import frozen_settings
 from ..image_format import ImageFormat
 from ..pools import TextColumn
 from ..table_encoding import TableLayout
@@ -26,7 +25,7 @@ Said = TypeVar("Said")
 Shape = Annotated[tuple[Annotated[int, Field(ge=1, le=1 << 20)], ...], Field(min_length=1, max_length=3)]
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class ColumnSchema:
     """What a silo says of a column of its table."""
 
@@ -44,7 +43,7 @@ class ColumnSchema:
             raise DataError(f"column {self.name!r} holds {self.holds}, but has categories")
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class DataSchema:
     """What a silo says of its data before anything is trained."""
 
@@ -73,7 +72,7 @@ class DataSchema:
         return _of_json(TypeAdapter(DataSchema), value, "a silo's sketch")
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class SharedColumn:
     """A column of every silo's table."""
 
@@ -89,7 +88,7 @@ class SharedColumn:
             raise DataError(f"column {self.name!r} has categories, but is flagged as one of numbers")
 
 
-@dataclass(frozen=True, config=STRICT)
+@frozen_settings
 class SharedSchema:
     """What holds for the data of all silos."""
 
