@@ -119,12 +119,10 @@ def _with_fields(cls: Any) -> str:
 
 def _default(field: dataclasses.Field[Any]) -> str:
     """What a field is unless it is given; of settings only what they have different from their own defaults."""
+    if field.default_factory is not dataclasses.MISSING:
+        return f" = {getattr(field.default_factory, '__name__', '')}()"
     if field.default is dataclasses.MISSING:
-        return (
-            ""
-            if field.default_factory is dataclasses.MISSING
-            else f" = {getattr(field.default_factory, '__name__', '')}()"
-        )
+        return ""
     if not dataclasses.is_dataclass(field.default):
         return f" = {field.default!r}"
     inner = [(each.name, each.default, getattr(field.default, each.name)) for each in dataclasses.fields(field.default)]
