@@ -17,7 +17,7 @@ from PIL import Image
 from caveat import data
 from caveat.core import DataError
 from caveat.data import DataSettings, Normalise, Silos, Split, Streams
-from caveat.data.schema.agreement import DataSchema, SharedSchema, agree, own_settings, own_silos, sketch
+from caveat.data.schema.agreement import DataSchema, SharedSchema, own_schema, own_settings, own_silos, shared_schema
 from caveat.data.splits import hashes
 
 SILOS = DataSettings(source="silos")
@@ -30,23 +30,24 @@ def wired(value: Any) -> Any:
     return type(value).of_json(json.loads(json.dumps(value.to_json())))
 
 
-def sketches(settings: DataSettings, sources: Mapping[str, str]) -> dict[str, DataSchema]:
+def schemas(settings: DataSettings, sources: Mapping[str, str]) -> dict[str, DataSchema]:
     return {
-        name: wired(sketch(own_settings(settings, source), SEED, name)) for name, source in reversed(sources.items())
+        name: wired(own_schema(own_settings(settings, source), SEED, name))
+        for name, source in reversed(sources.items())
     }
 
 
 def apart(settings: DataSettings, sources: Mapping[str, str]) -> tuple[SharedSchema, dict[str, Silos]]:
     """What silos agree on, and each silo as it reads its own source."""
-    agreement = wired(agree(sketches(settings, sources), settings))
-    silos = {n: own_silos(own_settings(settings, source), SEED, n, agreement) for n, source in sources.items()}
-    return agreement, silos
+    shared = wired(shared_schema(schemas(settings, sources), settings))
+    silos = {n: own_silos(own_settings(settings, source), SEED, n, shared) for n, source in sources.items()}
+    return shared, silos
 
 
-def assert_same(together: Silos, agreement: SharedSchema, silos: Mapping[str, Silos]) -> None:
+def assert_same(together: Silos, shared: SharedSchema, silos: Mapping[str, Silos]) -> None:
     assert [silo.name for silo in together] == list(silos)
-    assert agreement.classes == together.classes
-    assert agreement.input_shape == together.shape
+    assert shared.classes == together.classes
+    assert shared.input_shape == together.shape
     for silo in together:
         (own,) = silos[silo.name]
         assert same(own, silo), silo.name
@@ -58,14 +59,14 @@ def assert_same(together: Silos, agreement: SharedSchema, silos: Mapping[str, Si
 
 
 def assert_same_tables(settings: DataSettings, *paths: Path) -> SharedSchema:
-    agreement, silos = apart(settings, {path.stem: f"csv:{path}" for path in paths})
+    shared, silos = apart(settings, {path.stem: f"csv:{path}" for path in paths})
     joined = DataSettings(
         source=f"csv:{','.join(map(str, paths))}", target=settings.target, categorical=settings.categorical
     )
     together = data.load(joined, SEED)
-    assert_same(together, agreement, silos)
+    assert_same(together, shared, silos)
     assert [silo.domain for silo in together] == [own[0].domain for own in silos.values()]
-    return agreement
+    return shared
 
 
 @pytest.fixture
@@ -81,30 +82,30 @@ def wards(tmp_path: Path) -> list[Path]:
 
 
 def test_tables_with_a_category_a_class_and_gaps_that_one_silo_has(wards: list[Path]) -> None:
-    agreement = assert_same_tables(TABLES, *wards)
-    assert agreement.classes == ("dead", "no", "yes")
-    columns = {column.name: column for column in agreement.columns}
+    shared = assert_same_tables(TABLES, *wards)
+    assert shared.classes == ("dead", "no", "yes")
+    columns = {column.name: column for column in shared.columns}
     assert columns["town"].categories == ("north", "south", "west")
     assert columns["dose"].flagged
     assert columns["age"].flagged
     assert columns["ward"].categories == ("ward-0", "ward-1", "ward-2")
-    assert agreement.input_shape == (2 + 2 + 3 + 3,)
+    assert shared.input_shape == (2 + 2 + 3 + 3,)
 
 
 def test_tables_with_columns_in_another_order(wards: list[Path]) -> None:
     rows = [line.split(",") for line in wards[2].read_text().splitlines()]
     wards[2].write_text("\n".join(",".join(row[i] for i in (4, 3, 1, 0, 2)) for row in rows) + "\n")
-    agreement = assert_same_tables(TABLES, *wards)
-    assert [column.name for column in agreement.columns] == ["age", "dose", "town", "ward"]
+    shared = assert_same_tables(TABLES, *wards)
+    assert [column.name for column in shared.columns] == ["age", "dose", "town", "ward"]
 
 
 def test_a_column_that_is_empty_at_one_silo_holds_what_it_holds_elsewhere(wards: list[Path]) -> None:
     for column in (1, 2):
         for row in range(60):
             edit_csv(wards[0], row, column, "")
-    agreement = assert_same_tables(TABLES, *wards)
-    assert agreement.columns[1].flagged
-    assert agreement.columns[2].categories == ("north", "south", "west")
+    shared = assert_same_tables(TABLES, *wards)
+    assert shared.columns[1].flagged
+    assert shared.columns[2].categories == ("north", "south", "west")
 
 
 def test_a_category_of_a_test_split_alone_is_neither_told_nor_encoded(tmp_path: Path) -> None:
@@ -113,9 +114,11 @@ def test_a_category_of_a_test_split_alone_is_neither_told_nor_encoded(tmp_path: 
     settings = DataSettings(source="silos", target="ill", categorical=("town",))
     _, silos = apart(settings, {path.stem: f"csv:{path}" for path in paths})
     edit_csv(paths[0], int(silos["a"][0].indices["test"][0]), 2, "x")
-    agreement = assert_same_tables(settings, *paths)
-    assert agreement.columns[2].categories == ("2", "10")
-    assert '"x"' not in json.dumps(sketch(own_settings(settings, f"csv:{paths[0]}"), SEED, "a").to_json()["columns"])
+    shared = assert_same_tables(settings, *paths)
+    assert shared.columns[2].categories == ("2", "10")
+    assert '"x"' not in json.dumps(
+        own_schema(own_settings(settings, f"csv:{paths[0]}"), SEED, "a").to_json()["columns"]
+    )
 
 
 def test_new_rows_are_read_as_together(wards: list[Path]) -> None:
@@ -133,21 +136,21 @@ def test_four_hospitals(categorical: tuple[str, ...]) -> None:
         Path(os.environ["CAVEAT_DATA"], f"uci_heart_{h}.csv") for h in ("cleveland", "hungarian", "switzerland", "va")
     ]
     settings = DataSettings(source="silos", target="disease", categorical=categorical, split=Split(test=0.3))
-    agreement, silos = apart(settings, {path.stem: f"csv:{path.name}" for path in files})
+    shared, silos = apart(settings, {path.stem: f"csv:{path.name}" for path in files})
     joined = DataSettings(
         source=f"csv:{','.join(path.name for path in files)}", target="disease", categorical=categorical,
         split=Split(test=0.3),
     )  # fmt: skip
-    assert_same(data.load(joined, SEED), agreement, silos)
-    assert {"ca", "chol"} <= {column.name for column in agreement.columns if column.flagged}
+    assert_same(data.load(joined, SEED), shared, silos)
+    assert {"ca", "chol"} <= {column.name for column in shared.columns if column.flagged}
 
 
 def test_targets_of_other_names(wards: list[Path]) -> None:
     wards[1].write_text(wards[1].read_text().replace("ill", "outcome"))
     other = own_settings(TABLES, f"csv:{wards[1]}", target="outcome")
-    told = {"a": sketch(own_settings(TABLES, f"csv:{wards[0]}"), SEED, "a"), "b": sketch(other, SEED, "b")}
-    agreement = agree(told, TABLES)
-    assert own_silos(other, SEED, "b", agreement).classes == ("dead", "no", "yes")
+    told = {"a": own_schema(own_settings(TABLES, f"csv:{wards[0]}"), SEED, "a"), "b": own_schema(other, SEED, "b")}
+    shared = shared_schema(told, TABLES)
+    assert own_silos(other, SEED, "b", shared).classes == ("dead", "no", "yes")
 
 
 def test_features(tmp_path: Path) -> None:
@@ -158,12 +161,12 @@ def test_features(tmp_path: Path) -> None:
         y = np.where(y == 10, 3, y)
         np.savez(tmp_path / f"silo-{number}.npz", x=rng.normal(size=(80, 5)), y=y)
     paths = [tmp_path / f"silo-{number}.npz" for number in range(2)]
-    agreement, silos = apart(SILOS, {path.stem: f"npz:{path}" for path in paths})
+    shared, silos = apart(SILOS, {path.stem: f"npz:{path}" for path in paths})
     together = data.load(DataSettings(source=f"npz:{paths[0]},{paths[1]}"), SEED)
-    assert_same(together, agreement, silos)
-    assert agreement.classes == ("0", "1", "2", "3")
+    assert_same(together, shared, silos)
+    assert shared.classes == ("0", "1", "2", "3")
     whole = f"npz:{paths[0]},{paths[1]}"
-    assert same(own_silos(own_settings(SILOS, whole), SEED, "silo-1", agreement)[0], together[1])
+    assert same(own_silos(own_settings(SILOS, whole), SEED, "silo-1", shared)[0], together[1])
 
 
 @pytest.mark.parametrize("size", [None, 4])
@@ -180,11 +183,11 @@ def test_grey_and_coloured_images_with_test_parts_and_a_stream(tmp_path: Path, s
         "streams": Streams(ood_global=f"npz:{tmp_path / 'unknown.npz'}"),
     }
     sources = {f"silo-{n}": f"npz:{tmp_path / f'silo-{n}.npz'}" for n in range(2)}
-    agreement, silos = apart(DataSettings(source="silos", **common), sources)
+    shared, silos = apart(DataSettings(source="silos", **common), sources)
     joined = f"npz:{tmp_path / 'silo-0.npz'},{tmp_path / 'silo-1.npz'}"
-    assert_same(data.load(DataSettings(source=joined, **common), SEED), agreement, silos)
-    assert agreement.shape == (size or 6, size or 6, 3)
-    assert agreement.classes == ("stop", "left", "right")
+    assert_same(data.load(DataSettings(source=joined, **common), SEED), shared, silos)
+    assert shared.shape == (size or 6, size or 6, 3)
+    assert shared.classes == ("stop", "left", "right")
     assert {len(own[0].streams["ood_global"]) for own in silos.values()} == {40, 8}
 
 
@@ -196,35 +199,35 @@ def test_folders_of_images(tmp_path: Path, own: str, channels: Any) -> None:
     Image.fromarray(rgb).save(folder / "west" / "7" / "zz.png")
     settings = DataSettings(source="silos", channels=channels)
     sources = {name: f"images:{own.format(folder).format(name)}" for name in ("east", "west")}
-    agreement, silos = apart(settings, sources)
-    assert_same(data.load(DataSettings(source=f"images:{folder}", channels=channels), SEED), agreement, silos)
-    assert agreement.classes == ("2", "7", "10")
-    assert agreement.input_shape == (channels or 3, 6, 6)
+    shared, silos = apart(settings, sources)
+    assert_same(data.load(DataSettings(source=f"images:{folder}", channels=channels), SEED), shared, silos)
+    assert shared.classes == ("2", "7", "10")
+    assert shared.input_shape == (channels or 3, 6, 6)
 
 
 def test_the_agreement_does_not_depend_on_who_speaks_first(wards: list[Path]) -> None:
-    told = sketches(TABLES, {path.stem: f"csv:{path}" for path in wards})
-    assert agree(told, TABLES) == agree(dict(sorted(told.items())), TABLES)
+    told = schemas(TABLES, {path.stem: f"csv:{path}" for path in wards})
+    assert shared_schema(told, TABLES) == shared_schema(dict(sorted(told.items())), TABLES)
 
 
 def test_digits_are_one_silo_whatever_it_is_called() -> None:
-    said = sketch(own_settings(SILOS, "digits"), SEED, "anyone")
+    said = own_schema(own_settings(SILOS, "digits"), SEED, "anyone")
     assert (said.labels, said.shape, said.images) == (tuple("0123456789"), (8, 8, 1), True)
 
 
 def test_a_silo_that_joins_later_with_an_unknown_category(wards: list[Path]) -> None:
-    told = sketches(TABLES, {path.stem: f"csv:{path}" for path in (wards[0], wards[1])})
-    agreement = agree(told, TABLES)
+    told = schemas(TABLES, {path.stem: f"csv:{path}" for path in (wards[0], wards[1])})
+    shared = shared_schema(told, TABLES)
     late = write_csv(wards[0].with_name("late.csv"), 60, 9, ("east",))
-    (silo,) = own_silos(own_settings(TABLES, f"csv:{late}"), SEED, "late", agreement)
-    assert silo.train.x.shape[1:] == agreement.input_shape
+    (silo,) = own_silos(own_settings(TABLES, f"csv:{late}"), SEED, "late", shared)
+    assert silo.train.x.shape[1:] == shared.input_shape
     towns = slice(4, 7)  # behind two numbers and their flags
     assert not silo.train.x[:, towns].any()
     assert silo.train.x[:, 7:].sum(1).tolist() == [1] * len(silo.train)
 
 
 def test_own_data_that_changed_since_the_agreement_are_refused(wards: list[Path]) -> None:
-    agreement = agree(sketches(TABLES, {"a": f"csv:{wards[0]}"}), TABLES)
+    shared = shared_schema(schemas(TABLES, {"a": f"csv:{wards[0]}"}), TABLES)
     edit_csv(wards[0], 3, 4, "dead")
     with pytest.raises(DataError, match="silo 'a' has label 'dead'"):
-        own_silos(own_settings(TABLES, f"csv:{wards[0]}"), SEED, "a", agreement)
+        own_silos(own_settings(TABLES, f"csv:{wards[0]}"), SEED, "a", shared)

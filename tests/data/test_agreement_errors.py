@@ -12,7 +12,7 @@ from data_samples import edit_csv, write_csv, write_images
 from caveat import data
 from caveat.core import ConfigurationError, DataError
 from caveat.data import DataSettings, Labels, Normalise, Shift, Streams
-from caveat.data.schema.agreement import DataSchema, SharedSchema, agree, check_fits, own_settings, sketch
+from caveat.data.schema.agreement import DataSchema, SharedSchema, check_fits, own_schema, own_settings, shared_schema
 
 SILOS = DataSettings(source="silos")
 TABLES = DataSettings(source="silos", target="ill")
@@ -21,7 +21,7 @@ SEED = 3
 
 def refused(silos: Mapping[str, DataSchema], *words: str, settings: DataSettings = SILOS) -> None:
     with pytest.raises(DataError) as caught:
-        agree(silos, settings)
+        shared_schema(silos, settings)
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
@@ -77,21 +77,21 @@ def test_no_part_of_the_source_is_called_like_the_silo(wards: list[Path], tmp_pa
     folder = write_images(tmp_path / "all", {"east": {"2": 9, "10": 9}, "west": {"10": 9, "7": 9}})
     for settings in (own_settings(TABLES, f"csv:{wards[0]},{wards[1]}"), own_settings(SILOS, f"images:{folder}")):
         with pytest.raises(DataError, match="expected one called 'north'"):
-            sketch(settings, SEED, "north")
+            own_schema(settings, SEED, "north")
 
 
 def test_two_files_of_one_name(wards: list[Path], tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
     other = write_csv(tmp_path / "more" / "a.csv", seed=1)
     with pytest.raises(DataError, match="several files are called 'a'"):
-        sketch(own_settings(TABLES, f"csv:{wards[0]},{other}"), SEED, "a")
+        own_schema(own_settings(TABLES, f"csv:{wards[0]},{other}"), SEED, "a")
 
 
 def test_a_column_of_names_does_not_leave_the_silo(wards: list[Path]) -> None:
     for row in range(60):
         edit_csv(wards[0], row, 3, f"patient {row}")
     with pytest.raises(DataError, match=r"'ward' has .* look like names") as caught:
-        sketch(own_settings(TABLES, f"csv:{wards[0]}"), SEED, "a")
+        own_schema(own_settings(TABLES, f"csv:{wards[0]}"), SEED, "a")
     assert "patient" not in str(caught.value)
 
 
@@ -132,17 +132,17 @@ def test_silos_that_cannot_agree_are_told_who_differs_in_what(silos: dict[str, D
 
 def test_settings_that_do_not_fit_what_silos_have() -> None:
     with pytest.raises(ConfigurationError, match=r"data.normalise is for images"):
-        agree({"a": FEATURES}, DataSettings(source="silos", normalise=Normalise(mean=(0.1,))))
+        shared_schema({"a": FEATURES}, DataSettings(source="silos", normalise=Normalise(mean=(0.1,))))
     with pytest.raises(ConfigurationError, match=r"data.size = 8 is for images"):
-        agree({"a": FEATURES}, DataSettings(source="silos", size=8))
+        shared_schema({"a": FEATURES}, DataSettings(source="silos", size=8))
 
 
 def test_categories_of_numbers_by_name() -> None:
     settings = DataSettings(source="silos", categorical=("u",))
-    agreement = agree({"a": table(u="texts"), "b": table(u="nothing")}, settings)
-    assert agreement.columns[0].categories == ("x",)
-    assert agree({"a": table(u="nothing")}, settings).columns[0].categories == ()
-    assert agree({"a": table(u="nothing")}, SILOS).columns[0].categories is None
+    shared = shared_schema({"a": table(u="texts"), "b": table(u="nothing")}, settings)
+    assert shared.columns[0].categories == ("x",)
+    assert shared_schema({"a": table(u="nothing")}, settings).columns[0].categories == ()
+    assert shared_schema({"a": table(u="nothing")}, SILOS).columns[0].categories is None
 
 
 @pytest.mark.parametrize(
@@ -156,23 +156,23 @@ def test_categories_of_numbers_by_name() -> None:
     ],
 )
 def test_a_silo_that_joins_later_and_does_not_fit(late: DataSchema, words: list[str]) -> None:
-    agreement = agree({"a": table(u="numbers", v="texts")}, SILOS)
+    shared = shared_schema({"a": table(u="numbers", v="texts")}, SILOS)
     with pytest.raises(DataError) as caught:
-        check_fits(agreement, "late", late)
+        check_fits(shared, "late", late)
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
 def test_a_later_silo_has_the_agreed_size_and_colours() -> None:
-    agreement = agree({"a": DataSchema(("0", "1"), (6, 6, 3))}, SILOS)
-    check_fits(agreement, "grey", GREY)
+    shared = shared_schema({"a": DataSchema(("0", "1"), (6, 6, 3))}, SILOS)
+    check_fits(shared, "grey", GREY)
     for shape in ((5, 6, 1), (4,)):
         with pytest.raises(DataError, match="silo 'late' has inputs of shape"):
-            check_fits(agreement, "late", DataSchema(("0",), shape))
-    check_fits(agree({"a": GREY}, DataSettings(source="silos", size=4)), "late", DataSchema(("0",), (99, 7, 1)))
+            check_fits(shared, "late", DataSchema(("0",), shape))
+    check_fits(shared_schema({"a": GREY}, DataSettings(source="silos", size=4)), "late", DataSchema(("0",), (99, 7, 1)))
 
 
 SAID = table(u="numbers", v="texts").to_json()
-AGREED = agree({"a": table(u="numbers", v="texts")}, SILOS).to_json()
+AGREED = shared_schema({"a": table(u="numbers", v="texts")}, SILOS).to_json()
 COLUMN = {"name": "u", "holds": "numbers", "categories": [], "missing": False}
 
 

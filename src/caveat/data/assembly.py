@@ -4,29 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ..core import ConfigurationError, Data, DataError, Silo, SiloId, key
 from . import partitions, shifts
-from .image_format import ImageFormat, common_frame
+from .image_format import ImageFormat, common_format
 from .pools import Array, Index, Pool
 from .settings import DataSettings, Normalise, Shift
 from .silos import Silos, normalised
 from .splits import NAMES, development_splits, reserve_test
 from .streams import hold_out, unknown_inputs, with_streams
-from .table_encoding import Encoder, TableLayout, common_layout, fit_encoders
+from .table_encoding import TableLayout, common_layout, fit_encoders
+
+
+class Domain(NamedTuple):
+    """A pool, and the names of the silos that are to share its samples out."""
+
+    pool: Pool
+    name: str
+    """What names of shifted domains begin with; empty where the shifts alone tell domains apart."""
+    silos: list[SiloId]
 
 
 @dataclass(frozen=True, eq=False)
 class SiloIndices:
-    """A silo to be: its samples of a pool, before shift and encoding."""
+    """Which samples of a pool a silo has, before they are shifted and encoded."""
 
     name: SiloId
-    pool: Pool
+    domain: Domain
     indices: dict[str, Index]
-    """Per split, positions in the pool."""
+    """Per split, positions in the domain's pool."""
+
+    @property
+    def pool(self) -> Pool:
+        return self.domain.pool
 
 
 def federate(
@@ -37,118 +51,112 @@ def federate(
     Of the settings, neither sources nor the columns of a table are read.
     """
     streams = settings.streams
-    frame = common_frame(pools, settings.size, settings.channels)
+    image_format = common_format(pools, settings.size, settings.channels)
     pools = hold_out(pools, streams.hold_out)
     images = pools[0].images
     if settings.shift.angles and not images:
         raise ConfigurationError("data.shift.angles: only images can be rotated, these inputs are features")
     check_normalise(images, settings.normalise)
-    named = _given(pools, settings) if given else _made(pools, settings)
-    tested = [_held_back(pool, names[0], settings, seed) for pool, names in named]
-    plots = [
-        plot
-        for (pool, names), (development, test) in zip(named, tested, strict=True)
-        for plot in _plots(pool, _known(pool, development), _known(pool, test), names, settings, seed)
+    domains = _given(pools, settings) if given else _made(pools, settings)
+    held_back = [_held_back(domain, settings, seed) for domain in domains]
+    chosen = [
+        silo
+        for domain, (development, test) in zip(domains, held_back, strict=True)
+        for silo in _chosen(domain, _known(domain.pool, development), _known(domain.pool, test), settings, seed)
     ]
-    raw = _shifted(plots, settings.shift, frame, seed)
+    raw = _shifted(chosen, settings.shift, image_format, seed)
     layout = (
         common_layout(pools[0].table, [splits["train"] for splits in raw.values()]) if pools[0].table else TableLayout()
     )
-    silos = _encoded(plots, raw, pools, given, settings, frame, layout)
-    held_out = [pool.x[test[pool.y[test] < 0]] for (pool, _), (_, test) in zip(named, tested, strict=True)]
+    silos = _encoded(chosen, raw, settings, image_format, layout)
+    held_out = [pool.x[test[pool.y[test] < 0]] for pool, (_, test) in zip(pools, held_back, strict=True)]
     unknown = unknown_inputs(held_out if streams.hold_out else [], outside, silos, streams.ood_global)
     if streams.ood_local == "none" and unknown is None:
         return silos
     return with_streams(silos, ood_local=streams.ood_local, ood_global=unknown, per_silo=streams.per_silo, seed=seed)
 
 
-def settle(
-    pool: Pool, frame: ImageFormat, layout: TableLayout, settings: DataSettings, seed: int, outside: Sequence[Pool] = ()
+def one_silo(
+    pool: Pool,
+    image_format: ImageFormat,
+    layout: TableLayout,
+    settings: DataSettings,
+    seed: int,
+    outside: Sequence[Pool] = (),
 ) -> Silos:
-    """The one silo that a pool is, with the classes, frame and layout that it has in common with silos elsewhere.
+    """The silo that a pool is, with the classes, image format and table layout that it shares with silos elsewhere.
 
-    Bitwise what `federate` makes of it beside the pools of those silos, which nothing shifts.
+    Bitwise what `federate` makes of the pool beside the pools of those silos, if nothing shifts their inputs.
     """
     check_normalise(pool.images, settings.normalise)
-    plots = [own_plot(pool, settings, seed)]
-    silos = _encoded(plots, _shifted(plots, settings.shift, frame, seed), [pool], True, settings, frame, layout)
+    chosen = [own_indices(pool, settings, seed)]
+    silos = _encoded(chosen, _shifted(chosen, settings.shift, image_format, seed), settings, image_format, layout)
     unknown = unknown_inputs([], outside, silos, settings.streams.ood_global)
     if unknown is None:
         return silos
     return with_streams(silos, ood_global=unknown, per_silo=settings.streams.per_silo, seed=seed)
 
 
-def own_plot(pool: Pool, settings: DataSettings, seed: int) -> SiloIndices:
+def own_indices(pool: Pool, settings: DataSettings, seed: int) -> SiloIndices:
     """The splits of the one silo that a pool is."""
-    ((_, names),) = _given([pool], settings)
-    development, test = _held_back(pool, names[0], settings, seed)
-    (plot,) = _plots(pool, development, test, names, settings, seed)
-    return plot
+    (domain,) = _given([pool], settings)
+    (silo,) = _chosen(domain, *_held_back(domain, settings, seed), settings, seed)
+    return silo
 
 
 def check_normalise(images: bool, normalise: Normalise) -> None:
-    """Raises ConfigurationError for constants that features are not normalised with."""
+    """Raises ConfigurationError for constants of `data.normalise` where inputs are features, which have none."""
     if not images and normalise != Normalise():
         raise ConfigurationError("data.normalise is for images, these inputs are features")
 
 
 def _shifted(
-    plots: Sequence[SiloIndices], shift: Shift, frame: ImageFormat, seed: int
+    chosen: Sequence[SiloIndices], shift: Shift, image_format: ImageFormat, seed: int
 ) -> dict[SiloId, dict[str, Array]]:
-    """Per silo and split, the inputs in their frame, shifted."""
-    shifted = shifts.per_silo(shift, len(plots))
+    """Per silo and split, the inputs with images of one format, shifted."""
     return {
-        plot.name: {split: _raw(plot, split, frame, angle, std, seed) for split in NAMES}
-        for plot, (angle, std) in zip(plots, shifted, strict=True)
+        silo.name: {split: _raw(silo, split, image_format, shifted, seed) for split in NAMES}
+        for silo, shifted in zip(chosen, shifts.per_silo(shift, len(chosen)), strict=True)
     }
 
 
 def _encoded(
-    plots: Sequence[SiloIndices],
+    chosen: Sequence[SiloIndices],
     raw: Mapping[SiloId, dict[str, Array]],
-    pools: Sequence[Pool],
-    given: bool,
     settings: DataSettings,
-    frame: ImageFormat,
+    image_format: ImageFormat,
     layout: TableLayout,
 ) -> Silos:
     """The silos of raw inputs, whose arrays are taken out of `raw`."""
-    images = pools[0].images
-    tables = {plot.name: plot.pool.table for plot in plots}
+    first = chosen[0].pool
+    tables = {silo.name: silo.pool.table for silo in chosen}
     encoders = fit_encoders(tables, {n: x["train"] for n, x in raw.items()}, layout) if layout.columns else {}
     silos = []
-    for plot, (angle, std) in zip(plots, shifts.per_silo(settings.shift, len(plots)), strict=True):
+    for silo, (angle, std) in zip(chosen, shifts.per_silo(settings.shift, len(chosen)), strict=True):
         splits = {}
-        for split, index in plot.indices.items():
-            x = raw[plot.name].pop(split)  # popped, so that raw and normalised inputs are not all in memory together
+        for split, index in silo.indices.items():
+            x = raw[silo.name].pop(split)  # popped, so that raw and normalised inputs are not all in memory together
             splits[split] = Data(
-                normalised(x, settings.normalise) if images else torch.from_numpy(_features(x, encoders, plot.name)),
-                torch.from_numpy(plot.pool.y[index]),
+                normalised(x, settings.normalise)
+                if first.images
+                else torch.from_numpy(encoders[silo.name](x) if encoders else x),
+                torch.from_numpy(silo.pool.y[index]),
             )
-        domain = shifts.domain_name(settings.shift, angle, std, _base_name(pools, given, settings, plot.pool))
-        indices = {split: torch.from_numpy(index) for split, index in plot.indices.items()}
+        domain = shifts.domain_name(settings.shift, angle, std, silo.domain.name)
+        indices = {split: torch.from_numpy(index) for split, index in silo.indices.items()}
         train, validation, calibration, test = (splits[name] for name in NAMES)
-        silos.append(Silo(plot.name, domain, train, validation, calibration, test, indices))
-    return Silos(tuple(silos), pools[0].classes, settings.normalise if images else None, encoders, frame)
+        silos.append(Silo(silo.name, domain, train, validation, calibration, test, indices))
+    return Silos(tuple(silos), first.classes, settings.normalise if first.images else None, encoders, image_format)
 
 
-def _base_name(pools: Sequence[Pool], given: bool, settings: DataSettings, pool: Pool) -> str:
-    shifted = settings.shift.angles or settings.shift.noise_std
-    return "" if shifted and len(pools) == 1 and not given else pool.domain
-
-
-def _features(x: Array, encoders: Mapping[SiloId, Encoder], silo: SiloId) -> Array:
-    return encoders[silo](x) if encoders else x
-
-
-def _raw(plot: SiloIndices, split: str, frame: ImageFormat, angle: float, std: float, seed: int) -> Array:
-    x = frame(plot.pool.x[plot.indices[split]])
+def _raw(silo: SiloIndices, split: str, image_format: ImageFormat, shifted: tuple[float, float], seed: int) -> Array:
+    x = image_format(silo.pool.x[silo.indices[split]])
     # A key per split: whatever happens to test samples, the noise of the others stays.
-    generator = _generator(seed, "noise", plot.name, split)
-    if not plot.pool.table:
-        return shifts.apply(x, angle, std, generator)
-    numbers = [i for i, column in enumerate(plot.pool.table) if column.categories is None]
-    x[:, numbers] = shifts.apply(x[:, numbers], angle, std, generator)
+    generator = _generator(seed, "noise", silo.name, split)
+    if not silo.pool.table:
+        return shifts.apply(x, *shifted, generator)
+    numbers = [i for i, column in enumerate(silo.pool.table) if column.categories is None]
+    x[:, numbers] = shifts.apply(x[:, numbers], *shifted, generator)
     return x
 
 
@@ -156,8 +164,8 @@ def _generator(seed: int, *purpose: object) -> np.random.Generator:
     return np.random.default_rng(key(seed, "data", *purpose))
 
 
-def _given(pools: Sequence[Pool], settings: DataSettings) -> list[tuple[Pool, list[SiloId]]]:
-    """Each pool with the name of the silo that it is."""
+def _given(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
+    """A domain for each pool, whose only silo it is."""
     names = [pool.domain for pool in pools]
     for name in names:
         if not name or "/" in name or "\0" in name or name in {".", ".."} or len(name.encode()) > 200:
@@ -170,11 +178,11 @@ def _given(pools: Sequence[Pool], settings: DataSettings) -> list[tuple[Pool, li
         raise ConfigurationError(
             f"data.labels.partition = {settings.labels.partition!r} is ignored: the data comes in silos already"
         )
-    return [(pool, [pool.domain]) for pool in pools]
+    return [Domain(pool, pool.domain, [pool.domain]) for pool in pools]
 
 
-def _made(pools: Sequence[Pool], settings: DataSettings) -> list[tuple[Pool, list[SiloId]]]:
-    """Each pool with the names of the silos to make of it."""
+def _made(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
+    """A domain for each pool, with the silos to make of it."""
     silos = settings.silos or max(len(settings.shift.angles), len(settings.shift.noise_std)) or len(pools)
     if settings.silos is None and silos == 1:
         raise ConfigurationError("data.silos is missing: this source does not come in silos, expected how many to make")
@@ -183,17 +191,22 @@ def _made(pools: Sequence[Pool], settings: DataSettings) -> list[tuple[Pool, lis
     each = silos // len(pools)
     width = len(str(silos - 1))
     names = [f"silo-{number:0{width}d}" for number in range(silos)]
-    return [(pool, names[number * each : (number + 1) * each]) for number, pool in enumerate(pools)]
+    shifted = settings.shift.angles or settings.shift.noise_std
+    return [
+        Domain(pool, "" if shifted and len(pools) == 1 else pool.domain, names[number * each : (number + 1) * each])
+        for number, pool in enumerate(pools)
+    ]
 
 
-def _held_back(pool: Pool, first: SiloId, settings: DataSettings, seed: int) -> tuple[Index, Index]:
-    """Positions to develop with and to test on, of the pool whose first silo is called so."""
+def _held_back(domain: Domain, settings: DataSettings, seed: int) -> tuple[Index, Index]:
+    """Positions in the domain's pool to develop with, and positions to test on."""
+    pool = domain.pool
     if pool.own_test:
         development, test = np.split(np.arange(len(pool.y)), [pool.development])
         return development, test
     if len(pool.y) < 2:
         raise DataError(f"{pool.domain}: {len(pool.y)} samples, expected at least 4 to make four splits of")
-    return reserve_test(pool.y, settings.split.test, _generator(seed, "reserve", first))
+    return reserve_test(pool.y, settings.split.test, _generator(seed, "reserve", domain.silos[0]))
 
 
 def _known(pool: Pool, index: Index) -> Index:
@@ -201,26 +214,28 @@ def _known(pool: Pool, index: Index) -> Index:
     return index[pool.y[index] >= 0]
 
 
-def _plots(
-    pool: Pool, development: Index, test_part: Index, names: Sequence[SiloId], settings: DataSettings, seed: int
+def _chosen(
+    domain: Domain, development: Index, test_part: Index, settings: DataSettings, seed: int
 ) -> list[SiloIndices]:
-    """The silos of one pool, no sample in two of them or in two splits."""
+    """The samples of a domain's silos, no sample in two of them or in two splits."""
+    pool = domain.pool
     try:
-        trains, tests = _share_out(pool, development, test_part, names, settings, seed)
+        trains, tests = _share_out(domain, development, test_part, settings, seed)
     except DataError as error:
         raise DataError(f"{pool.domain or 'data'}: {error}") from error
-    plots = []
-    for name, mine, test in zip(names, trains, tests, strict=True):
+    chosen = []
+    for name, mine, test in zip(domain.silos, trains, tests, strict=True):
         splits = development_splits(pool.y[mine], settings.split, name, _generator(seed, "split", name))
         indices = {split: mine[index] for split, index in splits.items()} | {"test": test}
-        plots.append(SiloIndices(name, pool, indices))
-    return plots
+        chosen.append(SiloIndices(name, domain, indices))
+    return chosen
 
 
 def _share_out(
-    pool: Pool, development: Index, held_out: Index, names: Sequence[SiloId], settings: DataSettings, seed: int
+    domain: Domain, development: Index, held_out: Index, settings: DataSettings, seed: int
 ) -> tuple[list[Index], list[Index]]:
-    """Positions to develop with and to test on, per silo."""
+    """For each silo of a domain, positions in its pool to develop with, and positions to test on."""
+    pool, names = domain.pool, domain.silos
     silos, samples, tests = len(names), settings.samples_per_silo, settings.test_per_silo
     if tests == "all":
         tests = None

@@ -20,7 +20,7 @@ LUMA = (19595, 38470, 7471)
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """What raw images are brought to, on (N, H, W, C) uint8."""
+    """The size and the number of channels that raw images (N, H, W, C) uint8 are brought to."""
 
     size: int | None = None
     """Pixels of both sides; None leaves sizes as they are."""
@@ -44,8 +44,8 @@ class ImageFormat:
         return images if self.channels is None else recoloured(images, self.channels)
 
 
-def common_frame(pools: Sequence[Pool], size: int | None, channels: int | None) -> ImageFormat:
-    """The frame that gives the inputs of all pools one shape; an empty one where they have it and nothing is asked for.
+def common_format(pools: Sequence[Pool], size: int | None, channels: int | None) -> ImageFormat:
+    """The format that gives the inputs of all pools one shape; one that changes nothing where they have it already.
 
     Without `channels`, grey images become coloured where others are. Raises DataError, with names and shapes, for
     inputs that cannot be brought to one shape, ConfigurationError if features are to get a size or channels.
@@ -62,9 +62,9 @@ def common_frame(pools: Sequence[Pool], size: int | None, channels: int | None) 
     for pool, own in zip(pools, found, strict=True):
         if channels in (1, 3) and own not in (1, 3):
             raise DataError(f"{pool.origin or pool.domain}: images of {own} channels, expected 1 or 3")
-    frame = ImageFormat(size, channels)
-    check_alike(pools, [frame.shape(pool.x) for pool in pools])
-    return frame
+    image_format = ImageFormat(size, channels)
+    check_alike(pools, [image_format.shape(pool.x) for pool in pools])
+    return image_format
 
 
 def resized(images: Array, size: int) -> Array:

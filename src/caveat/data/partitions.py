@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import ConfigurationError, DataError
-from .pools import Index
-from .pools import Labels as LabelArray
+from .pools import Index, LabelArray
 from .settings import Labels
 
 MINIMUM = 10

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from ..core import DataError
 
 Array = NDArray[Any]
-Labels = NDArray[np.int64]
+LabelArray = NDArray[np.int64]
 Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class TextColumn:
+class TableColumn:
     """A column of a table."""
 
     name: str
@@ -31,17 +31,17 @@ class Pool:
 
     x: Array
     """(N, H, W, C) uint8 images, or (N, D) float32 features. In a table NaN is a missing number, -1 a missing text."""
-    y: Labels
+    y: LabelArray
     """(N,) class indices, -1 where a class is held out."""
     classes: tuple[str, ...]
     domain: str = ""
     """The name of the domain or silo."""
     own_test: int = 0
     """How many samples, the last ones, are the source's own test part."""
-    table: tuple[TextColumn, ...] = ()
+    table: tuple[TableColumn, ...] = ()
     """The columns of a table as it was read; empty for images and for features that are ready to use."""
     origin: str = ""
-    """What errors call it: its file, or the silo of one's own arrays."""
+    """The pool's name in error messages: its file, or the silo of one's own arrays."""
 
     @property
     def images(self) -> bool:
@@ -104,11 +104,11 @@ def feature_array(x: Array, origin: str) -> Array:
 
 
 def input_array(x: Array, origin: str) -> Array:
-    """Images or features, whichever the array is."""
+    """The array as features if it is (N, D), else as images; see `feature_array` and `image_array`."""
     return feature_array(x, origin) if x.ndim == 2 else image_array(x, origin)
 
 
-def label_array(y: Array, origin: str) -> Labels:
+def label_array(y: Array, origin: str) -> LabelArray:
     """Labels as (N,) int64, not negative."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
@@ -122,15 +122,18 @@ def label_array(y: Array, origin: str) -> Labels:
     return y.astype(np.int64)
 
 
-def paired(x: Array, y: Labels, origin: str) -> None:
+def paired(x: Array, y: LabelArray, origin: str) -> None:
+    """Raises DataError unless there is a label for each sample, and at least one sample."""
     if len(x) != len(y):
         raise DataError(f"{origin}: {len(x)} samples but {len(y)} labels, expected as many of each")
     if not len(y):
         raise DataError(f"{origin}: no samples")
 
 
-def check_classes(ys: Sequence[tuple[str, Labels]], classes: Sequence[str] | None, trained: Labels) -> tuple[str, ...]:
-    """The class names: those given, or "0", "1", ... up to the largest label outside a test part.
+def check_classes(
+    ys: Sequence[tuple[str, LabelArray]], classes: Sequence[str] | None, trained: LabelArray
+) -> tuple[str, ...]:
+    """The names of the classes: those given, or "0", "1", ... up to the largest label in `trained`.
 
     Raises DataError for a label outside the classes, and for a numbering with gaps where no names are given.
     """

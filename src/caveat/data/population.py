@@ -9,11 +9,11 @@ from typing import overload
 from ..core import Silo, SiloId
 
 KEPT = 4
-"""Silos that are kept: one is asked for a few times while it works."""
+"""How many silos stay in memory: one that takes part is asked for a few times in a row."""
 
 
 class Names(Sequence[SiloId]):
-    """silo-000 and so on, in their order, without a list of them."""
+    """The names silo-000, silo-001, ... in their order, without a list of them in memory."""
 
     def __init__(self, count: int) -> None:
         self.total, self.width = count, len(str(count - 1))
@@ -33,7 +33,7 @@ class Names(Sequence[SiloId]):
         return f"silo-{index % self.total:0{self.width}d}"
 
     def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
-        """Raises ValueError for a name that is none of these."""
+        """The number of the silo with this name. Raises ValueError for any other name."""
         number = str(value).removeprefix("silo-")
         if number.isdecimal() and int(number) < self.total and self[int(number)] == value:
             return int(number)
@@ -70,7 +70,7 @@ class Population(Sequence[Silo]):
 
 
 class Named(Mapping[SiloId, Silo]):
-    """A population by name."""
+    """The silos of a population by their names, each made when it is looked up."""
 
     def __init__(self, population: Population) -> None:
         self.population = population

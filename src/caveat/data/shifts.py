@@ -51,13 +51,13 @@ def _corners(height: int, width: int, degrees: float) -> list[tuple[Array, Array
 
 
 def add_noise(x: Array, std: float, generator: np.random.Generator) -> Array:
-    """Add N(0, std²): to images on the scale of 0..255, rounded and clipped; to features as they are."""
+    """Inputs plus noise N(0, std²): uint8 images on the scale of 0..255, rounded and clipped; features as they are."""
     noisy: Array = x + std * generator.standard_normal(x.shape, dtype=np.float32)
     return np.clip(np.rint(noisy), 0, 255).astype(np.uint8) if x.dtype == np.uint8 else noisy.astype(x.dtype)
 
 
 def apply(x: Array, angle: float, std: float, generator: np.random.Generator) -> Array:
-    """Noise, then rotation."""
+    """The inputs with noise of this standard deviation, then rotated by the angle in degrees; 0 leaves them alone."""
     if std:
         x = add_noise(x, std, generator)
     return rotate(x, angle) if angle else x
@@ -70,7 +70,7 @@ def per_silo(shift: Shift, silos: int) -> list[tuple[float, float]]:
 
 
 def domain_name(shift: Shift, angle: float, std: float, source: str) -> str:
-    """For example "rotate(120)+noise(10)"; what the source calls it where nothing is shifted."""
+    """The name of a shifted domain, for example "rotate(120)+noise(10)", after the name `source` if there is one."""
     parts = [source] if source else []
     if shift.angles:
         parts.append(f"rotate({angle:g})")

@@ -31,11 +31,11 @@ class Silos(Sequence[Silo]):
     """The constants that images were normalised with; none where the inputs are not images."""
     encoders: Mapping[SiloId, Encoder] = field(default_factory=dict)
     """What makes each silo's features from the rows of a table; empty where the inputs came ready to use."""
-    frame: ImageFormat = field(default_factory=ImageFormat)
-    """What raw images are brought to; empty where all have one shape and no other was asked for."""
+    image_format: ImageFormat = field(default_factory=ImageFormat)
+    """What raw images are brought to; it changes nothing where all have one shape and no other was asked for."""
 
     def __repr__(self) -> str:
-        """Without the data, which nobody should find in a log."""
+        """Number, shape and classes; not the data, which nobody should find in a log."""
         return f"Silos({len(self)} silos, inputs {self.shape}, {len(self.classes)} classes)"
 
     @overload
@@ -54,11 +54,11 @@ class Silos(Sequence[Silo]):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one input: (C, H, W) or (D,)."""
+        """The shape of one model input: (C, H, W) of an image, (D,) of features."""
         return tuple(self.silos[0].train.x.shape[1:])
 
     def named(self, name: SiloId) -> Silo:
-        """Raises DataError if there is no such silo."""
+        """The silo of this name. Raises DataError if there is none."""
         if name in self.by_name:
             return self.by_name[name]
         shown = f"{', '.join(self.names[:20])}{', ...' if len(self.names) > 20 else ''}"
@@ -66,7 +66,7 @@ class Silos(Sequence[Silo]):
 
     @property
     def names(self) -> Sequence[SiloId]:
-        """In the order of the silos."""
+        """The names of all silos, in their order."""
         return self.silos.names if isinstance(self.silos, Population) else [silo.name for silo in self.silos]
 
     @property
@@ -105,8 +105,8 @@ class Silos(Sequence[Silo]):
     def prepare(self, inputs: Array, silo: SiloId | None = None) -> Tensor:
         """Model inputs (N, *shape) float32 from raw ones: uint8 images (N,H,W) or (N,H,W,C), or features (N,D).
 
-        Images are brought to the silos' frame. The rows of a table need the silo whose encoder is to read them.
-        Raises DataError for another shape.
+        Images are brought to the silos' size and channels. The rows of a table need the silo whose encoder is to read
+        them. Raises DataError for another shape.
         """
         if self.encoders:
             if silo is None:
@@ -124,11 +124,11 @@ class Silos(Sequence[Silo]):
             return torch.from_numpy(feature_array(inputs, "inputs"))
         images = image_array(inputs, "inputs")
         channels, *size = self.shape
-        if self.frame.shape(images) != (*size, channels):
+        if self.image_format.shape(images) != (*size, channels):
             raise DataError(
                 f"images (H, W, C) of shape {images.shape[1:]}, expected {(*size, channels)} as in training"
             )
-        return normalised(self.frame(images), self.normalise)
+        return normalised(self.image_format(images), self.normalise)
 
     def to_image(self, x: Tensor) -> Array:
         """uint8 pictures (..., H, W, C) of normalised inputs (..., C, H, W). Raises DataError without images."""
@@ -140,7 +140,7 @@ class Silos(Sequence[Silo]):
 
 
 def _array(x: ArrayLike) -> Array:
-    """Raises DataError for none, and for rows of different lengths."""
+    """The inputs as one array. Raises DataError if there are none, and for rows of different lengths."""
     try:
         array = np.asarray(x)
     except ValueError as error:
@@ -151,7 +151,10 @@ def _array(x: ArrayLike) -> Array:
 
 
 def normalised(images: Array, normalise: Normalise) -> Tensor:
-    """(N, C, H, W) float32 from (N, H, W, C) uint8. Raises ConfigurationError for another number of channels."""
+    """Model inputs (N, C, H, W) float32 from images (N, H, W, C) uint8.
+
+    Raises ConfigurationError if there is neither one constant for all channels nor one for each.
+    """
     channels = images.shape[-1]
     x = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))).float().div_(255)
     return x.sub_(_constants(normalise.mean, channels)).div_(_constants(normalise.std, channels))

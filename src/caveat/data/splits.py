@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from ..core import Data, DataError, Silo
-from .pools import Index, Labels
+from .pools import Index, LabelArray
 from .settings import Split
 
 NAMES = ("train", "validation", "calibration", "test")
 
 
-def stratified(y: Labels, sizes: Sequence[int], rng: np.random.Generator) -> list[Index]:
+def stratified(y: LabelArray, sizes: Sequence[int], rng: np.random.Generator) -> list[Index]:
     """Positions in `y` for parts of the given sizes, each with about the class shares of the whole.
 
     Every class has a sample in the first part, if that is large enough. What the sizes leave over is dropped.
@@ -31,15 +31,15 @@ def stratified(y: Labels, sizes: Sequence[int], rng: np.random.Generator) -> lis
     return [np.sort(by_place[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
 
 
-def reserve_test(y: Labels, share: float, rng: np.random.Generator) -> tuple[Index, Index]:
+def reserve_test(y: LabelArray, share: float, rng: np.random.Generator) -> tuple[Index, Index]:
     """Positions to develop with and positions to test on, for a source without a test part of its own."""
     test = min(max(1, round(len(y) * share)), len(y) - 1)
     development, held_out = stratified(y, (len(y) - test, test), rng)
     return development, held_out
 
 
-def development_splits(y: Labels, split: Split, silo: str, rng: np.random.Generator) -> dict[str, Index]:
-    """Positions of train, validation and calibration in a silo's labels."""
+def development_splits(y: LabelArray, split: Split, silo: str, rng: np.random.Generator) -> dict[str, Index]:
+    """Positions of the splits train, validation and calibration among a silo's labels, without its test split."""
     validation, calibration = (max(1, round(len(y) * share)) for share in (split.validation, split.calibration))
     train = len(y) - validation - calibration
     if train < 1:
@@ -56,7 +56,7 @@ def hashes(silo: Silo) -> dict[str, str]:
 
 
 def splits_record(silos: Iterable[Silo], classes: int = 0) -> dict[str, object]:
-    """What `splits.json` holds: per silo its domain, and per split, and stream if any, its size, class counts, hash.
+    """What `splits.json` holds: each silo's domain, and the size, class counts and hash of its splits and streams.
 
     Counts are of at least `classes` classes, and of all that some silo has.
     """
@@ -89,11 +89,11 @@ def _splits(silo: Silo, classes: int) -> dict[str, object]:
 
 
 def _streams(streams: Mapping[str, Data], classes: int) -> dict[str, object]:
-    """Nothing where there are none, so that the record of a run without streams says no more than it used to."""
+    """The entry "streams" of a silo's record; empty for a silo without streams, whose record has no such entry."""
     entries = {name: _sizes(data, classes) | {"content_sha256": _content(data)} for name, data in streams.items()}
     return {"streams": entries} if entries else {}
 
 
 def _sizes(data: Data, classes: int) -> dict[str, object]:
-    """Samples, and samples per class: a label of -1 is none."""
+    """How many samples there are, and how many of each class; a label of -1 is of no class."""
     return {"examples": len(data), "class_counts": torch.bincount(data.y[data.y >= 0], minlength=classes).tolist()}

@@ -27,7 +27,7 @@ def with_streams(
     per_silo: int | None = None,
     seed: int = 0,
 ) -> Silos:
-    """The silos with these streams in place of those they had; their splits stay as they are.
+    """The same silos with new streams in place of those they had; their splits stay as they are.
 
     Stream "ood_local" is drawn without repetition from the test splits of other silos, which other silos can answer:
     with "classes" where the label is none of the silo's training labels, with "domains" where the other silo is of
@@ -64,7 +64,7 @@ class Drawn(NamedTuple):
 
     data: Data
     origin: Tensor | None
-    """Positions in the source, where they are known."""
+    """Positions of the samples in the data source; None where these are not known."""
 
 
 def _ood_local(silos: Silos, what: Unknown, sizes: Sequence[int], seed: int) -> list[Drawn | None]:
@@ -112,7 +112,7 @@ def _elsewhere(silos: Silos, what: Unknown) -> list[Tensor]:
 
 
 def hold_out(pools: Sequence[Pool], names: Sequence[str]) -> Sequence[Pool]:
-    """The pools with the other classes renumbered from 0, and label -1 for those held out.
+    """The pools with label -1 for samples of the classes `names`, and the remaining classes renumbered from 0.
 
     Raises ConfigurationError for a name that is no class, or if fewer than two classes are left.
     """
@@ -143,19 +143,20 @@ def unknown_inputs(held_out: Sequence[Array], outside: Sequence[Pool], silos: Si
     DataError if the outside inputs are not of the silos' shape.
     """
     shape = (*silos.shape[1:], silos.shape[0]) if silos.images else silos.shape
-    frame = ImageFormat(silos.frame.size, shape[-1]) if silos.images else ImageFormat()
+    image_format = ImageFormat(silos.image_format.size, shape[-1]) if silos.images else ImageFormat()
     for pool in outside:
-        found = frame.shape(pool.x) if pool.images else pool.x.shape[1:]
+        found = image_format.shape(pool.x) if pool.images else pool.x.shape[1:]
         if found != shape or silos.encoders:
             columns = next((len(encoder.table) for encoder in silos.encoders.values()), 0)
             expected = f"{columns} columns of a table" if columns else f"inputs of shape {shape}"
             raise DataError(
                 f"data.streams.ood_global = {origin!r} has inputs of shape {pool.x.shape[1:]}, but data.source has "
-                f"{expected}; expected the same" + (", or data.size" if pool.images and frame.size is None else "")
+                f"{expected}; expected the same"
+                + (", or data.size" if pool.images and image_format.size is None else "")
             )
     if held_out and not any(map(len, held_out)):
         raise DataError("data.streams.hold_out: none of the test samples is of a held-out class")
     # A source without a test part has trained nobody here: all of it is unknown.
     tests = [pool.x[pool.development :] if pool.own_test else pool.x for pool in outside]
-    parts = [frame(x) for x in (*held_out, *tests)]
+    parts = [image_format(x) for x in (*held_out, *tests)]
     return np.concatenate(parts) if parts else None

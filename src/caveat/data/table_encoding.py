@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from ..core import DataError
-from .pools import Array, TextColumn, ordered
+from .pools import Array, TableColumn, ordered
 
 
 @dataclass(frozen=True)
 class TableLayout:
-    """What the encoded rows of all silos have in common."""
+    """The features that every silo encodes the rows of its table to."""
 
-    columns: tuple[TextColumn, ...] = ()
-    """In their order, with the categories that a training split of some silo has."""
+    columns: tuple[TableColumn, ...] = ()
+    """The table's columns in their order, with the categories that a training split of some silo has."""
     flagged: tuple[str, ...] = ()
-    """Columns of numbers that a training split of some silo misses some of."""
+    """The names of columns in which a training split of some silo misses a number: they get a feature that says so."""
 
     @property
     def width(self) -> int:
@@ -32,7 +32,7 @@ class TableLayout:
 class Encoder:
     """A silo's features from its raw rows: fitted on its training split, as wide as every other silo's."""
 
-    table: tuple[TextColumn, ...]
+    table: tuple[TableColumn, ...]
     """The columns of the raw rows."""
     layout: TableLayout
     pipeline: Any
@@ -46,34 +46,35 @@ class Encoder:
         return np.asarray(self.pipeline.transform(rows), dtype=np.float32)
 
 
-def common_layout(table: tuple[TextColumn, ...], train: Sequence[Array]) -> TableLayout:
-    """What silos have in common whose training splits, raw rows of one table, are all at hand."""
+def common_layout(table: tuple[TableColumn, ...], train: Sequence[Array]) -> TableLayout:
+    """The layout for silos whose training splits, raw rows (N, D) of one table each, are all on this machine."""
     together = np.concatenate(train)
     flagged = [c.name for i, c in enumerate(table) if c.categories is None and np.isnan(together[:, i]).any()]
     return TableLayout(seen(table, together), tuple(flagged))
 
 
-def seen(table: Sequence[TextColumn], rows: Array) -> tuple[TextColumn, ...]:
+def seen(table: Sequence[TableColumn], rows: Array) -> tuple[TableColumn, ...]:
     """The columns of a table with the categories that some rows of it have."""
     found = [np.unique(rows[:, i]) for i in range(len(table))]
     return tuple(
         column
         if column.categories is None
-        else TextColumn(column.name, ordered([column.categories[int(code)] for code in codes if code >= 0]))
+        else TableColumn(column.name, ordered([column.categories[int(code)] for code in codes if code >= 0]))
         for column, codes in zip(table, found, strict=True)
     )
 
 
-def recoded(rows: Array, table: Sequence[TextColumn], columns: Sequence[TextColumn]) -> Array:
-    """The rows of one table as those of another with the same columns, by name; categories that it lacks are missing.
+def recoded(rows: Array, table: Sequence[TableColumn], columns: Sequence[TableColumn]) -> Array:
+    """Rows (N, D) of `table` in the order and with the codes of `columns`, which have the same names.
 
-    A column of numbers in one and of categories in the other has to be missing in all rows: DataError if not.
+    A category that `columns` lack becomes a missing value. Raises DataError for a column that holds numbers in one and
+    categories in the other, unless all its rows are missing.
     """
     place = {column.name: i for i, column in enumerate(table)}
     return np.stack([_recoded(rows[:, place[c.name]], table[place[c.name]], c) for c in columns], axis=1)
 
 
-def _recoded(values: Array, old: TextColumn, new: TextColumn) -> Array:
+def _recoded(values: Array, old: TableColumn, new: TableColumn) -> Array:
     if old.categories == new.categories:
         return values
     if old.categories is None or new.categories is None:
@@ -86,9 +87,9 @@ def _recoded(values: Array, old: TextColumn, new: TextColumn) -> Array:
 
 
 def fit_encoders(
-    tables: Mapping[str, tuple[TextColumn, ...]], train: Mapping[str, Array], layout: TableLayout
+    tables: Mapping[str, tuple[TableColumn, ...]], train: Mapping[str, Array], layout: TableLayout
 ) -> dict[str, Encoder]:
-    """One encoder per silo, from the raw rows of its training split and the columns that these have.
+    """One encoder per silo, fitted on the raw rows (N, D) of its training split, whose columns are in `tables`.
 
     Numbers: median for missing values, standardised, and a flag where missing if the column is flagged. Categories:
     one-hot over those of the layout; others are zeros.

@@ -19,7 +19,7 @@ from .. import config as configuration
 from ..core import Data, DataError, Payload, RunError, Silo, SiloId, Update
 from ..core.silo_info import SPLITS, FederationInfo, SiloInfo
 from ..data import Silos, splits_record
-from ..data.schema.agreement import own_silos, sketch
+from ..data.schema.agreement import own_schema, own_silos
 from ..engines.executor import Executor, address
 from ..engines.flower import Order
 from ..files.atomic import write_bytes, write_json
@@ -59,10 +59,10 @@ class SiloClient:
     file: SiloFile
 
     def introduce(self, terms: Terms) -> dict[str, str | int]:
-        """What everyone has to know of its data before there is an agreement: see `data.agreement.Sketch`."""
+        """What everyone has to know of its data before there is an agreement: see `data.schema.records.DataSchema`."""
         config = terms.config
-        drawn = sketch(self.file.settings(config.data), config.seed, self.file.silo)
-        return {"silo": self.file.silo, "sketch": json.dumps(drawn.to_json())}
+        schema = own_schema(self.file.settings(config.data), config.seed, self.file.silo)
+        return {"silo": self.file.silo, "sketch": json.dumps(schema.to_json())}
 
     def join(self, terms: Terms) -> dict[str, str | int]:
         """Its sizes, class counts and the hashes of its splits, under what was agreed."""

@@ -17,7 +17,7 @@ from flwr.app import RecordDict
 
 from ..core import DataError, RunError, SiloId
 from ..core.silo_info import FederationInfo, SiloInfo
-from ..data.schema.agreement import DataSchema, SharedSchema, agree, check_fits
+from ..data.schema.agreement import DataSchema, SharedSchema, check_fits, shared_schema
 from ..engines.flower import GridMessages, legible, pack, words_of
 from ..files.atomic import write_json
 from .terms import Terms
@@ -115,7 +115,7 @@ class OpenMembership:
         return [silo for silo in self.silo_infos if self.nodes.get(silo) in online]
 
     def _agree(self) -> None:
-        agreement = agree(dict(sorted(self.sketches.items())), self.terms_.config.data)
+        agreement = shared_schema(dict(sorted(self.sketches.items())), self.terms_.config.data)
         self.terms_ = dataclasses.replace(self.terms_, agreement=agreement)
         # Who came before there was an agreement is greeted again, and then joins.
         self.nodes.clear()

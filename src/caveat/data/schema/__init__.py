@@ -1,1 +1,1 @@
-"""What silos say of data that stays where it is, and what all of them agree on."""
+"""Schemas of data that stays at its silos: one of each silo, and the one that all silos share."""

@@ -1,8 +1,8 @@
 """What silos have to agree on before they train together where no single machine holds the data of two of them.
 
-Every silo says of its own data what others have to know (`sketch`), the server makes of all sketches what holds for
-all (`agree`), and every silo reads its data by that (`own_silos`): bitwise the silo that `caveat.data.load` would make
-of the files of all silos on one machine.
+Every silo describes its own data (`own_schema`), the server makes one schema for all of these descriptions
+(`shared_schema`), and every silo reads its data by that (`own_silos`): bitwise the silo that `caveat.data.load` would
+make of the files of all silos on one machine.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 from pydantic import ValidationError
 
 from ...core import ConfigurationError, DataError, SiloId
-from ..assembly import check_normalise, own_plot, settle
-from ..image_format import common_frame
-from ..pools import Array, Pool, TextColumn, ordered
+from ..assembly import check_normalise, one_silo, own_indices
+from ..image_format import common_format
+from ..pools import Array, Pool, TableColumn, ordered
 from ..settings import DataSettings, check_source
 from ..silos import Silos
 from ..sources.by_name import OWN, read_outside, read_own
 from ..table_encoding import recoded, seen
 from .records import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
 
-__all__ = ["DataSchema", "SharedSchema", "agree", "check_fits", "own_settings", "own_silos", "sketch"]
+__all__ = ["DataSchema", "SharedSchema", "check_fits", "own_schema", "own_settings", "own_silos", "shared_schema"]
 
 TELLING = 20
-"""So many texts in a column, and more than one for every two rows, are taken for names or identifiers of persons."""
-THEY = "they would be told to the server and look like names"
+"""More texts than this in a column, and more than one for every two rows, are taken for names of persons."""
+LIKE_NAMES = "they would be told to the server and look like names"
 
 
 def own_settings(
@@ -49,22 +49,22 @@ def own_settings(
     )
 
 
-def sketch(settings: DataSettings, seed: int, name: SiloId) -> DataSchema:
-    """What the silo says of its data, read as its own settings say.
+def own_schema(settings: DataSettings, seed: int, name: SiloId) -> DataSchema:
+    """The schema of the data that a silo reads with its own settings, to be sent to the server.
 
     Raises DataError for data that cannot be used, and for labels or a column of texts that look like names of
-    persons: they would leave the silo.
+    persons, since these would leave the silo.
     """
-    return _sketch(read_own(settings, name), settings, seed)
+    return _schema_of(read_own(settings, name), settings, seed)
 
 
-def _sketch(pool: Pool, settings: DataSettings, seed: int) -> DataSchema:
-    index = own_plot(pool, settings, seed).indices["train"]
+def _schema_of(pool: Pool, settings: DataSettings, seed: int) -> DataSchema:
+    index = own_indices(pool, settings, seed).indices["train"]
     # The server names the column to predict, unless the silo does.
     if len(pool.classes) > max(TELLING, len(index) / 2):
         raise DataError(
-            f"{pool.origin or pool.domain}: {len(pool.classes)} labels in {len(index)} rows; {THEY}: set data.target "
-            "in silo.toml to the column to predict"
+            f"{pool.origin or pool.domain}: {len(pool.classes)} labels in {len(index)} rows; {LIKE_NAMES}: set "
+            "data.target in silo.toml to the column to predict"
         )
     train = pool.x[index] if pool.table else pool.x[:0]
     known = seen(pool.table, train)
@@ -72,7 +72,7 @@ def _sketch(pool: Pool, settings: DataSettings, seed: int) -> DataSchema:
         if len(column.categories or ()) > max(TELLING, len(train) / 2):
             raise DataError(
                 f"{pool.origin or pool.domain}: column {column.name!r} has {len(column.categories or ())} texts in "
-                f"{len(train)} rows; {THEY}: leave the column out"
+                f"{len(train)} rows; {LIKE_NAMES}: leave the column out"
             )
     try:
         columns = tuple(_column(column, pool.x[:, i], train[:, i]) for i, column in enumerate(known))
@@ -81,46 +81,46 @@ def _sketch(pool: Pool, settings: DataSettings, seed: int) -> DataSchema:
         raise DataError(f"silo {pool.domain!r}: {reason(error)}") from error
 
 
-def _column(column: TextColumn, values: Array, train: Array) -> ColumnSchema:
+def _column(column: TableColumn, values: Array, train: Array) -> ColumnSchema:
     if column.categories is not None:
         return ColumnSchema(column.name, "texts", column.categories)
     holds: Literal["numbers", "nothing"] = "nothing" if bool(np.isnan(values).all()) else "numbers"
     return ColumnSchema(column.name, holds, missing=bool(np.isnan(train).any()))
 
 
-def agree(sketches: Mapping[SiloId, DataSchema], settings: DataSettings) -> SharedSchema:
-    """What holds for all silos, the same whatever order they come in; `settings` are the federation's.
+def shared_schema(schemas: Mapping[SiloId, DataSchema], settings: DataSettings) -> SharedSchema:
+    """The schema that all silos share, whatever order they come in; `settings` are the federation's.
 
     Classes and categories are those of all silos, in the order that `caveat.data.load` gives them; columns are in the
-    order of the first silo by name; images get the size and colours of the settings, or 3 channels where some have
-    them. Raises DataError, with silos and what differs, if there is no such thing.
+    order of the first silo by name; images get the size and channels of the settings, or 3 channels where some have
+    them. Raises DataError, naming silos and what differs, if there is no such schema.
     """
-    if not sketches:
+    if not schemas:
         raise DataError("no silo has said what its data are, expected at least one")
-    sketches = dict(sorted(sketches.items()))
-    columns = _agreed_columns(sketches, settings)
-    pools = [_empty(name, each.shape) for name, each in sketches.items()]
-    frame = common_frame(pools, settings.size, settings.channels)
+    schemas = dict(sorted(schemas.items()))
+    columns = _agreed_columns(schemas, settings)
+    pools = [_empty(name, each.shape) for name, each in schemas.items()]
+    image_format = common_format(pools, settings.size, settings.channels)
     images = pools[0].images
     check_normalise(images, settings.normalise)
-    shape = frame.shape(pools[0].x) if images else pools[0].x.shape[1:]
+    shape = image_format.shape(pools[0].x) if images else pools[0].x.shape[1:]
     try:
-        return SharedSchema(_agreed_classes(sketches), shape, settings.size, columns)
+        return SharedSchema(_agreed_classes(schemas), shape, settings.size, columns)
     except ValidationError as error:
-        raise DataError(f"what {', '.join(sketches)} have together: {reason(error)}") from error
+        raise DataError(f"what {', '.join(schemas)} have together: {reason(error)}") from error
 
 
-def check_fits(agreement: SharedSchema, name: SiloId, sketch: DataSchema) -> None:
-    """Raises DataError if a silo that joins later has a label, a column or a shape that is not agreed.
+def check_fits(shared: SharedSchema, name: SiloId, schema: DataSchema) -> None:
+    """Raises DataError if a silo that joins later has a label, a column or a shape that the shared schema lacks.
 
-    A category that is not agreed becomes zeros, and images get the agreed size and colours.
+    A category that the shared schema lacks becomes zeros, and images get the shared size and channels.
     """
-    unknown = [label for label in sketch.labels if label not in agreement.classes]
+    unknown = [label for label in schema.labels if label not in shared.classes]
     if unknown:
-        raise DataError(f"silo {name!r} has label {unknown[0]!r}, expected those agreed: {_listed(agreement.classes)}")
-    _check_order({name: sketch}, agreement.classes)
-    agreed = {column.name: "numbers" if column.categories is None else "texts" for column in agreement.columns}
-    own = {column.name: column.holds for column in sketch.columns}
+        raise DataError(f"silo {name!r} has label {unknown[0]!r}, expected those agreed: {_listed(shared.classes)}")
+    _check_order({name: schema}, shared.classes)
+    agreed = {column.name: "numbers" if column.categories is None else "texts" for column in shared.columns}
+    own = {column.name: column.holds for column in schema.columns}
     if differing := sorted(set(own) ^ set(agreed)):
         raise DataError(f"silo {name!r} differs in columns {_listed(differing)}, expected those agreed")
     for column, holds in own.items():
@@ -129,62 +129,62 @@ def check_fits(agreement: SharedSchema, name: SiloId, sketch: DataSchema) -> Non
                 f"column {column!r} holds {holds} at silo {name!r}, {agreed[column]} are agreed; "
                 "name it in data.categorical if its numbers are codes of categories"
             )
-    x = _empty(name, sketch.shape).x
-    shape = agreement.frame.shape(x) if sketch.images else x.shape[1:]
-    if shape != tuple(agreement.shape):
-        raise DataError(f"silo {name!r} has inputs of shape {x.shape[1:]}, expected {tuple(agreement.shape)} as agreed")
+    x = _empty(name, schema.shape).x
+    shape = shared.image_format.shape(x) if schema.images else x.shape[1:]
+    if shape != tuple(shared.shape):
+        raise DataError(f"silo {name!r} has inputs of shape {x.shape[1:]}, expected {tuple(shared.shape)} as agreed")
 
 
-def own_silos(settings: DataSettings, seed: int, name: SiloId, agreement: SharedSchema) -> Silos:
-    """The one silo that reads its own data, in what is agreed.
+def own_silos(settings: DataSettings, seed: int, name: SiloId, shared: SharedSchema) -> Silos:
+    """The one silo that reads its own data, encoded by the shared schema.
 
     Its splits and tensors are bitwise those that `caveat.data.load` gives it beside the files of the other silos.
-    Raises DataError if the data do not fit the agreement.
+    Raises DataError if the data do not fit the shared schema.
     """
     pool = read_own(settings, name)
-    check_fits(agreement, name, _sketch(pool, settings, seed))
-    number = np.array([agreement.classes.index(label) for label in pool.classes], dtype=np.int64)
-    layout = agreement.layout
-    # With the agreed columns, so that rows to predict can have categories that the silo's own lack.
+    check_fits(shared, name, _schema_of(pool, settings, seed))
+    number = np.array([shared.classes.index(label) for label in pool.classes], dtype=np.int64)
+    layout = shared.layout
+    # With the shared columns, so that rows to predict can have categories that the silo's own lack.
     x = recoded(pool.x, pool.table, layout.columns) if pool.table else pool.x
-    pool = dataclasses.replace(pool, x=x, y=number[pool.y], classes=agreement.classes, table=layout.columns)
-    return settle(pool, agreement.frame, layout, settings, seed, read_outside(settings))
+    pool = dataclasses.replace(pool, x=x, y=number[pool.y], classes=shared.classes, table=layout.columns)
+    return one_silo(pool, shared.image_format, layout, settings, seed, read_outside(settings))
 
 
-def _agreed_classes(sketches: Mapping[SiloId, DataSchema]) -> tuple[str, ...]:
-    """The labels of all silos. Where all name the same in one order of their own, they are in that order."""
-    orders = {sketch.labels for sketch in sketches.values()}
+def _agreed_classes(schemas: Mapping[SiloId, DataSchema]) -> tuple[str, ...]:
+    """The labels of all silos: in the order of the silos where all have the same one, else sorted."""
+    orders = {schema.labels for schema in schemas.values()}
     classes = (
-        orders.pop() if len(orders) == 1 else ordered([label for each in sketches.values() for label in each.labels])
+        orders.pop() if len(orders) == 1 else ordered([label for each in schemas.values() for label in each.labels])
     )
     if len(classes) < 2:
-        raise DataError(f"all labels of {', '.join(sketches)} are {classes[0]!r}, expected two classes or more")
-    whole = {name: all(map(_is_whole, sketch.labels)) for name, sketch in sketches.items()}
+        raise DataError(f"all labels of {', '.join(schemas)} are {classes[0]!r}, expected two classes or more")
+    whole = {name: all(map(_is_whole, schema.labels)) for name, schema in schemas.items()}
     if len(set(whole.values())) > 1:
         number, text = (next(name for name in whole if whole[name] is kind) for kind in (True, False))
         raise DataError(
-            f"labels are numbers at silo {number!r} ({_listed(sketches[number].labels)}) and texts at silo {text!r} "
-            f"({_listed(sketches[text].labels)}); expected one name for each class at all silos"
+            f"labels are numbers at silo {number!r} ({_listed(schemas[number].labels)}) and texts at silo {text!r} "
+            f"({_listed(schemas[text].labels)}); expected one name for each class at all silos"
         )
-    _check_order(sketches, classes)
+    _check_order(schemas, classes)
     return classes
 
 
-def _check_order(sketches: Mapping[SiloId, DataSchema], classes: Sequence[str]) -> None:
+def _check_order(schemas: Mapping[SiloId, DataSchema], classes: Sequence[str]) -> None:
     # Splits are drawn class by class: another order of classes at a silo would be another split.
-    for name, sketch in sketches.items():
-        if tuple(label for label in classes if label in set(sketch.labels)) != tuple(sketch.labels):
+    for name, schema in schemas.items():
+        if tuple(label for label in classes if label in set(schema.labels)) != tuple(schema.labels):
             raise DataError(
-                f"silo {name!r} has its labels in the order {_listed(sketch.labels)}, expected that of "
+                f"silo {name!r} has its labels in the order {_listed(schema.labels)}, expected that of "
                 f"{_listed(classes)}: name the classes of all silos alike, in one order"
             )
 
 
-def _agreed_columns(sketches: Mapping[SiloId, DataSchema], settings: DataSettings) -> tuple[SharedColumn, ...]:
-    first, *others = sketches
-    names = [column.name for column in sketches[first].columns]
+def _agreed_columns(schemas: Mapping[SiloId, DataSchema], settings: DataSettings) -> tuple[SharedColumn, ...]:
+    first, *others = schemas
+    names = [column.name for column in schemas[first].columns]
     for other in others:
-        columns = {column.name for column in sketches[other].columns}
+        columns = {column.name for column in schemas[other].columns}
         if bool(columns) != bool(names):
             table, none = (first, other) if names else (other, first)
             raise DataError(f"silo {table!r} has a table, silo {none!r} has none; expected the same at all silos")
@@ -192,7 +192,7 @@ def _agreed_columns(sketches: Mapping[SiloId, DataSchema], settings: DataSetting
             raise DataError(
                 f"silos {first!r} and {other!r} differ in columns {_listed(differing)}; expected the same at all silos"
             )
-    named = {name: {column.name: column for column in each.columns} for name, each in sketches.items()}
+    named = {name: {column.name: column for column in each.columns} for name, each in schemas.items()}
     return tuple(
         _agreed_column({silo: columns[name] for silo, columns in named.items()}, name in settings.categorical)
         for name in names
@@ -200,7 +200,7 @@ def _agreed_columns(sketches: Mapping[SiloId, DataSchema], settings: DataSetting
 
 
 def _agreed_column(at: Mapping[SiloId, ColumnSchema], categorical: bool) -> SharedColumn:
-    """A column from what each silo says of it."""
+    """The column that all silos share, from each silo's description of it."""
     holding = {kind: [silo for silo, column in at.items() if column.holds == kind] for kind in ("numbers", "texts")}
     name = next(iter(at.values())).name
     if holding["numbers"] and holding["texts"]:
@@ -214,7 +214,7 @@ def _agreed_column(at: Mapping[SiloId, ColumnSchema], categorical: bool) -> Shar
 
 
 def _empty(name: SiloId, shape: Sequence[int]) -> Pool:
-    """A pool without samples, for what is a matter of their shape alone."""
+    """A pool without samples, to ask what depends on the shape of its inputs alone."""
     x = np.empty((0, *shape), np.uint8 if len(shape) == 3 else np.float32)
     return Pool(x, np.empty(0, np.int64), (), name, origin=f"silo {name!r}")
 

@@ -1,6 +1,6 @@
-"""What silos say to each other of data that stays where it is: a silo's sketch, and the agreement of all.
+"""What silos tell of data that stays where it is: the schema of one silo's data, and the schema that all silos share.
 
-Labels, names of columns and categories, and nothing else: no counts, and no value of a column of numbers.
+Both hold labels, names of columns and categories, and nothing else: no counts, and no value of a column of numbers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 from ...core import DataError
 from ...core.settings import frozen_settings
 from ..image_format import ImageFormat
-from ..pools import TextColumn
+from ..pools import TableColumn
 from ..table_encoding import TableLayout
 
 MOST = 10_000
-"""Labels, columns, or categories of a column."""
+"""How many labels, columns, or categories of a column there can be."""
 Text = Annotated[str, Field(min_length=1, max_length=500)]
 Texts = Annotated[tuple[Text, ...], Field(max_length=MOST)]
 Said = TypeVar("Said")
@@ -27,15 +27,15 @@ Shape = Annotated[tuple[Annotated[int, Field(ge=1, le=1 << 20)], ...], Field(min
 
 @frozen_settings
 class ColumnSchema:
-    """What a silo says of a column of its table."""
+    """A column of one silo's table."""
 
     name: Text
     holds: Literal["numbers", "texts", "nothing"]
-    """In all its rows; a column with nothing in it can hold numbers or texts elsewhere."""
+    """What all rows of the silo hold; a column that holds nothing here can hold numbers or texts elsewhere."""
     categories: Texts = ()
-    """The texts of its training split."""
+    """The texts of the silo's training split."""
     missing: bool = False
-    """Whether its training split misses a number."""
+    """Whether the silo's training split misses a number."""
 
     def __post_init__(self) -> None:
         _distinct("categories", self.categories)
@@ -45,14 +45,14 @@ class ColumnSchema:
 
 @frozen_settings
 class DataSchema:
-    """What a silo says of its data before anything is trained."""
+    """A silo's description of its data, told before anything is trained."""
 
     labels: Annotated[Texts, Field(min_length=1)]
-    """Its classes, in its order."""
+    """The names of the silo's classes, in its own order."""
     shape: Shape
-    """Of one raw input: (H, W, C) of an image, (D,) of features or of a table with so many columns."""
+    """The shape of one raw input: (H, W, C) of an image, (D,) of features or of a table with D columns."""
     columns: Annotated[tuple[ColumnSchema, ...], Field(max_length=MOST)] = ()
-    """Of a table, in the order of its file; empty for images and for features that are ready to use."""
+    """The columns of a table in the order of its file; empty for images and for features that are ready to use."""
 
     def __post_init__(self) -> None:
         _check_input(self.shape, [column.name for column in self.columns])
@@ -90,15 +90,15 @@ class SharedColumn:
 
 @frozen_settings
 class SharedSchema:
-    """What holds for the data of all silos."""
+    """The description that fits the data of all silos, and by which each encodes its own."""
 
     classes: Annotated[Texts, Field(min_length=2)]
     shape: Shape
-    """Of one input in its frame: (H, W, C) of an image, (D,) of features or of a table with so many columns."""
+    """The shape of one input, images resized: (H, W, C) of an image, (D,) of features or of a table with D columns."""
     size: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
     """Pixels of both sides that images are resized to, if any."""
     columns: Annotated[tuple[SharedColumn, ...], Field(max_length=MOST)] = ()
-    """Of a table, in the order in which they are encoded."""
+    """The columns of a table in the order in which they are encoded."""
 
     def __post_init__(self) -> None:
         _check_input(self.shape, [column.name for column in self.columns])
@@ -112,8 +112,8 @@ class SharedSchema:
         return len(self.shape) == 3
 
     @property
-    def frame(self) -> ImageFormat:
-        """What every silo's images are brought to, colours included."""
+    def image_format(self) -> ImageFormat:
+        """The size and channels that every silo's images are brought to."""
         return (
             ImageFormat(self.size, self.shape[-1] if self.shape[-1] in (1, 3) else None)
             if self.images
@@ -122,15 +122,15 @@ class SharedSchema:
 
     @property
     def layout(self) -> TableLayout:
-        """What every silo's rows are encoded to."""
+        """The features that every silo's rows are encoded to."""
         return TableLayout(
-            tuple(TextColumn(column.name, column.categories) for column in self.columns),
+            tuple(TableColumn(column.name, column.categories) for column in self.columns),
             tuple(column.name for column in self.columns if column.flagged),
         )
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of one input as models take it, as `Silos.shape`: (C, H, W) or (D,)."""
+        """The shape of one input as models take it: (C, H, W) of an image, (D,) of features."""
         if self.images:
             height, width, channels = self.shape
             return (channels, height, width)

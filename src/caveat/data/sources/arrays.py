@@ -51,7 +51,7 @@ def npz_pools(paths: Sequence[Path]) -> tuple[Pool, ...]:
 
 
 def own_npz_pool(path: Path) -> Pool:
-    """The pool of a file that is one of several elsewhere: labels of which it has no samples can lack a number.
+    """The pool of one silo's file, where other silos have files of their own: its labels need not be 0, 1, 2, ...
 
     Its classes are those that the file names, or else the numbers that it has samples of.
     """
@@ -77,7 +77,7 @@ def pools_of(
 ) -> tuple[Pool, ...]:
     """Pools of arrays (x, y, x of the test part, y of the test part), their labels checked against each other.
 
-    Their inputs can still differ in shape: `frames.common_frame` says what to bring them to, or that it cannot be.
+    Their inputs can still differ in shape: `image_format.common_format` finds one for all.
     """
     pools, labels = [], []
     for (x, y, x_test, y_test), domain, origin in zip(parts, domains, origins, strict=True):

@@ -68,7 +68,7 @@ def npz(path: str | Path) -> Pool:
 
 
 def read_outside(settings: DataSettings) -> tuple[Pool, ...]:
-    """What nobody's data comes from: the source `streams.ood_global`, if there is one.
+    """The pools of the source `streams.ood_global`, of which no silo has data; none if it is not set.
 
     Raises ConfigurationError if a part of it is a part of the silos' own source.
     """
@@ -84,7 +84,7 @@ def read_outside(settings: DataSettings) -> tuple[Pool, ...]:
 
 
 def _places(source: str) -> set[str]:
-    """What a source is read from: files and folders as absolute paths, however they were written."""
+    """The files and folders that a source is read from, as absolute paths however they were written."""
     places = set()
     for part in source_parts(source):
         kind, _, rest = part.partition(":")
@@ -94,7 +94,7 @@ def _places(source: str) -> set[str]:
 
 
 def read(settings: DataSettings) -> DataSource:
-    """All that the source holds, with the images of each domain as they are: their shapes can differ.
+    """All that the source of a configuration holds; images of different domains can differ in shape.
 
     Only images of a folder or the hub have `settings.size` already. Raises DataError for what cannot be used, naming
     file, value and expectation; ConfigurationError for "silos", which no single machine can read.
@@ -141,7 +141,7 @@ def _own_file(paths: Sequence[Path], silo: SiloId) -> Path:
 
 
 def _joined(parts: Sequence[str], sources: Sequence[DataSource]) -> DataSource:
-    """The sources, written like `parts`, as one. Raises DataError if domains share a name or classes differ."""
+    """One source of several, written like `parts`. Raises DataError if domains share a name or classes differ."""
     pools = [pool for source in sources for pool in source.pools]
     domains = [pool.domain for pool in pools]
     if len(set(domains)) < len(domains):

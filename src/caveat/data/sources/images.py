@@ -52,7 +52,7 @@ def the_one_of(named: Mapping[str, Path], silo: str, origin: str) -> Path:
 
 
 def _pools(folders: Sequence[Path], size: int | None) -> tuple[Pool, ...]:
-    """One pool per folder of class folders."""
+    """A pool for each silo's folder, in which there is a folder for each class."""
     silos = {folder: {kind.name: image_files(kind) for kind in _folders(folder)} for folder in folders}
     for silo, kinds in silos.items():
         if not kinds:

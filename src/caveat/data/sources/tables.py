@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ...core import ConfigurationError, DataError
-from ..pools import Array, DataSource, Pool, TextColumn, ordered
+from ..pools import Array, DataSource, Pool, TableColumn, ordered
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 """Texts that stand for a missing value, in lower case."""
@@ -20,7 +20,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class Sheet:
-    """One file as text."""
+    """The text of one CSV file."""
 
     path: Path
     columns: tuple[str, ...]
@@ -38,7 +38,7 @@ def missing(text: str) -> bool:
 
 
 def read_sheet(path: Path) -> Sheet:
-    """A file with a header line, separated by commas, semicolons or tabs."""
+    """The text of a file with a header line, separated by commas, semicolons or tabs. Raises DataError."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             header = file.readline()
@@ -60,7 +60,7 @@ def read_sheet(path: Path) -> Sheet:
 
 
 def read_sheets(paths: Sequence[Path]) -> list[Sheet]:
-    """Files with the same columns, in the order of the first."""
+    """The texts of files that have the same columns. Raises DataError where columns differ."""
     sheets = [read_sheet(path) for path in paths]
     for sheet in sheets[1:]:
         if differing := set(sheet.columns) ^ set(sheets[0].columns):
@@ -96,7 +96,7 @@ def csv_source(paths: Sequence[Path], target: str, silo: str | None, categorical
     return DataSource(tuple(pools), given=silo is not None or len(paths) > 1)
 
 
-def read_rows(path: Path, table: Sequence[TextColumn]) -> Array:
+def read_rows(path: Path, table: Sequence[TableColumn]) -> Array:
     """The rows of a file as the features of a table, its other columns ignored."""
     sheet = read_sheet(path)
     absent = [column.name for column in table if column.name not in sheet.columns]
@@ -112,16 +112,16 @@ def _require_present(sheets: Sequence[Sheet], name: str) -> None:
                 raise DataError(f"{sheet.path}, line {line}: {name!r} is missing ({text!r}), expected a value")
 
 
-def _schema(sheets: Sequence[Sheet], without: set[str | None], categorical: Sequence[str]) -> tuple[TextColumn, ...]:
+def _schema(sheets: Sequence[Sheet], without: set[str | None], categorical: Sequence[str]) -> tuple[TableColumn, ...]:
     columns = []
     for name in sheets[0].columns:
         if name in without:
             continue
         present = {text for sheet in sheets for text in sheet.column(name) if not missing(text)}
         if name in categorical or not all(_is_number(text) for text in present):
-            columns.append(TextColumn(name, ordered(sorted(present))))
+            columns.append(TableColumn(name, ordered(sorted(present))))
         else:
-            columns.append(TextColumn(name))
+            columns.append(TableColumn(name))
     return tuple(columns)
 
 
@@ -133,12 +133,12 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _encode_texts(sheet: Sheet, table: Sequence[TextColumn]) -> Array:
+def _encode_texts(sheet: Sheet, table: Sequence[TableColumn]) -> Array:
     """(N, D) float32: numbers with NaN where missing; codes of categories with -1 where missing or unknown."""
     return np.stack([_column(sheet, column) for column in table], axis=1)
 
 
-def _column(sheet: Sheet, column: TextColumn) -> Array:
+def _column(sheet: Sheet, column: TableColumn) -> Array:
     texts = sheet.column(column.name)
     if column.categories is not None:
         codes = {text: code for code, text in enumerate(column.categories)}
