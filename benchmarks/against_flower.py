@@ -86,8 +86,9 @@ def compare(name: str) -> dict[str, Any]:
 def main() -> None:
     for name in sys.argv[1:] or JOBS:
         found = compare(name)
-        print(f"{found['job']}, {found['pairs']} pairs of runs, Flower over caveat: ", end="")
-        print(", ".join(f"{key} {value:.2f}" for key, value in found["ratios"].items()), flush=True)
+        print(f"{found['job']}, {found['pairs']} pairs of runs")
+        ratios = ", ".join(f"{key} {value:.2f}" for key, value in found["ratios"].items())
+        print(f"  Flower over caveat: {ratios}", flush=True)
         for side in ("flower", "caveat"):
             seconds, start, memory = (found[side][key] for key in ("rounds", "start", "memory"))
             print(f"  {side}: {seconds:.3f} s a round, {start:.1f} s to the end of the first, {memory:.0f} MB")

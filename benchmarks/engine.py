@@ -30,8 +30,8 @@ def main() -> None:
     for name in sys.argv[1:] or JOBS:
         about, job, pairs = JOBS[name]
         overhead, gain, limit = compare(job, pairs)
-        print(f"{about}, 9 silos x 2,000, batch 64: one worker over the bare loop {overhead:.3f}", end="")
-        print(f"; two workers {gain:.2f} x as fast as one, {limit:.3f} over two bare processes", flush=True)
+        print(f"{about}, 9 silos x 2,000, batch 64: one worker over the bare loop {overhead:.3f};")
+        print(f"  two workers {gain:.2f} x as fast as one, {limit:.3f} over two bare processes", flush=True)
 
 
 if __name__ == "__main__":

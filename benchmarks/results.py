@@ -3,7 +3,8 @@
     CAVEAT_DATA=DIR caveat reproduce TABLE --out OUT/TABLE     # for every table
     python benchmarks/results.py OUT                           # what OUT lacks keeps what the page has
 
-The words between the tables are written by hand; every number in a table comes from OUT/TABLE/comparison.json.
+The words between the tables are written by hand; every number in a table comes from OUT/TABLE/comparison.json. A
+table that is too wide for a line becomes several.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+
+from wrapped import wrapped
 
 from caveat.analysis import reproduce
 from caveat.analysis.compare.texts import about, measured
@@ -45,7 +48,7 @@ def section(name: str, record: dict[str, Any]) -> str:
     scale = re.search(r"\((\w+) scale\)$", record["title"])
     seeds, done = len(record["seeds"]), sum(cell["status"] == "done" for cell in record["cells"])
     tuning = record["tuning"]
-    return "\n\n".join([
+    return wrapped("\n\n".join([
         f"`caveat reproduce {name} --scale {scale[1] if scale else 'cpu'} --seeds {seeds} --out DIR`",
         f"{table.source}. {table.differs}",
         f"{seeds} seeds, {done} of {len(record['cells'])} runs done. Mean and 95 % intervals over seeds and silos, in "
@@ -57,7 +60,7 @@ def section(name: str, record: dict[str, Any]) -> str:
         *measured(record)[SHOWN:],
         *about(record),
         "</details>\n",
-    ])  # fmt: skip
+    ]))  # fmt: skip
 
 
 if __name__ == "__main__":

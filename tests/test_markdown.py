@@ -1,0 +1,117 @@
+"""Pages in Markdown: their lines fit, their links lead somewhere, and the commands they name exist and can be given."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import caveat
+
+from caveat.analysis import reproduce
+from caveat.analysis.compare.grid import Grid
+from caveat.core import ConfigurationError
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "benchmarks"))
+from wrapped import WIDTH, cells, wrapped  # noqa: E402
+
+if shutil.which("git") is None or not (ROOT / ".git").exists():
+    pytest.skip("which pages are tracked is known in a checkout only", allow_module_level=True)
+PAGES = subprocess.run(
+    ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
+).stdout.splitlines()
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+COMPARE = re.compile(r"^caveat compare (?!\[).*?[^\\]$", re.MULTILINE | re.DOTALL)
+TABLE = """\
+|  | 0 degrees | worst silo | 15 degrees | worst silo |
+|---|---:|---:|---:|---:|
+| A method with a name of some length | 91.2 (89.1 to 93.3) [97.0] | 88.0 | 93.4 (92.0 to 94.8) [98.1] | 90.0 |
+| Another \\| one with such a name | 90.1 (88.8 to 91.4) [96.2] | 87.5 | **94.0** (93.1 to 94.9) [98.4] | 91.5 |"""
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_lines_end_at_120_characters(page: str) -> None:
+    lines = enumerate((ROOT / page).read_text().splitlines(), 1)
+    assert [
+        number for number, line in lines if len(line) > WIDTH and not re.fullmatch(r"\s*<?https?://\S+", line)
+    ] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_and_headings_that_are_there(page: str) -> None:
+    for path, anchor in LINK.findall((ROOT / page).read_text()):
+        found = (ROOT / page).parent / path if path else ROOT / page
+        assert found.exists(), path
+        assert not anchor or anchor in anchors(found), anchor
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_scripts_and_folders_that_are_named_exist(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for path in re.findall(r"\b(?:benchmarks|examples|src/caveat)/[a-z0-9_/]+(?:\.[a-z]+)?", text):
+        assert (ROOT / path).exists(), path
+    for table in re.findall(r"caveat reproduce ([a-z][\w-]+)", text):
+        assert table in reproduce.tables()
+
+
+def test_comparisons_that_are_shown_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever can be checked of them before anything runs; each has the rows and columns that it asks for."""
+    made = []
+
+    def compare(grid: Grid, *others: object) -> Path:
+        grid.check()
+        made.append(grid)
+        raise ConfigurationError("enough")
+
+    monkeypatch.setattr("caveat.analysis.compare.command.compare", compare)
+    commands = [found for page in PAGES for found in COMPARE.findall((ROOT / page).read_text())]
+    for command in commands:
+        result = caveat(*shlex.split(command.replace("\\\n", " "))[1:])
+        assert result.stderr == "error: enough\n", command
+    assert len(made) == len(commands) >= 4
+    sizes = {grid.title.split(":")[0]: (len(grid.rows), len(grid.columns)) for grid in made}
+    assert sizes["trfeddis-digits"] == (13, 1)
+    assert sizes["fmlu-mnist"] == (6, 2)
+
+
+def test_a_table_that_is_too_wide_becomes_several_with_all_its_cells() -> None:
+    whole = TABLE.replace("degrees", "degrees, where the silos' pictures stand upright")
+    first, second = (part.split("\n") for part in wrapped(whole).split("\n\n"))
+    for row, one, other in zip(whole.split("\n"), first, second, strict=True):
+        assert cells(one) + cells(other)[1:] == cells(row)
+    assert cells(first[0])[2] == cells(second[0])[2] == "worst silo"
+    assert wrapped(TABLE) == TABLE
+
+
+def test_costs_that_are_too_wide_are_shown_by_setting() -> None:
+    heads = [f"{what}, {where}" for where in ("MNIST", "a=1, b=2") for what in ("tuned training.lr", "rounds", "MB up")]
+    rows = [f"|  | {' | '.join(heads)} |", f"|---|{'---:|' * 6}", f"| {'FedAvg ' * 10}| 0.1 | 2 | 3 | 0.4 | 5 | 6 |"]
+    expected = [["MNIST:", "0.1", "2", "3"], ["a=1, b=2:", "0.4", "5", "6"]]
+    parts = wrapped("\n".join(rows)).split("\n\n")
+    assert [
+        [caption, *cells(table.split("\n")[2])[1:]] for caption, table in zip(parts[::2], parts[1::2], strict=True)
+    ] == expected
+    assert {table.split("\n")[0] for table in parts[1::2]} == {"|  | tuned training.lr | rounds | MB up |"}
+
+
+def test_prose_is_wrapped_and_still_says_the_same() -> None:
+    item = "- " + "UEFL > FedAvg, `a command with spaces` - and 12. what follows; " * 6
+    text = f"{'word ' * 40}\n\n{item.strip()}\n  goes on\n\n```\n{'code ' * 40}\n```\n\n# {'a heading ' * 20}"
+    found = wrapped(text)
+    assert found.split() == text.split()
+    assert wrapped(found) == found
+    prose = found.split("```")[0].split("\n")
+    assert max(map(len, prose)) <= WIDTH
+    assert not [line for line in prose if re.match(r"\s+([->+*]|\d+\.) ", line)]
+    assert found.split("```")[1] == text.split("```")[1]
