@@ -63,14 +63,18 @@ def _wrapped(block: str) -> str:
     if block.startswith("|"):
         return "\n\n".join(_tables([cells(line) for line in block.split("\n")]))
     item = ITEM.match(block)
-    words = " ".join(line.strip() for line in block.split("\n"))
+    first = item[0] if item else " " * (len(block) - len(block.lstrip()))
+    words = " ".join(block[len(first) :].split())
     # A span of code and what marks would make of a line's beginning stay where they are.
     whole = re.sub(r"`[^`]{1,90}`", lambda span: span[0].replace(" ", KEPT), words)
     lines = textwrap.wrap(
-        MARKS.sub(KEPT, whole[item.end() - len(item[1]) :] if item else whole),
-        WIDTH, break_long_words=False, break_on_hyphens=False,
-        initial_indent=item[0] if item else "", subsequent_indent=" " * len(item[0]) if item else "",
-    )  # fmt: skip
+        MARKS.sub(KEPT, whole),
+        WIDTH,
+        break_long_words=False,
+        break_on_hyphens=False,
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+    )
     return "\n".join(lines).replace(KEPT, " ")
 
 
@@ -82,12 +86,9 @@ def _tables(rows: Sequence[Row]) -> Iterator[str]:
     heads = rows[0][1:]
     if len(heads) > 1 and all(", " in head for head in heads):
         for setting, found in groupby(range(len(heads)), lambda i: heads[i].partition(", ")[2]):
-            shown = [1 + i for i in found]
-            short = [
-                ["", *(heads[i - 1].partition(", ")[0] for i in shown)],
-                *([r[0], *(r[i] for i in shown)] for r in rows[1:]),
-            ]
-            yield f"{setting}:\n\n{_text(short)}"
+            picked = _picked(rows, [1 + i for i in found])
+            picked[0] = [head.partition(", ")[0] for head in picked[0]]
+            yield f"{setting}:\n\n{_text(picked)}"
         return
     shown = list[int]()
     for unit in _units(heads):
