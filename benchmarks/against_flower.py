@@ -25,9 +25,12 @@ JOBS = {
 }
 """What, its arguments, rounds per run, and pairs of runs."""
 QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0",
-    "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore",
-}  # fmt: skip
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONWARNINGS": "ignore",
+}
 
 
 def run(script: str, arguments: tuple[str, ...], rounds: int) -> dict[str, Any]:
@@ -38,8 +41,11 @@ def run(script: str, arguments: tuple[str, ...], rounds: int) -> dict[str, Any]:
         began = time.time()
         process = subprocess.Popen(
             [sys.executable, str(HERE / script), *arguments, str(rounds), str(out)],
-            env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         peak = 0.0
         while process.poll() is None:
             peak = max(peak, memory(folder, process.pid))
@@ -76,10 +82,12 @@ def compare(name: str) -> dict[str, Any]:
         "memory": median(theirs["memory"] / ours["memory"] for theirs, ours in found),
     }
     sides = {
-        side: {key: median(median(each[i][key]) if key == "rounds" else each[i][key] for each in found)
-               for key in ("rounds", "start", "memory")}
+        side: {
+            key: median(median(each[i][key]) if key == "rounds" else each[i][key] for each in found)
+            for key in ("rounds", "start", "memory")
+        }
         for i, side in enumerate(("flower", "caveat"))
-    }  # fmt: skip
+    }
     return {"job": about, "pairs": pairs, "ratios": ratios, **sides}
 
 

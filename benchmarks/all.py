@@ -29,8 +29,11 @@ SCRIPTS = (
 
 def machine() -> str:
     """Processor, cores, load, system and versions."""
-    names = [line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-             if line.startswith("model name")]  # fmt: skip
+    names = [
+        line.split(":", 1)[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return (
         f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores, {platform.system()}, "
@@ -50,9 +53,12 @@ def main() -> None:
     for name in sys.argv[1:] or SCRIPTS:
         before, began = machine(), time.perf_counter()
         done = subprocess.run(
-            [sys.executable, str(HERE / f"{name}.py")], capture_output=True, text=True, check=False,
+            [sys.executable, str(HERE / f"{name}.py")],
+            capture_output=True,
+            text=True,
+            check=False,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        )
         text = done.stdout if done.returncode == 0 else f"failed:\n{done.stderr[-2000:]}"
         found[name] = f"\n{before}; {time.perf_counter() - began:.0f} s\n\n```\n{text.rstrip()}\n```\n\n"
         print(f"## {name}\n{found[name]}", flush=True)

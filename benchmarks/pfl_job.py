@@ -72,10 +72,12 @@ def pfl() -> list[float]:
     np.random.seed(0)
     FederatedAveraging().run(
         NNAlgorithmParams(ROUNDS, evaluation_frequency=10**6, train_cohort_size=COHORT, val_cohort_size=0),
-        SimulatedBackend(training_data=data, val_data=data), model,
+        SimulatedBackend(training_data=data, val_data=data),
+        model,
         NNTrainHyperParams(local_batch_size=BATCH, local_num_epochs=1, local_learning_rate=RATE),
-        callbacks=[Clock()], send_metrics_to_platform=False,
-    )  # fmt: skip
+        callbacks=[Clock()],
+        send_metrics_to_platform=False,
+    )
     return ends
 
 

@@ -73,16 +73,16 @@ def run(count: int, method: str) -> dict[str, float]:
         checkpoint = sum(path.stat().st_size for path in (out / "state").glob("*") if path.is_file())
     rounds = [after - before for before, after in pairwise(clock.ends)]
     return {
-        "start": clock.ends[0] - began, "round": median(rounds), "checkpoint": checkpoint / 2**20,
+        "start": clock.ends[0] - began,
+        "round": median(rounds),
+        "checkpoint": checkpoint / 2**20,
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }  # fmt: skip
+    }
 
 
 def other_process(count: int, method: str, folder: str) -> dict[str, float]:
     command = [sys.executable, __file__, str(count), method]
-    done = subprocess.run(
-        command, check=True, capture_output=True, text=True, env=os.environ | {"TMPDIR": folder}
-    )  # fmt: skip
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | {"TMPDIR": folder})
     found: dict[str, float] = json.loads(done.stdout)
     return found
 
@@ -95,15 +95,18 @@ def main() -> None:
     for method in METHODS:
         cells = [(count, folder) for count in COUNTS for folder in FOLDERS]
         runs = [[other_process(count, method, folder) for count, folder in cells] for _ in range(RUNS)]
-        found = {cell: {key: median(each[key] for each in of_cell) for key in of_cell[0]}
-                 for cell, of_cell in zip(cells, zip(*runs, strict=True), strict=True)}  # fmt: skip
+        found = {
+            cell: {key: median(each[key] for each in of_cell) for key in of_cell[0]}
+            for cell, of_cell in zip(cells, zip(*runs, strict=True), strict=True)
+        }
         for count in COUNTS:
             here = found[count, FOLDERS[0]]
             rounds = ", ".join(f"{found[count, folder]['round']:.3f} s in {folder}" for folder in FOLDERS)
             print(
                 f"  {method:8} {count:>9,} silos: start {here['start']:.1f} s, round {rounds}, "
-                f"memory {here['memory']:.0f} MB, checkpoint {here['checkpoint']:.2f} MB", flush=True,
-            )  # fmt: skip
+                f"memory {here['memory']:.0f} MB, checkpoint {here['checkpoint']:.2f} MB",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

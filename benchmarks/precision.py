@@ -66,9 +66,12 @@ def speed() -> None:
 def percent_right(precision: str, seed: int, drawn: int) -> float:
     """Of the test images, with weights and batches that `drawn` decides; `seed` decides what the silos hold."""
     settings = DataSettings(
-        source="npz:mnist.npz", silos=2, samples_per_silo=3000, test_per_silo="all",
+        source="npz:mnist.npz",
+        silos=2,
+        samples_per_silo=3000,
+        test_per_silo="all",
         normalise=Normalise((0.1307,), (0.3081,)),
-    )  # fmt: skip
+    )
     silos = caveat.data.load(settings, seed)
     method = caveat.FedAvg(rounds=8, training=replace(PRECISIONS[precision], lr=0.002, lr_decay=0.7), mc_samples=1)
     model = caveat.ModelSettings(name="residual", width=8)

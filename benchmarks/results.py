@@ -48,7 +48,7 @@ def section(name: str, record: dict[str, Any]) -> str:
     scale = re.search(r"\((\w+) scale\)$", record["title"])
     seeds, done = len(record["seeds"]), sum(cell["status"] == "done" for cell in record["cells"])
     tuning = record["tuning"]
-    return wrapped("\n\n".join([
+    parts = [
         f"`caveat reproduce {name} --scale {scale[1] if scale else 'cpu'} --seeds {seeds} --out DIR`",
         f"{table.source}. {table.differs}",
         f"{seeds} seeds, {done} of {len(record['cells'])} runs done. Mean and 95 % intervals over seeds and silos, in "
@@ -60,7 +60,8 @@ def section(name: str, record: dict[str, Any]) -> str:
         *measured(record)[SHOWN:],
         *about(record),
         "</details>\n",
-    ]))  # fmt: skip
+    ]
+    return wrapped("\n\n".join(parts))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -11,13 +12,16 @@ from pathlib import Path
 
 import pytest
 from commands import caveat
+from fake_comparison import fake_comparison
 
 from caveat.analysis import reproduce
 from caveat.analysis.compare.grid import Grid
+from caveat.analysis.compare.texts import markdown
 from caveat.core import ConfigurationError
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
+import results  # noqa: E402
 from wrapped import WIDTH, cells, wrapped  # noqa: E402
 
 if shutil.which("git") is None or not (ROOT / ".git").exists():
@@ -38,6 +42,12 @@ def anchors(page: Path) -> set[str]:
     """The headings of a page as links name them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def figures(page: str) -> list[str]:
+    """What all tables hold below their headings and right of their first columns, sorted."""
+    rows = [cells(line)[1:] for line in page.split("\n") if line.startswith("|")]
+    return sorted(cell for row in rows for cell in row if re.search(r"\d[^a-z]*( to .*)?$", cell))
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -115,3 +125,21 @@ def test_prose_is_wrapped_and_still_says_the_same() -> None:
     assert max(map(len, prose)) <= WIDTH
     assert not [line for line in prose if re.match(r"\s+([->+*]|\d+\.) ", line)]
     assert found.split("```")[1] == text.split("```")[1]
+
+
+def test_the_tables_of_a_comparison_are_put_into_the_page_with_every_figure(tmp_path: Path) -> None:
+    record = fake_comparison(settings=[f"{angle} degrees" for angle in range(0, 90, 15)])
+    record["tuning"]["seeds"] = [0]
+    for cell in record["cells"]:
+        cell |= {"tuned": {key: str(value) for key, value in cell["tuned"].items()}, "tuning": []}
+    (tmp_path / "uefl-domains").mkdir()
+    (tmp_path / "uefl-domains" / "comparison.json").write_text(json.dumps(record))
+    page = tmp_path / "results.md"
+    page.write_text("before\n<!-- uefl-domains -->\nold\n<!-- end of uefl-domains -->\nafter\n")
+    results.main(tmp_path, page)
+    text = page.read_text()
+    assert max(map(len, text.split("\n"))) <= WIDTH
+    assert "old" not in text
+    assert text.startswith("before\n<!-- uefl-domains -->\n`caveat reproduce uefl-domains")
+    assert text.endswith("</details>\n<!-- end of uefl-domains -->\nafter\n")
+    assert figures(text) == figures(markdown(record))

@@ -75,5 +75,8 @@ def same(a: Payload, b: Payload) -> bool:
     """Whether two payloads have the same groups, names, types and bits, in whatever order."""
     if {group: set(tensors) for group, tensors in a.items()} != {group: set(tensors) for group, tensors in b.items()}:
         return False
-    return all(torch.equal(tensor, b[group][name]) and tensor.dtype == b[group][name].dtype
-               for group, tensors in a.items() for name, tensor in tensors.items())  # fmt: skip
+    return all(
+        torch.equal(tensor, b[group][name]) and tensor.dtype == b[group][name].dtype
+        for group, tensors in a.items()
+        for name, tensor in tensors.items()
+    )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from data_samples import edit_csv, labelled_images, same, write_csv, write_images
+from data_samples import SEED, SILOS, TABLES, edit_csv, labelled_images, same, write_csv, write_images
 from PIL import Image
 
 from caveat import data
@@ -19,10 +19,6 @@ from caveat.core import DataError
 from caveat.data import DataSettings, Normalise, Silos, Split, Streams
 from caveat.data.schema.agreement import DataSchema, SharedSchema, own_schema, own_settings, own_silos, shared_schema
 from caveat.data.splits import hashes
-
-SILOS = DataSettings(source="silos")
-TABLES = DataSettings(source="silos", target="ill")
-SEED = 3
 
 
 def wired(value: Any) -> Any:
@@ -138,9 +134,11 @@ def test_four_hospitals(categorical: tuple[str, ...]) -> None:
     settings = DataSettings(source="silos", target="disease", categorical=categorical, split=Split(test=0.3))
     shared, silos = apart(settings, {path.stem: f"csv:{path.name}" for path in files})
     joined = DataSettings(
-        source=f"csv:{','.join(path.name for path in files)}", target="disease", categorical=categorical,
+        source=f"csv:{','.join(path.name for path in files)}",
+        target="disease",
+        categorical=categorical,
         split=Split(test=0.3),
-    )  # fmt: skip
+    )
     assert_same(data.load(joined, SEED), shared, silos)
     assert {"ca", "chol"} <= {column.name for column in shared.columns if column.flagged}
 

@@ -7,16 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_samples import edit_csv, write_csv, write_images
+from data_samples import SEED, SILOS, TABLES, edit_csv, write_csv, write_images
 
 from caveat import data
 from caveat.core import ConfigurationError, DataError
 from caveat.data import DataSettings, Labels, Normalise, Shift, Streams
 from caveat.data.schema.agreement import DataSchema, SharedSchema, check_fits, own_schema, own_settings, shared_schema
-
-SILOS = DataSettings(source="silos")
-TABLES = DataSettings(source="silos", target="ill")
-SEED = 3
 
 
 def refused(silos: Mapping[str, DataSchema], *words: str, settings: DataSettings = SILOS) -> None:

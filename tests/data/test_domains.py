@@ -147,9 +147,13 @@ def assert_disjoint(silos: Silos) -> None:
 @real_data
 def test_five_digit_domains_are_five_silos() -> None:
     settings = DataSettings(
-        source=DIGITS, size=28, samples_per_silo=1000, test_per_silo="all", split=Split(0.743, 0.127, 0.13),
+        source=DIGITS,
+        size=28,
+        samples_per_silo=1000,
+        test_per_silo="all",
+        split=Split(0.743, 0.127, 0.13),
         streams=Streams("domains", "npz:fashion_mnist.npz", per_silo=200),
-    )  # fmt: skip
+    )
     silos = data.load(settings, 0)
     silos.check(32)
     assert silos.shape == (3, 28, 28)

@@ -9,7 +9,14 @@ import torch
 from PIL import Image
 
 from caveat.core import Silo
+from caveat.data import DataSettings
 from caveat.data.splits import NAMES
+
+SILOS = DataSettings(source="silos")
+"""Of a federation in which every silo reads its own data."""
+TABLES = DataSettings(source="silos", target="ill")
+"""Of a federation in which every silo reads its own table, as `write_csv` makes it."""
+SEED = 3
 
 
 def labelled_images(count: int, classes: int = 3, size: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

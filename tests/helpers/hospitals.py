@@ -97,8 +97,9 @@ class Federation:
         table = self.folder / "config.toml"
         sources = ",".join(str(self.homes[name] / f"{name}.csv") for name in NAMES)
         text = table.read_text().replace('"silos"', f'"csv:{sources}"').replace('name = "flower"', 'name = "embedded"')
-        lines = [line for line in text.splitlines()
-                 if not line.startswith(("begin_with", "quorum", "deadline", "patience"))]  # fmt: skip
+        lines = [
+            line for line in text.splitlines() if not line.startswith(("begin_with", "quorum", "deadline", "patience"))
+        ]
         (self.folder / "embedded.toml").write_text("\n".join(lines))
         return start(load(str(self.folder / "embedded.toml")), self.folder / "embedded")
 
