@@ -172,7 +172,7 @@ def compared(a: float, b: float, measure: Measure, pair: dict[str, Any] | None =
     return Comparison.model_validate({
         "schema": 1,
         "rows": [{"name": "a"}, {"name": "b"}],
-        "measures": [measure.model_dump()],
+        "measures": [vars(measure)],
         "tables": [{"measure": measure.name, "rows": rows, "pairs": [pair] if pair else []}],
     })  # fmt: skip
 
@@ -238,7 +238,7 @@ def test_one_seed_is_no_test() -> None:
 def test_the_best_comes_first(higher: bool | None, names: str) -> None:
     rows = [{"row": name, "mean": mean} for name, mean in (("a", 0.1), ("b", 0.3), ("none", None), ("c", 0.2))]
     table = Comparison.model_validate(
-        {"schema": 1, "rows": [], "measures": [SHARE.model_dump()], "tables": [{"measure": "accuracy", "rows": rows}]}
+        {"schema": 1, "rows": [], "measures": [vars(SHARE)], "tables": [{"measure": "accuracy", "rows": rows}]}
     ).tables[0]
     measure = Measure(name="accuracy", higher=higher)
     assert "".join(row.row for row in ranked(table.rows, measure)) == names
