@@ -133,8 +133,8 @@ def test_a_run_keeps_the_same_features_every_time(tmp_path: Path) -> None:
         texts.append((start(load(None, TINY), tmp_path / name) / "features.json").read_text())
     assert texts[0] == texts[1]
     found = json.loads(texts[0])
-    assert [silo["domain"] for silo in found.silos] == ["rotate(0)", "rotate(-50)", "rotate(120)"]
-    assert {len(points) for silo in found.silos for points in silo.points.values()} == {INPUTS}
+    assert [silo["domain"] for silo in found["silos"]] == ["rotate(0)", "rotate(-50)", "rotate(120)"]
+    assert {len(points) for silo in found["silos"] for points in silo["points"].values()} == {INPUTS}
 
 
 def test_the_error_of_a_mean_entropy_is_that_of_the_entropies() -> None:

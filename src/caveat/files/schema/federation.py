@@ -8,14 +8,19 @@ from .record import File, Record
 
 
 class SchemaColumn(Record):
+    """A column of a silo's table."""
+
     name: str
+    holds: str = ""
     categories: tuple[str, ...] = ()
+    missing: bool = False
 
 
 class SilosSchema(Record):
-    """The schema of one silo's data, as far as pages show it; the rest is kept as it is."""
+    """The schema of one silo's data."""
 
     labels: tuple[str, ...]
+    shape: tuple[int, ...] = ()
     columns: tuple[SchemaColumn, ...] = ()
 
 

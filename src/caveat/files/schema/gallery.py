@@ -26,6 +26,7 @@ class Item(Record):
     epistemic: Figure = None
     dirichlet_entropy: Figure = None
     vacuity: Figure = None
+    conflict: Figure = None
     decision: str | None = None
 
     @property

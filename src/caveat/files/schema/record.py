@@ -63,7 +63,10 @@ class Record(BaseModel):
             value = {key: each for key, each in value.items() if key not in defaults or each != defaults[key]}
         record, names = handler(value), _names(cls)
         fields = record.__dict__
-        fields.update({name: fields.pop(name) for key in value if (name := names.get(key))})
+        given = {name: fields.pop(name) for key in value if (name := names.get(key))}
+        defaults = dict(fields)
+        fields.clear()
+        fields.update(given | defaults)
         return record
 
 
