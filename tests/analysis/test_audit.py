@@ -18,6 +18,7 @@ from caveat.analysis.audit import findings, fusion
 from caveat.analysis.audit.sweep import nested_order, reduced, with_equal_steps
 from caveat.core import ConfigurationError, DataError
 from caveat.data import Silos
+from caveat.files.schema.audit import AuditFile
 from caveat.html.pages.audit import page
 from caveat.html.text import percent
 from caveat.runs.progress import Silent
@@ -157,7 +158,7 @@ def test_an_audit_of_dirichlet_distributions(silos: Silos) -> None:
     assert {"epistemic and data", "vacuity and data"} <= set(verdicts)
     assert "does not apply" not in verdicts.values()
     assert all("vacuity" in row for row in audit.record["runs"])
-    assert "Opinions fused with copies" in page.render(audit.record)
+    assert "Opinions fused with copies" in page.render(audit.file)
 
 
 def test_a_temperature_hides_the_opinions_behind_probabilities(silos: Silos) -> None:
@@ -170,7 +171,7 @@ def test_a_temperature_hides_the_opinions_behind_probabilities(silos: Silos) -> 
     assert fused == {"does not apply": fusion.TEMPERED}
     assert audit.record["fusion"] == {}
     assert all("vacuity" in row for row in audit.record["runs"])
-    assert "Opinions fused with copies" not in page.render(audit.record)
+    assert "Opinions fused with copies" not in page.render(audit.file)
 
 
 def test_a_model_that_has_not_learnt_is_told_so_first(silos: Silos) -> None:
@@ -180,7 +181,7 @@ def test_a_model_that_has_not_learnt_is_told_so_first(silos: Silos) -> None:
     warning = "These models have not learnt."
     assert audit.record["accuracy"]["warning"].startswith(warning)
     assert {f.verdict for f in audit.findings if f.name != "confidence"} == {"cannot say", "does not apply"}
-    lines, text = str(audit).splitlines(), page.render(audit.record)
+    lines, text = str(audit).splitlines(), page.render(audit.file)
     assert "accuracy with all data " + percent(audit.record["accuracy"]["mean"]) in lines[0]
     assert lines[1].startswith(warning)
     assert text.index(warning) < text.index("Not what the name promises")
@@ -199,16 +200,15 @@ def test_a_model_without_dropout_gives_no_epistemic_uncertainty(silos: Silos) ->
     )
     silent = [finding.name for finding in audit.findings if finding.sentence == findings.SILENT]
     assert silent == ["epistemic and data", "aleatoric and epistemic", "disagreement", "seeds"]
-    assert "Zero somewhere, so not drawn: epistemic" in page.render(audit.record)
+    assert "Zero somewhere, so not drawn: epistemic" in page.render(audit.file)
 
 
 def test_the_page_says_first_what_is_not_what_its_name_promises(audited: tuple[Path, Any]) -> None:
-    record = json.loads(json.dumps(audited[1].record))
-    for finding in record["findings"]:
-        finding["verdict"] = "holds"
-    assert "Nothing was found" in page.render(record)
+    record = audited[1].record
+    record["findings"] = [finding | {"verdict": "holds"} for finding in record["findings"]]
+    assert "Nothing was found" in page.render(AuditFile.model_validate(record))
     record["findings"][0] |= {"verdict": "does not hold", "sentence": "It <rises>."}
-    text = page.render(record)
+    text = page.render(AuditFile.model_validate(record))
     assert text.index("It &lt;rises&gt;.") < text.index('id="findings"') < text.index("<svg")
     assert not re.search(r"(src|href)=|url\(|@import", text)
 

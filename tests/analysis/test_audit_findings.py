@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 from caveat.analysis.audit import findings, fusion
 from caveat.analysis.audit.observations import Observation, Observed, Spread, log_log_slope, rank_correlation
 from caveat.core import Prediction
+from caveat.files.schema.run import Summary
 from caveat.html.pages.audit import drawings
 from caveat.uncertainty import dirichlet
 
@@ -184,9 +184,10 @@ def test_epistemic_uncertainty_is_held_against_real_disagreement(honest: bool, v
 
 
 def test_more_silos_above_the_null_band_than_chance_explains() -> None:
-    def summary(above: int) -> dict[str, Any]:
+    def summary(above: int) -> Summary:
         tests = [{"ece": 0.2 if i < above else 0.05, "ece_null": {"mean": 0.05, "upper": 0.1}} for i in range(10)]
-        return {"silos": [{"test": test} for test in tests]}
+        silos = [{"name": str(i), "test": test} for i, test in enumerate(tests)]
+        return Summary.model_validate({"schema": 1, "method": "x", "rounds_run": 1, "complete": True, "silos": silos})
 
     assert findings.calibration([summary(1)] * 3).verdict == "holds"  # 0.40 by chance
     assert findings.calibration([summary(2)] * 3).verdict == "holds"  # 0.086

@@ -17,11 +17,13 @@ import pytest
 from commands import caveat
 
 from caveat.analysis.compare.command import asked, compare, grid_of, opened, write
-from caveat.analysis.compare.grid import Cell, Grid, Measure, MethodRow, SettingColumn, Tuning, slug, swept
+from caveat.analysis.compare.grid import Grid, PlannedRun, slug, swept
 from caveat.analysis.compare.record import recorded
 from caveat.analysis.compare.results import KILLED, ComparisonFolder, FinishedRun, looked_up
 from caveat.analysis.compare.texts import markdown
 from caveat.core import ConfigurationError, DataError, RunError
+from caveat.files.schema.grid import Measure, MethodVariant, Setting, TuningPlan
+from caveat.files.schema.record import written
 from caveat.runs.progress import Silent
 
 FAST = (
@@ -31,12 +33,17 @@ FAST = (
 TIMES = {"seconds"}
 
 
-def small(*rows: MethodRow, seeds: tuple[int, ...] = (0, 1), tuning: Tuning | None = None, rounds_of: str = "") -> Grid:
-    return Grid("small", rows, (SettingColumn("", None, FAST),), seeds, tuning, rounds_of)
+FINISHED = '{"schema": 1, "method": "x", "rounds_run": 2, "complete": true, "silos": []}'
 
 
-FEDAVG, LOCAL = MethodRow("fedavg", ("method.name=fedavg",)), MethodRow("alone", ("method.name=local",))
-UEFL = MethodRow("uefl", ("method.name=uefl", "method.codewords=4", "method.iterations=2", "method.extra_rounds=1",
+def small(
+    *rows: MethodVariant, seeds: tuple[int, ...] = (0, 1), tuning: TuningPlan | None = None, rounds_of: str = ""
+) -> Grid:
+    return Grid("small", rows, (Setting("", None, FAST),), seeds, tuning, rounds_of)
+
+
+FEDAVG, LOCAL = MethodVariant("fedavg", ("method.name=fedavg",)), MethodVariant("alone", ("method.name=local",))
+UEFL = MethodVariant("uefl", ("method.name=uefl", "method.codewords=4", "method.iterations=2", "method.extra_rounds=1",
                     "method.threshold=0", "method.margin=0"))  # fmt: skip
 
 
@@ -114,11 +121,13 @@ def test_the_same_again_runs_nothing_and_more_seeds_only_those(compared: Path) -
     assert grid_of(compared).seeds == (0, 1, 2)
     (compared / "comparison.json").unlink()
     write(opened(compared))
-    assert json.loads((compared / "comparison.json").read_text()) == recorded(opened(compared))
+    assert json.loads((compared / "comparison.json").read_text()) == json.loads(
+        json.dumps(written(recorded(opened(compared))))
+    )
 
 
 def test_other_settings_do_not_mix_with_what_is_there(compared: Path) -> None:
-    other = MethodRow("fedavg", ("method.name=fedavg", "training.lr=0.5"))
+    other = MethodVariant("fedavg", ("method.name=fedavg", "training.lr=0.5"))
     before = (compared / "comparison.json").read_bytes()
     with pytest.raises(ConfigurationError, match=r"seed-0 holds a run of fedavg with other settings: training\.lr"):
         compare(small(other, LOCAL), compared, 1, Silent())
@@ -155,7 +164,7 @@ def test_one_command_at_a_time_in_a_folder(compared: Path) -> None:
 
 
 def test_a_failed_run_is_shown_with_its_error_and_takes_no_other_along(tmp_path: Path) -> None:
-    diverging = MethodRow("diverging", ("method.name=fedavg", "training.lr=1e30"))
+    diverging = MethodVariant("diverging", ("method.name=fedavg", "training.lr=1e30"))
     compare(small(FEDAVG, diverging, seeds=(0,)), tmp_path / "grid", 2, Silent())
     record = json.loads((tmp_path / "grid" / "comparison.json").read_text())
     good, bad = record["cells"]
@@ -174,7 +183,9 @@ def test_a_failed_run_is_shown_with_its_error_and_takes_no_other_along(tmp_path:
 
 def test_tuning_keeps_what_is_best_on_validation_data(tmp_path: Path) -> None:
     grid = small(
-        FEDAVG, MethodRow("slow", ("method.name=fedavg",), (1e-9, 1e-8)), tuning=Tuning("training.lr", (1e-9, 0.01))
+        FEDAVG,
+        MethodVariant("slow", ("method.name=fedavg",), (1e-9, 1e-8)),
+        tuning=TuningPlan("training.lr", (1e-9, 0.01)),
     )
     compare(grid, tmp_path / "grid", 2, Silent())
     results = ComparisonFolder(grid, tmp_path / "grid")
@@ -199,17 +210,17 @@ def test_tuning_keeps_what_is_best_on_validation_data(tmp_path: Path) -> None:
 
 
 def test_tuning_on_several_seeds_takes_the_best_mean_over_them(tmp_path: Path) -> None:
-    grid = small(FEDAVG, seeds=(0, 1, 2), tuning=Tuning("training.lr", (0.1, 0.01), seeds=2))
+    grid = small(FEDAVG, seeds=(0, 1, 2), tuning=TuningPlan("training.lr", (0.1, 0.01), seeds=2))
     accuracies = {"0.1": (0.9, 0.2, None), "0.01": (0.6, 0.7, 0.5)}
     results = ComparisonFolder(grid, tmp_path)
     for value, found in accuracies.items():
         for seed, accuracy in enumerate(found):
-            place = results.place(Cell(FEDAVG, grid.columns[0], seed, (f"training.lr={value}",)))
+            place = results.place(PlannedRun(FEDAVG, grid.columns[0], seed, (f"training.lr={value}",)))
             if accuracy is not None:
                 place.mkdir(parents=True)
                 row = {"round": 2, "split": "validation", "silo": "a", "accuracy": accuracy, "nll": 1}
                 (place / "rounds.jsonl").write_text(json.dumps(row) + "\n")
-                (place / "summary.json").write_text('{"rounds_run": 2}')
+                (place / "summary.json").write_text(FINISHED)
     assert results.total() == len(results.known()) == 5
     assert results.chosen(FEDAVG, grid.columns[0]) == ("training.lr=0.01",)
     trials = [results.score(cells) for _, cells in grid.trials(FEDAVG, grid.columns[0])]
@@ -230,7 +241,7 @@ def test_tuning_looks_at_the_model_that_it_is_told_to(tmp_path: Path) -> None:
                                         ("b", "global", 0.1))),
     ]  # fmt: skip
     (tmp_path / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "summary.json").write_text('{"rounds_run": 2}')
+    (tmp_path / "summary.json").write_text(FINISHED)
     assert FinishedRun(tmp_path).score() == pytest.approx((0.7, -1.4))
     assert FinishedRun(tmp_path).score("global") == pytest.approx((0.4, -0.8))
     assert FinishedRun(tmp_path).score("local") == FinishedRun(tmp_path).score()
@@ -248,23 +259,23 @@ def test_others_train_as_many_rounds_as_the_row_that_leads(tmp_path: Path) -> No
     ("grid", "message"),
     [
         (small(FEDAVG, FEDAVG), "more than one row is called 'fedavg'"),
-        (small(MethodRow("x", ("method.name=fedavg", "data.silos=9"))), r"row 'x' sets data\.silos=9"),
-        (small(MethodRow("x", ("method.name=fedavg", "method.gamma=1"))), r"x: .*method\.gamma"),
+        (small(MethodVariant("x", ("method.name=fedavg", "data.silos=9"))), r"row 'x' sets data\.silos=9"),
+        (small(MethodVariant("x", ("method.name=fedavg", "method.gamma=1"))), r"x: .*method\.gamma"),
         (small(FEDAVG, seeds=(1, 1)), "all different"),
         (small(FEDAVG, seeds=(0, -1)), r"seed = -1"),
-        (small(MethodRow("x", ("method.name=fedavg", "evaluation.silos=2"))), r"row 'x' sets evaluation\.silos=2"),
+        (small(MethodVariant("x", ("method.name=fedavg", "evaluation.silos=2"))), r"row 'x' sets evaluation\.silos=2"),
         (
-            small(MethodRow("x", (*FEDAVG.sets, "training.lr=1")), tuning=Tuning("training.lr", (1, 2))),
+            small(MethodVariant("x", (*FEDAVG.sets, "training.lr=1")), tuning=TuningPlan("training.lr", (1, 2))),
             "row 'x' sets it",
         ),
-        (small(FEDAVG, tuning=Tuning("training.lr", (0.1, -5))), r"training\.lr = -5"),
-        (small(FEDAVG, tuning=Tuning("data.silos", (2, 3))), r"data\.silos cannot be tuned"),
-        (small(MethodRow("x", (*FEDAVG.sets, "rounds=3")), UEFL, rounds_of="uefl"), "takes the rounds of uefl"),
+        (small(FEDAVG, tuning=TuningPlan("training.lr", (0.1, -5))), r"training\.lr = -5"),
+        (small(FEDAVG, tuning=TuningPlan("data.silos", (2, 3))), r"data\.silos cannot be tuned"),
+        (small(MethodVariant("x", (*FEDAVG.sets, "rounds=3")), UEFL, rounds_of="uefl"), "takes the rounds of uefl"),
         (replace(small(FEDAVG), swept=("method.name",)), r"sets method\.name=fedavg, which is swept over"),
-        (small(MethodRow("x", (*FEDAVG.sets, "training.batch_size=5000"))), "batch"),
+        (small(MethodVariant("x", (*FEDAVG.sets, "training.batch_size=5000"))), "batch"),
         (small(FEDAVG, rounds_of="uefl"), "no row 'uefl'"),
         (
-            small(FEDAVG, MethodRow("x", LOCAL.sets, (1, 2, 3)), tuning=Tuning("training.lr", (1, 2))),
+            small(FEDAVG, MethodVariant("x", LOCAL.sets, (1, 2, 3)), tuning=TuningPlan("training.lr", (1, 2))),
             "every row gets as many",
         ),
     ],
@@ -278,7 +289,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_written(
 
 
 def test_columns_whose_data_cannot_be_made_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    columns = (SettingColumn("three", None, FAST), SettingColumn("too many", None, (*FAST, "data.silos=900")))
+    columns = (Setting("three", None, FAST), Setting("too many", None, (*FAST, "data.silos=900")))
     with pytest.raises(DataError):
         compare(Grid("columns", (FEDAVG,), columns, (0,)), tmp_path / "grid", 1, Silent())
     assert not (tmp_path / "grid").exists()
@@ -303,7 +314,7 @@ def test_options_become_rows_and_columns() -> None:
     assert [column.name for column in grid.columns][:2] == ['alpha=0.1, seedless="a"', 'alpha=0.1, seedless="b"']
     assert grid.columns[3].sets == ("rounds=2", "data.labels.alpha=1", 'seedless="b"')
     assert grid.seeds == (0, 3)
-    assert grid.tuning == Tuning("training.lr", (0.01, 0.1), seeds=2)
+    assert grid.tuning == TuningPlan("training.lr", (0.01, 0.1), seeds=2)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +341,7 @@ def test_options_that_cannot_be_read_are_named(options: dict[str, Any], message:
 
 
 def test_sweeps_of_keys_with_the_same_end_are_told_apart() -> None:
-    columns = swept([SettingColumn("", None)], {"a.lr": [1], "b.lr": [2]})
+    columns = swept([Setting("", None)], {"a.lr": [1], "b.lr": [2]})
     assert [column.name for column in columns] == ["a.lr=1, b.lr=2"]
 
 

@@ -7,6 +7,7 @@ import io
 from typing import Any
 
 from caveat.analysis.compare.texts import markdown, per_run
+from caveat.files.schema.comparison import Comparison
 
 
 def row(name: str, mean: float | None, **more: Any) -> dict[str, Any]:
@@ -20,7 +21,8 @@ def cell(name: str, seed: int, **more: Any) -> dict[str, Any]:
             "silos": [{"name": "s|0", "domain": "d", "figures": {"accuracy": 0.5}}], **more}  # fmt: skip
 
 
-RECORD: dict[str, Any] = {
+RECORD = Comparison.model_validate({
+    "schema": 1,
     "seeds": [0, 1],
     "rows": [{"name": "one"}, {"name": "two"}],
     "columns": [{"name": "A"}],
@@ -36,7 +38,7 @@ RECORD: dict[str, Any] = {
         "pairs": [{"a": "two", "b": "one", "mean": -0.02, "low": None, "high": None, "p": 0.01, "p_holm": 0.01}],
     }],
     "paper": {"figures": [{"row": "one", "column": "A", "measure": "accuracy", "paper": 0.78}]},
-}  # fmt: skip
+})  # fmt: skip
 
 
 def test_markdown_has_every_row_with_the_papers_figure_and_its_failures() -> None:

@@ -52,20 +52,18 @@ def test_the_ledger_says_what_left_the_silos_at_the_server_and_at_each_of_them(t
     federation = Federation(tmp_path, "fedavg")
     run = federation.serve()
     entries = ledger.read_ledger(run / "ledger.jsonl")
-    trained = [message for message in entries.messages if message["phase"] == "train" and "split" not in message]
-    assert [(message["round"], message["silo"]) for message in trained] == [(r, n) for r in (1, 2, 3) for n in NAMES]
+    trained = [message for message in entries.messages if message.phase == "train" and message.split is None]
+    assert [(message.round, message.silo) for message in trained] == [(r, n) for r in (1, 2, 3) for n in NAMES]
     model = read_payload(run / "model" / "model.safetensors")["model"]
-    form = entries.forms[trained[0]["form"]]
-    assert {name: entry["shape"] for name, entry in form.items()} == {
+    form = entries.forms[trained[0].form]
+    assert {name: entry.shape for name, entry in form.items()} == {
         f"model/{n}": list(t.shape) for n, t in model.items()
     }
-    assert (
-        trained[0]["bytes"] == sum(entry["bytes"] for entry in form.values()) == sum(t.nbytes for t in model.values())
-    )
+    assert trained[0].bytes == sum(entry.bytes for entry in form.values()) == sum(t.nbytes for t in model.values())
     for name in NAMES:
         own = ledger.read_ledger(federation.kept(name) / "ledger.jsonl")
-        sent = [(m["t"], m["form"], m["bytes"]) for m in entries.messages if m["silo"] == name]
-        assert [(m["t"], m["form"], m["bytes"]) for m in own.messages] == sent
+        sent = [(m.t, m.form, m.bytes) for m in entries.messages if m.silo == name]
+        assert [(m.t, m.form, m.bytes) for m in own.messages] == sent
         assert own.forms.keys() == {form for _, form, _ in sent}
 
 

@@ -245,4 +245,4 @@ def test_a_node_that_became_another_silo_is_not_taken_for_the_former(tmp_path: P
     federation.grid.tamper[federation.node["hill"]] = swap
     assert [silo["name"] for silo in summary(federation.serve())["silos"]] == ["coast", "valley"]
     own = ledger.read_ledger(federation.kept("coast") / "ledger.jsonl").messages
-    assert [message["t"] for message in own if message["work"].endswith("train")] == [0, 1]
+    assert [message.t for message in own if message.work.endswith("train")] == [0, 1]

@@ -14,6 +14,7 @@ from caveat.core.tensors import size
 from caveat.files.atomic import write_json
 from caveat.files.checkpoints import ServerStore, SiloStore
 from caveat.files.payloads import from_bytes, read_payload, to_bytes
+from caveat.files.schema.folder import RunState
 
 PAYLOAD = {
     "model": {"a.weight": torch.randn(3, 4), "n": torch.tensor(7), "on": torch.tensor(True)},
@@ -51,16 +52,17 @@ def test_server_checkpoint_is_the_last_one_saved(tmp_path: Path) -> None:
     store = ServerStore(tmp_path / "state")
     assert store.load() is None
     for t in (0, 1):
-        store.save(t, {"model": {"w": torch.tensor(float(t))}}, {"rows": 10 * t})
-    server, run_state = store.load() or ({}, {})
-    assert (float(server["model"]["w"]), run_state["t"], run_state["rows"]) == (1.0, 1, 10)
+        store.save(t, {"model": {"w": torch.tensor(float(t))}}, RunState(rows=10 * t))
+    saved = store.load()
+    assert saved is not None
+    assert (float(saved[0]["model"]["w"]), saved[1].t, saved[1].rows) == (1.0, 1, 10)
     assert len(list((tmp_path / "state").glob("server-*"))) == 1
 
 
 @pytest.mark.parametrize("at", ["server", "checkpoint"])
 def test_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     store = ServerStore(tmp_path)
-    store.save(0, {"model": {"w": torch.tensor(1.0)}}, {})
+    store.save(0, {"model": {"w": torch.tensor(1.0)}}, RunState())
     write = Path.write_bytes
 
     def full(path: Path, data: bytes) -> int:
@@ -71,10 +73,11 @@ def test_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(RunError, match="No space left on device; what was saved before is kept"):
-        store.save(1, {"model": {"w": torch.tensor(2.0)}}, {})
+        store.save(1, {"model": {"w": torch.tensor(2.0)}}, RunState())
     monkeypatch.undo()
-    server, run_state = store.load() or ({}, {})
-    assert (float(server["model"]["w"]), run_state["t"]) == (1.0, 0)
+    saved = store.load()
+    assert saved is not None
+    assert (float(saved[0]["model"]["w"]), saved[1].t) == (1.0, 0)
     assert not list(tmp_path.glob(".*.part"))
 
 

@@ -10,6 +10,7 @@ import torch
 
 from caveat.core import RunError, Update
 from caveat.files.ledger import Ledger, read_ledger, tensors_of
+from caveat.files.schema.record import written
 
 WEIGHTS = {"model": {"w": torch.zeros(2, 3), "n": torch.tensor(7)}, "control": {"c": torch.zeros(4, dtype=torch.half)}}
 SUMS = {"sums": {"nll": torch.zeros((), dtype=torch.float64)}}
@@ -24,10 +25,10 @@ def test_a_message_has_its_bytes_and_its_form_every_tensor(tmp_path: Path) -> No
     Ledger(path).add({"hill": Update(WEIGHTS, 40)}, round=3, t=5, phase="train")
     entries = read_ledger(path)
     (form,) = entries.forms
-    assert entries.messages == [
+    assert [written(message) for message in entries.messages] == [
         {"round": 3, "t": 5, "phase": "train", "silo": "hill", "form": form, "bytes": 24 + 8 + 8, "examples": 40}
     ]
-    assert entries.forms[form] == {
+    assert {name: written(tensor) for name, tensor in entries.forms[form].items()} == {
         "control/c": {"shape": [4], "dtype": "float16", "bytes": 8},
         "model/n": {"shape": [], "dtype": "int64", "bytes": 8},
         "model/w": {"shape": [2, 3], "dtype": "float32", "bytes": 24},
@@ -73,12 +74,12 @@ def test_half_a_line_is_not_read_and_a_rewind_cuts_it_off(tmp_path: Path) -> Non
     whole = ledger.path.read_text()
     ledger.add({"a": Update(WEIGHTS, 1)}, t=1)
     ledger.path.write_text(ledger.path.read_text()[:-9])
-    assert [message["t"] for message in read_ledger(ledger.path).messages] == [0]
+    assert [message.t for message in read_ledger(ledger.path).messages] == [0]
     again = Ledger(ledger.path)
     again.rewind(again.bytes)
     assert ledger.path.read_text() == whole
     again.add({"a": Update(WEIGHTS, 1)}, t=1)
-    assert [message["t"] for message in read_ledger(ledger.path).messages] == [0, 1]
+    assert [message.t for message in read_ledger(ledger.path).messages] == [0, 1]
     assert len(read_ledger(ledger.path).forms) == 1
 
 
@@ -96,7 +97,7 @@ def test_two_instances_append_to_one_ledger(tmp_path: Path) -> None:
         one.add({"a": Update(WEIGHTS, 1)}, t=t)
         other.add({"b": Update(WEIGHTS, 1)}, t=t)
     entries = read_ledger(one.path)
-    assert [(message["t"], message["silo"]) for message in entries.messages] == [(t, n) for t in range(3) for n in "ab"]
+    assert [(message.t, message.silo) for message in entries.messages] == [(t, n) for t in range(3) for n in "ab"]
     assert len(entries.forms) == 1
     third = Ledger(one.path)
     third.rewind(third.bytes)

@@ -15,7 +15,8 @@ from rich.console import Console
 
 from caveat.core import DataError
 from caveat.files.run_folder import natural, read_run
-from caveat.files.schema.run import Codewords, Reliability, RoundRow
+from caveat.files.schema.rounds import RoundRow
+from caveat.files.schema.run import Codewords, Reliability
 from caveat.html.charts.charts import wilson
 from caveat.html.charts.svg import ticks
 from caveat.html.pages.run.figures import growth, mean_line

@@ -19,6 +19,7 @@ from caveat.config import load
 from caveat.config.nearest import origin
 from caveat.core import Data, Decision, Method, Prediction, Silo, Tensors
 from caveat.data import Silos
+from caveat.files.schema.record import written
 from caveat.metrics import measure
 from caveat.runs.features import INPUTS, features
 from caveat.runs.local import start
@@ -94,20 +95,20 @@ def test_the_axes_are_those_of_one_pca_of_what_encoders_say() -> None:
     assert found is not None
     rows = [data[0].test.x, data[1].test.x[torch.linspace(0, 199, INPUTS).round().long()]]
     pca = PCA(2, svd_solver="full").fit(torch.cat(rows).double().numpy())
-    assert found["explained"] == pytest.approx(pca.explained_variance_ratio_)
-    for silo, x in zip(found["silos"], rows, strict=True):
-        places = {stage: np.array(points) for stage, points in silo["points"].items()}
+    assert found.explained == pytest.approx(pca.explained_variance_ratio_)
+    for silo, x in zip(found.silos, rows, strict=True):
+        places = {stage: np.array(points) for stage, points in silo.points.items()}
         np.testing.assert_allclose(places["encoder"], pca.transform(x.double().numpy()), rtol=1e-3)
         np.testing.assert_allclose(places["discretised"], pca.transform(x.round().double().numpy()), rtol=1e-3)
-    assert [len(silo["labels"]) for silo in found["silos"]] == [30, INPUTS]
-    assert found["silos"][1]["labels"] == data[1].test.y[torch.linspace(0, 199, INPUTS).round().long()].tolist()
+    assert [len(silo.labels) for silo in found.silos] == [30, INPUTS]
+    assert found.silos[1].labels == data[1].test.y[torch.linspace(0, 199, INPUTS).round().long()].tolist()
 
 
 def test_no_more_silos_are_shown_than_a_gallery_has() -> None:
     data = federated(*[3] * 25)
     found = features(data, data.names, as_it_is)
     assert found is not None
-    assert [silo["name"] for silo in found["silos"]] == [f"silo-{k}" for k in range(20)]
+    assert [silo.name for silo in found.silos] == [f"silo-{k}" for k in range(20)]
 
 
 @pytest.mark.parametrize(
@@ -146,10 +147,13 @@ def test_the_error_of_a_mean_entropy_is_that_of_the_entropies() -> None:
 
 
 def test_a_configuration_is_of_the_recipe_from_which_few_settings_lead_to_it() -> None:
-    assert origin(load("digits")) == {"schema": 1, "recipe": "digits", "sets": []}
+    nearest = origin(load("digits"))
+    assert nearest is not None
+    assert written(nearest) == {"schema": 1, "recipe": "digits", "sets": []}
     found = origin(load("digits", ["training.lr=0.01", "engine.workers=1", "data.shift.angles=[0, 90, 180]"]))
     sets = ["data.shift.angles=[0.0, 90.0, 180.0]", "training.lr=0.01"]
-    assert found == {"schema": 1, "recipe": "digits", "sets": sets}
+    assert found is not None
+    assert written(found) == {"schema": 1, "recipe": "digits", "sets": sets}
 
 
 def test_a_setting_that_starts_a_section_afresh_leads_to_no_recipe() -> None:

@@ -7,6 +7,7 @@ observations: seeds are. Everything here is in closed form and draws no random n
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -142,8 +143,8 @@ def _interval(seeds: Sequence[Array], confidence: float) -> Interval:
         return Interval(mean, mean, mean)
     # Shares instead of squares of variances, which underflow where figures differ in their last digits only.
     freedom = 1 / sum((part / variance) ** 2 / degrees for part, degrees in terms)
-    half = float(stats.t.ppf((1 + confidence) / 2, freedom)) * math.sqrt(variance)
-    return Interval(mean, mean - half, mean + half)
+    low, high = stats.t.interval(confidence, freedom, mean, math.sqrt(variance))
+    return Interval(mean, float(low), float(high))
 
 
 def _variances(seeds: Sequence[Array], means: Array) -> list[tuple[float, int]]:
@@ -163,9 +164,9 @@ def _t_test(means: Array) -> float:
     """The p-value of a two-sided t test of the seeds' means against 0."""
     if len(means) < 2 or not np.isfinite(means).all():
         return math.nan
-    mean, variance = _mean(means), float(means.var(ddof=1))
-    # Equal means, which are sorted here, may have a variance above 0 by rounding.
-    if means[0] == means[-1] or variance == 0:
-        return float(mean == 0)
-    t = mean / math.sqrt(variance / len(means))
-    return float(2 * stats.t.sf(abs(t), len(means) - 1))
+    # Equal means, which are sorted here, may have a variance above 0 by rounding; a variance of 0 has no test.
+    if means[0] == means[-1] or float(means.var(ddof=1)) == 0:
+        return float(_mean(means) == 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # that means are nearly identical, which p says as well
+        return float(stats.ttest_1samp(means, 0).pvalue)

@@ -11,6 +11,7 @@ import tomlkit
 
 from .. import config as configuration
 from ..core import ConfigurationError
+from ..files.schema.folder import Origin
 from . import Config
 
 Keys = dict[tuple[str, ...], Any]
@@ -20,13 +21,13 @@ NO_RESULT = {("engine", "workers")}
 """Keys that change no bit of a result."""
 
 
-def origin(config: Config) -> dict[str, Any] | None:
+def origin(config: Config) -> Origin | None:
     """The nearest recipe, and the "SECTION.KEY=VALUE" that lead from it to a configuration; None if none is near."""
     alike = [name for name in configuration.recipes() if _method(name) == config.method.name]
     found = [(name, sets) for name in alike if (sets := _sets(config, name)) is not None]
     near = sorted((each for each in found if len(each[1]) <= MOST), key=lambda each: len(each[1]))
     name, sets = next((each for each in near if _leads(*each, config)), ("", []))
-    return {"schema": 1, "recipe": name, "sets": sets} if name else None
+    return Origin(schema=Origin.SCHEMA, recipe=name, sets=sets) if name else None
 
 
 def _method(recipe: str) -> object:

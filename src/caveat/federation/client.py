@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -22,9 +21,11 @@ from ..data import Silos, splits_record
 from ..data.schema.agreement import own_schema, own_silos
 from ..engines.executor import Executor, address
 from ..engines.flower import Order
-from ..files.atomic import write_bytes, write_json
+from ..files.atomic import write_bytes, write_record
 from ..files.ledger import Ledger
 from ..files.payloads import read_payload, to_bytes
+from ..files.reading import read
+from ..files.schema.folder import ModelFile, SiloKeeps, SiloSource
 from ..runs.local import LocalRun, Run
 from ..runs.spec import spec_of
 from ..wrappers.evaluation import Evaluated
@@ -153,9 +154,9 @@ class SiloClient:
         """The federation's model as it was measured last: with it, `caveat predict` works at the silo."""
         (folder / "model").mkdir(exist_ok=True)
         write_bytes(folder / "model" / "model.safetensors", to_bytes(down))
-        write_json(folder / "model" / "model.json", {"schema": 1, "t": t})
-        about = vars(self.file) | {"state": str(self.file.state)}
-        write_json(folder / "silo.json", {"schema": 1, "file": about, "terms": terms.to_text()})
+        write_record(folder / "model" / "model.json", ModelFile(schema=ModelFile.SCHEMA, t=t))
+        source = SiloSource.model_validate(vars(self.file) | {"state": str(self.file.state)})
+        write_record(folder / "silo.json", SiloKeeps(schema=SiloKeeps.SCHEMA, file=source, terms=terms.to_text()))
 
 
 def check(order: Order, place: Executor, silo: SiloId) -> None:
@@ -202,12 +203,15 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def open_member(folder: Path) -> Run:
-    """What a silo keeps of a finished federation, to predict with. Raises RunError if the folder is none."""
+    """What a silo keeps of a finished federation, to predict with.
+
+    Raises RunError if the folder is none, DataError if another version of caveat wrote it.
+    """
+    kept = read(folder / "silo.json", SiloKeeps)
     try:
-        found: dict[str, Any] = json.loads((folder / "silo.json").read_text())
-        about = found["file"]
-        categorical = None if about["categorical"] is None else tuple(about["categorical"])
-        file = SiloFile(about["silo"], Path(about["state"]), about["source"], about["target"], categorical)
-        return Run(SiloClient(file).predicting(Terms.of_text(found["terms"])))
+        own = kept.file
+        categorical = None if own.categorical is None else tuple(own.categorical)
+        file = SiloFile(own.silo, Path(own.state), own.source, own.target, categorical)
+        return Run(SiloClient(file).predicting(Terms.of_text(kept.terms)))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"cannot read {folder / 'silo.json'}: {error}") from error

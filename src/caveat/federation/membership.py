@@ -19,7 +19,10 @@ from ..core import DataError, RunError, SiloId
 from ..core.silo_info import FederationInfo, SiloInfo
 from ..data.schema.agreement import DataSchema, SharedSchema, check_fits, shared_schema
 from ..engines.flower import GridMessages, legible, pack, words_of
-from ..files.atomic import write_json
+from ..files.atomic import write_json, write_record
+from ..files.reading import read
+from ..files.schema.federation import Greeting, Member, SilosSchema
+from ..files.schema.record import written
 from .terms import Terms
 
 LONGEST_NAME = 200
@@ -191,24 +194,27 @@ class OpenMembership:
         self._changed = False
         write_json(self.path.with_name("splits.json"), self.records)
         agreement = self.terms_.agreement
-        write_json(self.path, {
-            "schema": 1, "federation": self.terms_.federation,
-            "agreement": None if agreement is None else agreement.to_json(),
-            "silos": {
-                name: {"card": card.to_json(), "record": self.records[name]} for name, card in self.silo_infos.items()
-            },
-            "sketches": {name: sketch.to_json() for name, sketch in self.sketches.items()},
-        })  # fmt: skip
+        members = {
+            name: Member(card=card.to_json(), record=self.records[name]) for name, card in self.silo_infos.items()
+        }
+        greeting = Greeting(
+            schema=Greeting.SCHEMA,
+            federation=self.terms_.federation,
+            agreement=None if agreement is None else agreement.to_json(),
+            silos=members,
+            sketches={name: SilosSchema.model_validate(sketch.to_json()) for name, sketch in self.sketches.items()},
+        )
+        write_record(self.path, greeting)
 
     def restore(self) -> None:
         """What `save` has kept."""
-        found = json.loads(self.path.read_text())
-        agreement = SharedSchema.of_json(found["agreement"])
-        self.terms_ = dataclasses.replace(self.terms_, federation=found["federation"], agreement=agreement)
-        for name, entry in found["silos"].items():
-            self.silo_infos[name] = SiloInfo.of_json(entry["card"], len(agreement.classes))
-            self.records[name] = entry["record"]
-        self.sketches = {name: DataSchema.of_json(value) for name, value in found["sketches"].items()}
+        found = read(self.path, Greeting)
+        agreement = SharedSchema.of_json(found.agreement)
+        self.terms_ = dataclasses.replace(self.terms_, federation=found.federation, agreement=agreement)
+        for name, member in found.silos.items():
+            self.silo_infos[name] = SiloInfo.of_json(member.card, len(agreement.classes))
+            self.records[name] = member.record
+        self.sketches = {name: DataSchema.of_json(written(sketch)) for name, sketch in found.sketches.items()}
 
 
 def _said(text: object) -> dict[str, Any]:

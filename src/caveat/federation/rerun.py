@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 from ..core import ConfigurationError, RunError
+from ..files.reading import record_of
+from ..files.schema.folder import Started
 from ..runs.local import load_config
 
 STARTED = "started.json"
@@ -20,16 +20,14 @@ def rerun(folder: Path) -> None:
     Raises ConfigurationError if the project is not on this machine, RunError if the run does not complete.
     """
     started = folder / STARTED
-    found: dict[str, Any] = {"project": "", "set": []}
-    if started.exists():
-        found = json.loads(started.read_text())
-    script = Path(found["project"]) / "run.sh"
-    if not found["project"] or not script.is_file():
+    found = record_of(started, Started) or Started()
+    script = Path(found.project) / "run.sh"
+    if not found.project or not script.is_file():
         raise ConfigurationError(
             f"{folder} is a federation's run: the project that started it continues it, by `./run.sh {folder}` there"
         )
     simulation = [] if load_config(folder).data.source == "silos" else ["--simulation"]
-    command = [str(script), *simulation, str(folder.absolute()), *found["set"]]
+    command = [str(script), *simulation, str(folder.absolute()), *found.sets]
     # Its standard output is Flower's progress, not the result of this command.
     if subprocess.run(command, stdout=2, check=False).returncode:
         raise RunError(f"{' '.join(command)} has not completed")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -25,7 +24,10 @@ from ..data import load
 from ..engines.flower import Flower, GridMessages
 from ..engines.flower import Membership as Greeter
 from ..engines.validation.updates import VARIANCES
-from ..files.atomic import write_bytes, write_json
+from ..files.atomic import write_bytes, write_json, write_record
+from ..files.reading import read
+from ..files.schema.folder import Started
+from ..files.schema.run import Summary
 from ..html.pages.run.page import write_report
 from ..runs.base import BaseRun, Engine
 from ..runs.execution import carry_out
@@ -193,9 +195,12 @@ def _begin(config: Config, folder: Path, part: Path, begun: bool, start: StartCo
     if not begun:
         write_bytes(folder / "config.toml", configuration.dump(config).encode())
     if start is not None and start.project and not (folder / STARTED).exists():
-        write_json(folder / STARTED, {"schema": 1, "project": start.project, "set": list(start.sets)})
+        write_record(
+            folder / STARTED,
+            Started.model_validate({"schema": Started.SCHEMA, "project": start.project, "set": list(start.sets)}),
+        )
 
 
 def _same_rounds(config: Config, folder: Path) -> Config:
     """The configuration for methods beside the main one: as many rounds of training as it took."""
-    return dataclasses.replace(config, rounds=json.loads((folder / "summary.json").read_text())["rounds_run"])
+    return dataclasses.replace(config, rounds=read(folder / "summary.json", Summary).rounds_run)

@@ -6,9 +6,10 @@ import json
 
 from .. import metrics
 from ..core import DataError, Payload, SiloId
-from ..metrics.streams import summarise_streams
+from ..files.schema.record import Record, written
 from ..runs.base import BaseRun
-from ..runs.summary import rows
+from ..runs.streams import summarise_streams
+from ..runs.summary import rows, silo_record
 from ..wrappers.evaluation import Evaluated
 
 
@@ -28,8 +29,7 @@ def read_alone(plan: BaseRun, split: str, silo: SiloId, payload: Payload) -> Non
             raise DataError(f"{group} has other scores than {', '.join(sorted(scores)) or 'none'}")
         if tensors["class_bin_count"].shape != shape:
             raise DataError(f"{group} has bins {tuple(tensors['class_bin_count'].shape)}, expected {shape}")
-    found: list[object] = [rows(plan.method, card, payload)]
+    found: list[Record] = [*rows(plan.method, card, payload, {"round": 1, "split": split})]
     if tested:
-        found += [figure(sums) for figure in (metrics.ece_null, metrics.errors, metrics.reliability, metrics.decisions)]
-        found.append(summarise_streams(plan.method, {silo: payload}))
-    json.dumps(found, allow_nan=False)
+        found += [silo_record(plan.method, card, payload), *summarise_streams(plan.method, {silo: payload}).values()]
+    json.dumps([written(record) for record in found], allow_nan=False)

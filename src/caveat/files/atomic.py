@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..core import RunError
+from .schema.record import Record, written
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -34,3 +35,13 @@ def append(path: Path, text: str) -> None:
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """JSON by `replace`, floats with all their digits, NaN and infinity refused."""
     write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+
+def write_record(path: Path, record: Record) -> None:
+    """What a file holds of a record, as `write_json` writes it."""
+    write_json(path, written(record))
+
+
+def append_records(path: Path, records: Iterable[Record]) -> None:
+    """Add a line of JSON per record, as `append` does."""
+    append(path, "".join(json.dumps(written(record)) + "\n" for record in records))

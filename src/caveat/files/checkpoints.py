@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 from ..core import RunError, SiloId, State
-from .atomic import write_bytes, write_json
+from .atomic import write_bytes, write_record
 from .payloads import read_payload, to_bytes
+from .reading import checked
+from .schema.folder import Checkpoint, RunState
 
 
 class SiloStore:
@@ -43,7 +43,7 @@ class SiloStore:
                 self._file(silo, version).unlink()
 
     def forget_all(self, after: int) -> None:
-        """The same for every silo that has a state."""
+        """Drop the states of rounds that were never counted, of every silo that has any."""
         with os.scandir(self.root) if self.root.is_dir() else nullcontext(()) as entries:
             for entry in entries:
                 self.forget(entry.name, after)
@@ -65,23 +65,25 @@ class ServerStore:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def save(self, t: int, server: State, run_state: Mapping[str, Any]) -> None:
+    def save(self, t: int, server: State, run_state: RunState) -> None:
         """Make round t the one that a resumed run continues after."""
         name = f"server-{t:06d}.safetensors"
         self.root.mkdir(parents=True, exist_ok=True)
         write_bytes(self.root / name, to_bytes(server))
-        write_json(self.root / "checkpoint.json", {"t": t, "server": name, **run_state})
+        counted = run_state.model_dump(include=set(RunState.model_fields))
+        write_record(self.root / "checkpoint.json", Checkpoint.model_validate({"t": t, "server": name, **counted}))
         for old in self.root.glob("server-*.safetensors"):
             if old.name != name:
                 old.unlink()
 
-    def load(self) -> tuple[State, dict[str, Any]] | None:
-        """The server's state and the books with "t", or None before the first checkpoint."""
+    def load(self) -> tuple[State, Checkpoint] | None:
+        """The server's state and what was counted until then, or None before the first checkpoint."""
         path = self.root / "checkpoint.json"
         if not path.exists():
             return None
         try:
-            run_state: dict[str, Any] = json.loads(path.read_text())
+            found = json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise RunError(f"cannot read {path}: {error}") from error
-        return read_payload(self.root / run_state["server"]), run_state
+        checkpoint = checked(found, Checkpoint, str(path))
+        return read_payload(self.root / checkpoint.server), checkpoint

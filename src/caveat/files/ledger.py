@@ -1,7 +1,7 @@
 """The privacy ledger: what left which silo, when, with name, shape, type and bytes of every tensor.
 
-`ledger.jsonl` has a line per message, `{"round", "t", "phase", "silo", "form", "bytes", "examples"}`, with "split"
-where it was a measurement on one; and a line per form, `{"form", "tensors"}`, before the first message that has it.
+`ledger.jsonl` has a line per message, with "split" where it was a measurement on one; and a line per form, that is
+per set of tensors, before the first message that has it.
 """
 
 from __future__ import annotations
@@ -11,23 +11,42 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
 from ..core import Payload, RunError, SiloId, Update
 from ..core.tensors import size
-from .atomic import append
+from .atomic import append_records
+from .reading import check_version
+from .schema.ledger import Form, Message, TensorForm
+from .schema.record import Record, written
 
-Tensors = dict[str, dict[str, Any]]
-"""Shape, type and bytes by "group/name"."""
+Tensors = dict[str, TensorForm]
+"""By "group/name"."""
+
+
+class About(TypedDict, total=False):
+    """Of which round, phase and, where it is a measurement, split a line of a file is."""
+
+    round: int
+    phase: str
+    split: str
+
+
+class AboutMessage(About, total=False):
+    """What a ledger says of a message beside, in the order in which the keys are given."""
+
+    t: int
+    work: str
 
 
 def tensors_of(payload: Payload) -> Tensors:
     return {
-        f"{group}/{name}": {
-            "shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch."), "bytes": tensor.nbytes,
-        }
-        for group, tensors in sorted(payload.items()) for name, tensor in sorted(tensors.items())
-    }  # fmt: skip
+        f"{group}/{name}": TensorForm(
+            shape=list(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."), bytes=tensor.nbytes
+        )
+        for group, tensors in sorted(payload.items())
+        for name, tensor in sorted(tensors.items())
+    }
 
 
 class Ledger:
@@ -50,19 +69,25 @@ class Ledger:
             file.truncate(file.read(size).rfind(b"\n") + 1)
         self.forms = set(read_ledger(self.path).forms)
 
-    def add(self, updates: Mapping[SiloId, Update], **about: Any) -> None:
-        """A line per update; `about` says of which round, phase and split."""
-        lines = []
+    def add(self, updates: Mapping[SiloId, Update], **about: Unpack[AboutMessage]) -> None:
+        """A line per update."""
+        lines = list[Record]()
         for silo, update in updates.items():
-            tensors = tensors_of(update.payload)
-            form = hashlib.sha256(json.dumps(tensors).encode()).hexdigest()[:12]
-            if form not in self.forms:
-                lines.append({"form": form, "tensors": tensors})
-                self.forms.add(form)
+            form = _form(update.payload)
+            if form.form not in self.forms:
+                lines.append(form)
+                self.forms.add(form.form)
             lines.append(
-                about | {"silo": silo, "form": form, "bytes": size(update.payload), "examples": update.examples}
+                Message(**about, silo=silo, form=form.form, bytes=size(update.payload), examples=update.examples)
             )
-        append(self.path, "".join(json.dumps(line) + "\n" for line in lines))
+        append_records(self.path, lines)
+
+
+def _form(payload: Payload) -> Form:
+    """The payload's tensors, named by a hash of what is written of them."""
+    tensors = tensors_of(payload)
+    text = json.dumps({name: written(tensor) for name, tensor in tensors.items()})
+    return Form(form=hashlib.sha256(text.encode()).hexdigest()[:12], tensors=tensors)
 
 
 @dataclass(frozen=True)
@@ -70,27 +95,33 @@ class Entries:
     """What a ledger holds."""
 
     forms: dict[str, Tensors] = field(default_factory=dict)
-    messages: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
 
     @property
     def counted(self) -> dict[SiloId, int]:
         """The last round of which each silo's update was counted, measurements apart."""
-        return {message["silo"]: message["t"] for message in self.messages if "split" not in message}
+        updates = [message for message in self.messages if message.split is None]
+        return {message.silo: message.t for message in updates if message.t is not None}
 
 
 def read_ledger(path: Path) -> Entries:
-    """A ledger's whole lines; empty where there is no such file. Raises RunError for another kind of file."""
-    forms, messages = dict[str, Tensors](), list[dict[str, Any]]()
+    """A ledger's whole lines; empty where there is no such file.
+
+    Raises RunError for another kind of file, DataError for what another version of caveat wrote.
+    """
+    found = Entries()
     try:
         text = path.read_text() if path.exists() else ""
-        for line in text.splitlines(keepends=True):
+        for number, line in enumerate(text.splitlines(keepends=True), 1):
             if not line.endswith("\n"):
                 break  # the last one, of a process that was killed
             entry = json.loads(line)
+            check_version(entry, Record.SCHEMA, f"{path}, line {number}")
             if "tensors" in entry:
-                forms[entry["form"]] = entry["tensors"]
+                form = Form.model_validate(entry)
+                found.forms[form.form] = form.tensors
             else:
-                messages.append(entry)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+                found.messages.append(Message.model_validate(entry))
+    except (OSError, ValueError, TypeError) as error:
         raise RunError(f"cannot read {path}: {error}") from error
-    return Entries(forms, messages)
+    return found

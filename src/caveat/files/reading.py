@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from ..core import DataError
-from .schema.run import Record
+from .schema.record import FROM_FILE, Record
 
 RecordType = TypeVar("RecordType", bound=Record)
 
@@ -26,9 +26,24 @@ def text_of(path: Path) -> str | None:
 
 
 def record_of(path: Path, kind: type[RecordType]) -> RecordType | None:
-    """The one value of a JSON file; None where there is no such file."""
+    """The record that a JSON file is; None where there is no such file. Raises DataError for anything else."""
     text = text_of(path)
     return None if text is None else checked(decoded(text, str(path)), kind, str(path))
+
+
+def read(path: Path, kind: type[RecordType]) -> RecordType:
+    """The record that a JSON file is. Raises DataError if there is none."""
+    record = record_of(path, kind)
+    if record is None:
+        raise DataError(f"{path} does not exist")
+    return record
+
+
+def read_plain(path: Path) -> Any:
+    """The value of a JSON file that is compared as a whole. Raises DataError if there is none."""
+    value = decoded(text_of(path) or "", str(path))
+    check_version(value, Record.SCHEMA, str(path))
+    return value
 
 
 def lines_of(path: Path) -> Iterator[tuple[Any, str]]:
@@ -59,12 +74,21 @@ def decoded(text: str, where: str) -> Any:
 
 
 def checked(value: Any, kind: type[RecordType], where: str) -> RecordType:
+    """A value of a file as a record. Raises DataError, naming its place, for one of another version or form."""
+    check_version(value, kind.SCHEMA, where)
     try:
-        return kind.model_validate(value)
+        return kind.model_validate(value, context=FROM_FILE)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise DataError(f"{where}: {place + ': ' if place else ''}{first['msg']}") from error
+
+
+def check_version(value: Any, known: int, where: str) -> None:
+    """Raises DataError for what another version of caveat wrote in a form of its own."""
+    version = value.get("schema") if isinstance(value, dict) else None
+    if isinstance(version, int) and version != known:
+        raise DataError(f"{where}: schema {version} was written by another version; this one reads schema {known}")
 
 
 def _is_json(line: str) -> bool:

@@ -12,8 +12,10 @@ from typing import Any
 from ..core import DataError
 from .reading import checked, lines_of, record_of, text_of
 from .schema.federation import Greeting
+from .schema.folder import Origin
 from .schema.gallery import Features, Gallery
-from .schema.run import LeftOut, Metrics, Origin, RoundRow, SiloRecord, Summary, Worst
+from .schema.rounds import LeftOut, RoundRow
+from .schema.run import Metrics, SiloRecord, Summary, Worst
 from .sent import Sent, read_sent
 
 _FILES = ("config.toml", "rounds.jsonl", "summary.json")
@@ -140,14 +142,14 @@ def read_run(path: Path) -> RunFolder:
     """Read a run's folder, and those of the methods beside it.
 
     Raises DataError if it is no run's folder, or if a file in it is not what caveat writes. An incomplete run
-    is no error: `Run.complete` is false and what has not been written is missing.
+    is no error: `complete` is false and what has not been written is missing.
     """
     if not path.is_dir():
         raise DataError(f"{path} is not a folder; expected the folder of a run, as `caveat run --out` writes it")
     if not any((path / name).is_file() for name in _FILES):
         raise DataError(f"{path} is not a run's folder: it holds none of {', '.join(_FILES)}")
     config = text_of(path / "config.toml")
-    rows, left_out = _rows(path / "rounds.jsonl")
+    rows, left_out = read_rows(path / "rounds.jsonl")
     return RunFolder(
         path=path.resolve(),  # so that it has a name, even if it is .
         config=config,
@@ -181,8 +183,8 @@ def _settings(config: str | None, path: Path) -> Mapping[str, Any]:
         raise DataError(f"{path} is not valid TOML: {error}") from error
 
 
-def _rows(path: Path) -> tuple[list[RoundRow], list[LeftOut]]:
-    """The figures, and apart from them who gave none."""
+def read_rows(path: Path) -> tuple[list[RoundRow], list[LeftOut]]:
+    """The figures of a `rounds.jsonl`, and apart from them who gave none. Raises DataError if it is damaged."""
     rows, left_out = list[RoundRow](), list[LeftOut]()
     for value, where in lines_of(path):
         if isinstance(value, dict) and "left_out" in value:

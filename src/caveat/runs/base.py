@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..core import Method, Silo, SiloId, Site
 from ..core.silo_info import FederationInfo
 from ..engines.executor import Executor
 from ..engines.rounds import Transport
 from ..files.checkpoints import SiloStore
+from ..files.schema.gallery import Features, Gallery
 from ..nn.models import ModelSettings
 from ..wrappers.evaluation import Evaluated
 from .spec import RunSpec
@@ -82,11 +83,11 @@ class BaseRun:
         """Raises ConfigurationError or DataError for what cannot be run, before anything is."""
         self.spec.check(self.info)
 
-    def gallery(self) -> dict[str, Any] | None:
+    def gallery(self) -> Gallery | None:
         """Inputs to show, where there are any to see."""
         return None
 
-    def features(self) -> dict[str, Any] | None:
+    def features(self) -> Features | None:
         """Where such inputs lie among each other, as the models see them."""
         return None
 

@@ -16,6 +16,7 @@ from ..core import ConfigurationError, ConfigurationErrors, Method, SiloId
 from ..core.settings import FieldError
 from ..data import Silos
 from ..files.atomic import write_bytes
+from ..files.reading import read_plain
 from ..nn.models import ModelSettings, PersonalModel
 from ..training.fit import Training
 from ..wrappers.privacy import Privacy
@@ -192,7 +193,7 @@ def keep(run: BaseRun) -> None:
     if not path.exists():
         run.folder.mkdir(parents=True, exist_ok=True)
         write_bytes(path, f"{text}\n".encode())
-    elif (found := _difference(json.loads(path.read_text()), json.loads(text))) is not None:
+    elif (found := _difference(read_plain(path), json.loads(text))) is not None:
         place, was, now = found
         raise ConfigurationError(
             f"out = {str(run.folder)!r} holds an interrupted run with {place} = {was!r}, not {now!r}; make the same "

@@ -10,10 +10,10 @@ from ..engines.rounds import run
 from ..engines.threads import one_thread
 from ..files.checkpoints import ServerStore
 from ..files.locks import locked
+from ..files.schema.folder import RunState
 from .base import BaseRun
 from .progress import Progress
 from .recorder import Recorder
-from .summary import RunState
 
 
 def carry_out(plan: BaseRun, progress: Progress, title: str) -> None:
@@ -43,8 +43,8 @@ def _run_rounds(plan: BaseRun, progress: Progress) -> None:
     with seeded(plan.spec.seed, "init_server"):
         start, server, run_state = 0, plan.complete.init_server(site), RunState()
     if saved is not None:
-        server, record = saved
-        start, run_state = record["t"] + 1, RunState.of(record)
+        server, checkpoint = saved
+        start, run_state = checkpoint.t + 1, checkpoint
     with plan.engine() as engine, one_thread():
         recorder = Recorder(plan, engine, store, run_state, progress)
         engine.begin(start, recorder.rewind())

@@ -8,7 +8,6 @@ side. Like the gallery, a silo's own business: it never leaves a silo.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from ..core import Silo, SiloId, Tensors
 from ..data import Silos
+from ..files.schema.gallery import Features, FeatureSilo, Point
 from .gallery import SILOS
 
 INPUTS = 60
@@ -29,7 +29,7 @@ Matrix = npt.NDArray[np.float64]
 
 def features(
     silos: Silos, names: Sequence[SiloId], extractor: Callable[[SiloId], Callable[[Tensor], Tensors]]
-) -> dict[str, Any] | None:
+) -> Features | None:
     """Two coordinates per stage and input of the first silos, and the share of the variance that either explains.
 
     None where nothing can be laid on one plane: without an encoder, where silos have encoders of different widths, with
@@ -44,12 +44,12 @@ def features(
     with threadpool_limits(1):  # threads sum in other orders
         pca = PCA(2, svd_solver="full").fit(np.concatenate([each[first] for each in found]))
         points = [{stage: _rounded(pca.transform(each[stage])) for stage in stages} for each in found]
-    return {
-        "schema": 1,
-        "stages": stages,
-        "explained": [float(share) for share in pca.explained_variance_ratio_],
-        "silos": [_silo(silo, chosen[silo.name], each) for silo, each in zip(shown, points, strict=True)],
-    }
+    return Features(
+        schema=Features.SCHEMA,
+        stages=stages,
+        explained=[float(share) for share in pca.explained_variance_ratio_],
+        silos=[_silo(silo, chosen[silo.name], each) for silo, each in zip(shown, points, strict=True)],
+    )
 
 
 def _spread(count: int) -> Tensor:
@@ -73,9 +73,9 @@ def _comparable(found: Sequence[Mapping[str, Matrix]]) -> bool:
     return finite and min(first.shape) > 1 and bool(first.var(0).any())
 
 
-def _rounded(points: Matrix) -> list[list[float]]:
-    return [[float(f"{value:.4g}") for value in point] for point in points]
+def _rounded(points: Matrix) -> list[Point]:
+    return [(float(f"{x:.4g}"), float(f"{y:.4g}")) for x, y in points]
 
 
-def _silo(silo: Silo, chosen: Tensor, points: Mapping[str, list[list[float]]]) -> dict[str, Any]:
-    return {"name": silo.name, "domain": silo.domain, "labels": silo.test.y[chosen].tolist(), "points": dict(points)}
+def _silo(silo: Silo, chosen: Tensor, points: Mapping[str, list[Point]]) -> FeatureSilo:
+    return FeatureSilo(name=silo.name, domain=silo.domain, labels=silo.test.y[chosen].tolist(), points=points)

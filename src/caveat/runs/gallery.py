@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from PIL import Image
 
 from ..core import Data, Decision, Prediction, SiloId
 from ..data import Silos
-from ..metrics.streams import INSIDE
+from ..files.schema.gallery import Gallery, GallerySilo, Item, Quadrant
+from ..files.schema.run import INSIDE
 
 SHOWN = 6
 """Most and least certain inputs per silo."""
@@ -24,7 +24,7 @@ SILOS = 20
 
 def gallery(
     silos: Silos, names: Sequence[SiloId], predictor: Callable[[SiloId], Callable[[torch.Tensor], Prediction]]
-) -> dict[str, Any]:
+) -> Gallery:
     """The most and the least certain test inputs of silos, and some of every stream and quadrant: whose answer it is,
     and whether it was abstained from. A silo's own business: it never leaves a silo.
     """
@@ -36,13 +36,14 @@ def gallery(
         ends = {"certain": order[:SHOWN], "uncertain": order[::-1][:SHOWN]}
         items = {end: [_item(silos, silo.test, prediction, i) for i in chosen] for end, chosen in ends.items()}
         streams = {INSIDE: (silo.test, prediction)} | {n: (d, predict(d.x)) for n, d in silo.streams.items()}
-        shown.append({"name": silo.name, "domain": silo.domain, **items, "quadrants": _quadrants(silos, streams)})
-    return {"classes": list(silos.classes), "silos": shown}
+        found = _quadrants(silos, streams)
+        shown.append(GallerySilo(name=silo.name, domain=silo.domain, **items, quadrants=found))
+    return Gallery(classes=list(silos.classes), silos=shown)
 
 
-def _quadrants(silos: Silos, streams: Mapping[str, tuple[Data, Prediction]]) -> list[dict[str, Any]]:
+def _quadrants(silos: Silos, streams: Mapping[str, tuple[Data, Prediction]]) -> list[Quadrant]:
     """The first inputs of each quadrant of each stream; nothing where every input is answered by one model."""
-    cells: dict[tuple[str, str, int, bool], list[dict[str, Any]]] = {}
+    cells: dict[tuple[str, str, int, bool], list[Item]] = {}
     for stream, (data, prediction) in streams.items():
         decided = zip(prediction.answerer.tolist(), (prediction.decision == Decision.ABSTAIN).tolist(), strict=True)
         for i, (whose, abstained) in enumerate(decided):
@@ -51,19 +52,21 @@ def _quadrants(silos: Silos, streams: Mapping[str, tuple[Data, Prediction]]) -> 
                 found.append(_item(silos, data, prediction, i))
     if len({key[2:] for key in cells}) < 2:
         return []
-    return [{"stream": stream, "model": model, "abstained": abstained, "items": items}
-            for (stream, model, _, abstained), items in sorted(cells.items())]  # fmt: skip
+    return [
+        Quadrant(stream=stream, model=model, abstained=abstained, items=cells[stream, model, whose, abstained])
+        for stream, model, whose, abstained in sorted(cells)
+    ]
 
 
-def _item(silos: Silos, data: Data, prediction: Prediction, i: int) -> dict[str, Any]:
-    item = {
-        "label": int(data.y[i]),
-        "predicted": int(prediction.label[i]),
-        "probability": float(prediction.probs[i].max()),
+def _item(silos: Silos, data: Data, prediction: Prediction, i: int) -> Item:
+    return Item(
+        image=_png(silos, data.x[i]) if silos.images else None,
+        label=int(data.y[i]),
+        predicted=int(prediction.label[i]),
+        probability=float(prediction.probs[i].max()),
         **{name: float(values[i]) for name, values in prediction.uncertainty.items()},
-        "decision": Decision(int(prediction.decision[i])).name.lower(),
-    }
-    return {"image": _png(silos, data.x[i]), **item} if silos.images else item
+        decision=Decision(int(prediction.decision[i])).name.lower(),
+    )
 
 
 def _png(silos: Silos, x: torch.Tensor) -> str:

@@ -22,9 +22,14 @@ from ..data.pools import Array
 from ..engines.executor import Executor
 from ..engines.processes.pool import ProcessPool
 from ..engines.threads import one_thread
-from ..files.atomic import write_bytes, write_json
+from ..files.atomic import write_bytes, write_json, write_record
 from ..files.checkpoints import SiloStore
 from ..files.payloads import read_payload
+from ..files.reading import read, read_plain
+from ..files.schema.folder import ModelFile
+from ..files.schema.gallery import Features, Gallery
+from ..files.schema.record import written
+from ..files.schema.run import Summary
 from .base import BaseRun
 from .execution import carry_out
 from .features import features
@@ -68,10 +73,10 @@ class LocalRun(BaseRun):
         silos = [*self.measured, *self.spec.newcomers]
         write_json(self.folder / "splits.json", data.splits_record(map(self.silos.named, silos)))
 
-    def gallery(self) -> dict[str, Any]:
+    def gallery(self) -> Gallery:
         return gallery(self.silos, self.measured, self.predictor)
 
-    def features(self) -> dict[str, Any] | None:
+    def features(self) -> Features | None:
         return features(self.silos, self.measured, lambda silo: self._asked(silo, self.method.features))
 
     def predictor(self, silo: SiloId) -> Callable[[Tensor], Prediction]:
@@ -85,7 +90,7 @@ class LocalRun(BaseRun):
     def _asked(self, silo: SiloId, ask: Callable[[Payload, State, Site, Tensor], Asked]) -> Callable[[Tensor], Asked]:
         executor = self.executor()
         down = read_payload(self.folder / "model" / "model.safetensors")
-        t = json.loads((self.folder / "model" / "model.json").read_text())["t"]
+        t = read(self.folder / "model" / "model.json", ModelFile).t
         if silo not in executor.silos:
             raise ConfigurationError(f"no silo {silo!r} in {self.folder}; silos: {', '.join(executor.silos)}")
         with one_thread():
@@ -119,8 +124,7 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """What `summary.json` holds."""
-        result: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
-        return result
+        return written(read(self.folder / "summary.json", Summary))
 
     def predictor(self, silo: SiloId) -> Callable[[Tensor | Array], Prediction]:
         """A function from inputs to the silo's `Prediction` of them: normalised tensors (N, ...) as in the
@@ -151,7 +155,7 @@ def start(config: Config, out: Path, progress: Progress | None = None, silos: da
         raise ConfigurationError(f"cannot make the folder {out}: {error.strerror}") from error
     write_bytes(out / "config.toml", configuration.dump(config).encode())
     if (recipe := origin(config)) is not None:
-        write_json(out / "origin.json", recipe)
+        write_record(out / "origin.json", recipe)
     return _with_baselines(config, silos, out, progress or Silent())
 
 
@@ -199,7 +203,7 @@ def check_same(folder: Path, silos: data.Silos) -> None:
     splits = folder / "splits.json"
     if not splits.exists():
         return
-    begun = json.loads(splits.read_text())  # of the silos that are measured
+    begun = read_plain(splits)  # of the silos that are measured
     same = [silos.named(name) for name in begun if name in silos.by_name]
     if len(same) < len(begun) or begun != json.loads(json.dumps(data.splits_record(same))):
         raise RunError(f"{folder}: the data are not those that the run began with")
@@ -233,7 +237,7 @@ def _with_baselines(
     """Carry out the method itself, then the baselines beside it, with as many rounds of training as it took."""
     main = _local_run(config, silos, out, None, workers)
     carry_out(main, progress, config.method.name)
-    rounds = json.loads((out / "summary.json").read_text())["rounds_run"]
+    rounds = read(out / "summary.json", Summary).rounds_run
     for name in config.beside:
         same = dataclasses.replace(config, rounds=rounds)
         folder = out / "beside" / name

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from ..core import Payload, RunError, SiloId, State
 from ..core.aggregation import all_finite
 from ..engines.rounds import Done
-from ..files.atomic import append, write_bytes, write_json
+from ..files.atomic import append_records, write_bytes, write_record
 from ..files.checkpoints import ServerStore
-from ..files.ledger import Ledger, read_ledger
+from ..files.ledger import About, Ledger, read_ledger
 from ..files.payloads import to_bytes
+from ..files.schema.costs import PrivacyRecord
+from ..files.schema.folder import ModelFile, RunState
+from ..files.schema.rounds import LeftOut
 from ..metrics import across, figures
-from ..metrics.streams import INSIDE, summarise_streams
 from ..wrappers.base import find
 from ..wrappers.private import Private
 from .base import BaseRun, Engine
 from .progress import Progress
-from .summary import RunState, rows, silo_record, summarise
+from .summary import count, rows, summarise
 
 SPLITS = ("validation", "test")
 """What the final model is measured on."""
@@ -56,9 +56,9 @@ class Recorder:
         phase = done.step.work.__name__
         seconds = self._lap("train")
         self._check_numbers(done.number, phase, server)
-        self.run_state.count(done, phase)
+        count(self.run_state, done, phase)
         self.ledger.add(done.replies.updates, round=done.number, t=done.t, phase=phase)
-        self._left_out({"round": done.number, "phase": phase}, done.replies.left_out)
+        self._left_out(About(round=done.number, phase=phase), done.replies.left_out)
         metrics: dict[str, float] = {}
         if done.step.trains and done.number % self.plan.spec.evaluation.every == 0:
             for split in self.plan.spec.evaluation.splits:
@@ -72,7 +72,7 @@ class Recorder:
             self.progress.note(", ".join(f"{name} {value:.4g}" for name, value in milestone.items()))
         self.run_state.number, self.run_state.rows = done.number, self.rows.stat().st_size
         self.run_state.ledger = self.ledger.bytes
-        self.store.save(done.t, server, self.run_state.record())
+        self.store.save(done.t, server, self.run_state)
         self.progress.round(done.number, phase, {**metrics, "seconds": seconds})
         self._lap("engine")
 
@@ -92,7 +92,7 @@ class Recorder:
     def finish(self, server: State) -> None:
         """Measure the final model on every split, and write the result."""
         t, number = self.run_state.last, self.run_state.number
-        final: dict[str, Any] = {}
+        final: dict[str, dict[SiloId, Payload]] = {}
         for split in SPLITS:
             known = split in self.plan.spec.evaluation.splits and self.run_state.measured == t
             final[split] = self._evaluate(t, number, "final", split, server, self.plan.measured, not known)[1]
@@ -103,66 +103,56 @@ class Recorder:
         self._write_model(t, server)
         for name, shown in (("gallery", self.plan.gallery()), ("features", self.plan.features())):
             if shown is not None:
-                write_json(self.plan.folder / f"{name}.json", shown)
+                write_record(self.plan.folder / f"{name}.json", shown)
         self._lap("engine")
-        summary = summarise(self.plan, self.run_state, final["test"], server, self._privacy())
-        write_json(self.plan.folder / "summary.json", self._with_newcomers(summary, newcomers))
+        summary = summarise(self.plan, self.run_state, final["test"], server, self._privacy(), newcomers)
+        write_record(self.plan.folder / "summary.json", summary)
 
-    def _with_newcomers(self, summary: dict[str, Any], payloads: dict[SiloId, Payload]) -> dict[str, Any]:
-        """The summary with the silos that took no part, marked, and their mean; all else is of those that did."""
-        if not payloads:
-            return summary
-        method, silo_infos = self.plan.method, self.plan.info.silo_infos
-        entries = [
-            silo_record(method, silo_infos[name], payload) | {"newcomer": True} for name, payload in payloads.items()
-        ]
-        models = summarise_streams(method, payloads)[INSIDE]["models"]
-        mean = next(iter(models.values()))["mean"]
-        return summary | {"silos": [*summary["silos"], *entries], "newcomers": {"mean": mean}}
-
-    def _privacy(self) -> dict[str, Any] | None:
+    def _privacy(self) -> PrivacyRecord | None:
         """What clipping and noise come to, by what was sent."""
         if (private := find(self.plan.complete, Private)) is None:
             return None
-        return self.plan.spec.privacy.outcome(read_ledger(self.ledger.path).messages, private.silos, private.covers)
+        messages = read_ledger(self.ledger.path).messages
+        return PrivacyRecord.model_validate(self.plan.spec.privacy.outcome(messages, private.silos, private.covers))
 
     def _write_model(self, t: int, server: State) -> None:
         folder, method = self.plan.folder, self.plan.method
         (folder / "model").mkdir(exist_ok=True)
         write_bytes(folder / "model" / "model.safetensors", to_bytes(self.plan.complete.broadcast(server)))
-        info, personal = self.plan.info, self.plan.own_models
-        write_json(folder / "model" / "model.json", {
-            "schema": 1, "method": dataclasses.asdict(method) | {"name": type(method).__name__},  # type: ignore[call-overload]
-            "t": t, "model": vars(self.plan.spec.model),
-            **({"personal": {silo: vars(own) for silo, own in personal.items()}} if personal else {}),
-            "shape": list(info.shape), "classes": list(info.classes),
-        })  # fmt: skip
+        write_record(
+            folder / "model" / "model.json",
+            ModelFile(
+                schema=ModelFile.SCHEMA,
+                method=dataclasses.asdict(method) | {"name": type(method).__name__},  # type: ignore[call-overload]
+                t=t,
+                model=vars(self.plan.spec.model),
+                personal={silo: vars(own) for silo, own in self.plan.own_models.items()},
+                shape=list(self.plan.info.shape),
+                classes=list(self.plan.info.classes),
+            ),
+        )
 
     def _evaluate(
         self, t: int, number: int, phase: str, split: str, server: State, silos: Sequence[SiloId], write: bool = True
     ) -> tuple[dict[str, float], dict[SiloId, Payload]]:
         evaluated = self.engine.method
-        about = {"round": number, "phase": phase, "split": split}
+        about = About(round=number, phase=phase, split=split)
         replies = self.engine.exchange(t, getattr(evaluated, split), evaluated.broadcast(server), sorted(silos))
         payloads = {silo: update.payload for silo, update in replies.updates.items()}
         self.ledger.add(replies.updates, t=t, **about)
         self._left_out(about, replies.left_out)
         if write:
-            silo_infos = [self.plan.info.silo_infos[name] for name in silos if name in payloads]
-            self._append(
-                [about | row for card in silo_infos for row in rows(self.plan.method, card, payloads[card.name])]
-            )
+            cards = [self.plan.info.silo_infos[name] for name in silos if name in payloads]
+            found = [row for card in cards for row in rows(self.plan.method, card, payloads[card.name], about)]
+            append_records(self.rows, found)
         mean = across({silo: figures(payload["sums"]) for silo, payload in payloads.items()})["mean"]
         return {name: mean[name] for name in ("accuracy", "entropy")}, payloads
 
-    def _left_out(self, about: dict[str, Any], reasons: dict[SiloId, str]) -> None:
+    def _left_out(self, about: About, reasons: Mapping[SiloId, str]) -> None:
         """Name the silos that were asked and are not counted, in the rows and in the log."""
         for silo, why in reasons.items():
             self.progress.note(f"round {about['round']}, {about.get('split', about['phase'])}: without {silo}: {why}")
-        self._append([about | {"silo": silo, "left_out": why} for silo, why in reasons.items()])
-
-    def _append(self, lines: list[dict[str, Any]]) -> None:
-        append(self.rows, "".join(json.dumps(line) + "\n" for line in lines))
+        append_records(self.rows, [LeftOut(**about, silo=silo, left_out=why) for silo, why in reasons.items()])
 
     def _lap(self, name: str) -> float:
         now = time.perf_counter()

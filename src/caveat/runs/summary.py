@@ -1,9 +1,8 @@
-"""The state of a run that is under way, and what it comes to: rows, and `summary.json`."""
+"""What a run comes to: rows of `rounds.jsonl` along the way, and `summary.json` in the end."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from .. import metrics
@@ -12,56 +11,53 @@ from ..core import Method, Payload, SiloId, State, Tensors
 from ..core.silo_info import SiloInfo
 from ..core.tensors import size
 from ..engines.rounds import Done
-from ..metrics.streams import INSIDE, by_model, summarise_streams
+from ..files.schema.costs import PrivacyRecord, RoundTraffic, Traffic
+from ..files.schema.folder import RunState
+from ..files.schema.record import written
+from ..files.schema.rounds import RoundRow
+from ..files.schema.run import (
+    INSIDE,
+    DomainRecord,
+    Metrics,
+    ModelRecord,
+    Newcomers,
+    Policy,
+    Reliability,
+    Selective,
+    SiloRecord,
+    SiloStream,
+    Stream,
+    Summary,
+    Worst,
+)
 from ..uncertainty import grid
 from .base import BaseRun
+from .streams import by_model, summarise_streams
 
 MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
 """The figures of a domain."""
 
 
-@dataclass
-class RunState:
-    """What is counted along the way; saved with every checkpoint."""
-
-    number: int = 0
-    """Rounds of training so far."""
-    last: int = -1
-    """The schedule's position of the last round carried out."""
-    measured: int = -1
-    """The schedule's position of the last round after which silos were evaluated."""
-    rows: int = 0
-    """Bytes of rounds.jsonl that belong to completed rounds."""
-    ledger: int = 0
-    """The same of ledger.jsonl."""
-    traffic: list[dict[str, Any]] = field(default_factory=list)
-    milestones: list[dict[str, float]] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "evaluate": 0.0, "engine": 0.0})
-
-    def count(self, done: Done, phase: str) -> None:
-        up = sum(size(update.payload) for update in done.replies.updates.values())
-        down = size(done.sent) * len(done.cohort)
-        self.last = done.t
-        self.traffic.append({"round": done.number, "phase": phase, "silos": len(done.cohort), "up": up, "down": down})
-
-    def record(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> RunState:
-        return cls(**{name: record[name] for name in cls.__dataclass_fields__})
+def count(run_state: RunState, done: Done, phase: str) -> None:
+    """Add a round's traffic to what a run has counted so far."""
+    up = sum(size(update.payload) for update in done.replies.updates.values())
+    down = size(done.sent) * len(done.cohort)
+    run_state.last = done.t
+    run_state.traffic.append(RoundTraffic(round=done.number, phase=phase, silos=len(done.cohort), up=up, down=down))
 
 
-def rows(method: Method, silo: SiloInfo, payload: Payload) -> list[dict[str, Any]]:
-    """A silo's rows of rounds.jsonl: of what it predicts, and of each model where there are two."""
-    about = {"silo": silo.name, "domain": silo.domain}
+def rows(method: Method, silo: SiloInfo, payload: Payload, about: Mapping[str, Any]) -> list[RoundRow]:
+    """A silo's rows of rounds.jsonl: of what it predicts, and of each model where there are two.
+
+    `about` says of which round, phase and split they are.
+    """
     extra = _of_method(method, payload)
     extra.pop("codeword_use", None)  # long, and the summary has it
-    first, *others = (
-        about | {"model": name, "examples": int(sums["examples"]), **metrics.figures(sums)}
-        for name, sums in by_model(method, payload).items()
-    )
-    return [first | extra, *others]
+    found = list[RoundRow]()
+    for name, sums in by_model(method, payload).items():
+        of = {"silo": silo.name, "domain": silo.domain, "model": name, "examples": int(sums["examples"])}
+        found.append(RoundRow.model_validate({**about, **of, **metrics.figures(sums), **({} if found else extra)}))
+    return found
 
 
 def summarise(
@@ -69,70 +65,97 @@ def summarise(
     run_state: RunState,
     test: Mapping[SiloId, Payload],
     server: State,
-    privacy: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """What `summary.json` holds: figures on the test split after the last round, of the silos that gave them."""
-    method, personal = plan.method, plan.own_models
+    privacy: PrivacyRecord | None,
+    newcomers: Mapping[SiloId, Payload],
+) -> Summary:
+    """Figures on the test split after the last round, of the silos that gave them.
+
+    Those of newcomers, which took no part, are marked as such, and no other figure is of them.
+    """
+    method, outcome = plan.method, dict[str, Any](plan.complete.outcome(server))
+    personal = {silo: own.name for silo, own in plan.own_models.items() if "local" in test.get(silo, {})}
     silos = [
-        silo_record(method, silo, test[silo.name])
-        | ({"model": personal[silo.name].name} if "local" in test[silo.name] and silo.name in personal else {})
-        for silo in (plan.info.silo_infos[name] for name in plan.measured if name in test)
+        silo_record(method, plan.info.silo_infos[name], test[name]).model_copy(update=_own(personal.get(name)))
+        for name in plan.measured
+        if name in test
     ]
-    absent = [name for name in plan.measured if name not in test]
     streams = summarise_streams(method, test)
     inside = streams[INSIDE]
-    headline = next(iter(inside["models"].values()))
-    worst = min(silos, key=lambda silo: (silo["test"]["accuracy"], silo["name"]))
     pooled = metrics.merge(payload["sums"] for payload in test.values())
-    return {
-        "schema": 1,
-        "version": __version__,
-        "method": method.name,
-        "policy": {"name": plan.spec.uncertainty.policy or method.policy},
-        "seed": plan.spec.seed,
-        "rounds_run": run_state.number,
-        "complete": True,
-        "classes": list(plan.info.classes),
-        "silos": silos,
-        **({"absent": absent} if absent else {}),
-        "domains": _domains(silos),
-        "mean": headline["mean"],
-        "worst": {"silo": worst["name"], "accuracy": worst["test"]["accuracy"]},
-        "pooled": metrics.figures(pooled) | metrics.errors(pooled) | {"ece_null": metrics.ece_null(pooled)},
-        "risk_coverage": metrics.risk_coverage(pooled, "total"),
-        "models": inside["models"] | ({"oracle": {"mean": inside["oracle"]}} if "oracle" in inside else {}),
-        "decisions": inside["decisions"],
-        "quadrants": inside["quadrants"],
-        **({"streams": streams} if len(streams) > 1 else {}),
-        **({"privacy": privacy} if privacy else {}),
-        **plan.complete.outcome(server),
-        "milestones": run_state.milestones,
-        "traffic": {
-            "bytes_up": sum(entry["up"] for entry in run_state.traffic),
-            "bytes_down": sum(entry["down"] for entry in run_state.traffic),
-            "per_round": run_state.traffic,
-        },
-        "seconds": run_state.seconds,
-    }
+    return Summary(
+        schema=Summary.SCHEMA,
+        version=__version__,
+        method=method.name,
+        policy=Policy.model_validate(outcome.pop("policy", {"name": plan.spec.uncertainty.policy or method.policy})),
+        seed=plan.spec.seed,
+        rounds_run=run_state.number,
+        complete=True,
+        classes=list(plan.info.classes),
+        silos=[*silos, *_newcomers(plan, newcomers)],
+        absent=[name for name in plan.measured if name not in test],
+        domains=_domains(silos),
+        mean=inside.chosen.mean,
+        worst=_worst(silos),
+        pooled=Metrics.model_validate(
+            metrics.figures(pooled) | metrics.errors(pooled) | {"ece_null": metrics.ece_null(pooled) or None}
+        ),
+        risk_coverage=Selective.model_validate(metrics.risk_coverage(pooled, "total")),
+        models=inside.models | ({"oracle": ModelRecord(mean=inside.oracle)} if inside.oracle else {}),
+        decisions=inside.decisions,
+        quadrants=inside.quadrants,
+        streams=streams if len(streams) > 1 else {},
+        privacy=privacy,
+        **outcome,
+        milestones=run_state.milestones,
+        traffic=Traffic(
+            bytes_up=sum(entry.up for entry in run_state.traffic),
+            bytes_down=sum(entry.down for entry in run_state.traffic),
+            per_round=run_state.traffic,
+        ),
+        seconds=run_state.seconds,
+        newcomers=Newcomers(mean=summarise_streams(method, newcomers)[INSIDE].chosen.mean) if newcomers else None,
+    )
 
 
-def silo_record(method: Method, silo: SiloInfo, payload: Payload) -> dict[str, Any]:
+def _own(model: str | None) -> dict[str, str]:
+    """What a silo's record says of the architecture of its own model, if it has one."""
+    return {} if model is None else {"model": model}
+
+
+def _newcomers(plan: BaseRun, payloads: Mapping[SiloId, Payload]) -> list[SiloRecord]:
+    """The records of silos that took no part, marked as such."""
+    found = (silo_record(plan.method, plan.info.silo_infos[name], payload) for name, payload in payloads.items())
+    return [record.model_copy(update={"newcomer": True}) for record in found]
+
+
+def _worst(silos: Sequence[SiloRecord]) -> Worst:
+    """The silo of lowest accuracy, the first by name of several."""
+    known = [(silo.test.accuracy, silo.name) for silo in silos if silo.test.accuracy is not None]
+    accuracy, name = min(known)
+    return Worst(silo=name, accuracy=accuracy)
+
+
+def silo_record(method: Method, silo: SiloInfo, payload: Payload) -> SiloRecord:
+    """The final figures of a silo, from what it measured on its test split."""
     sums = payload["sums"]
     streams = summarise_streams(method, {silo.name: payload})
-    null = metrics.ece_null(sums)
-    return {
-        "name": silo.name,
-        "domain": silo.domain,
-        **{f"n_{split}": count for split, count in silo.examples.items()},
-        "class_counts": list(silo.class_counts),
-        "test": {**metrics.figures(sums), **({"ece_null": null} if null else {}), **metrics.errors(sums)},
-        **({"entropy_error": error} if (error := entropy_error(sums)) is not None else {}),
-        "reliability": metrics.reliability(sums),
-        "decisions": metrics.decisions(sums),
-        **({"models": _means(streams[INSIDE])["models"]} if len(method.models) > 1 else {}),
-        **({"streams": {name: _means(found) for name, found in streams.items()}} if len(streams) > 1 else {}),
+    null = metrics.ece_null(sums) or None
+    return SiloRecord(
+        name=silo.name,
+        domain=silo.domain,
+        n_train=silo.examples["train"],
+        n_validation=silo.examples["validation"],
+        n_calibration=silo.examples["calibration"],
+        n_test=silo.examples["test"],
+        class_counts=list(silo.class_counts),
+        test=Metrics.model_validate({**metrics.figures(sums), "ece_null": null, **metrics.errors(sums)}),
+        entropy_error=entropy_error(sums),
+        reliability=Reliability.model_validate(metrics.reliability(sums)),
+        decisions=metrics.decisions(sums),
+        models=_means(streams[INSIDE]).models if len(method.models) > 1 else {},
+        streams={name: _means(found) for name, found in streams.items()} if len(streams) > 1 else {},
         **_of_method(method, payload),
-    }
+    )
 
 
 def entropy_error(sums: Tensors) -> float | None:
@@ -147,17 +170,22 @@ def entropy_error(sums: Tensors) -> float | None:
     return float((counts @ (middles - mean).square() / (n - 1) / n).sqrt())
 
 
-def _means(stream: Mapping[str, Any]) -> dict[str, Any]:
+def _means(stream: Stream) -> SiloStream:
     """A stream's figures where there is but one silo to average over."""
-    return {**stream, "models": {name: found["mean"] for name, found in stream["models"].items()}}
+    means = {name: found.mean for name, found in stream.models.items()}
+    return SiloStream.model_validate(written(stream) | {"models": means})
 
 
 def _of_method(method: Method, payload: Payload) -> dict[str, Any]:
-    return method.summarise(payload["method"]) if payload["method"] else {}
+    return dict(method.summarise(payload["method"])) if payload["method"] else {}
 
 
-def _domains(silos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    groups: dict[str, dict[str, Any]] = {}
+def _domains(silos: Sequence[SiloRecord]) -> list[DomainRecord]:
+    groups: dict[str, dict[str, dict[str, float]]] = {}
     for silo in silos:
-        groups.setdefault(silo["domain"], {})[silo["name"]] = {k: v for k, v in silo["test"].items() if k in MEANS}
-    return [{"domain": d, "silos": len(group), **metrics.across(group)["mean"]} for d, group in groups.items()]
+        figures = {name: value for name, value in written(silo.test).items() if name in MEANS}
+        groups.setdefault(silo.domain, {})[silo.name] = figures
+    return [
+        DomainRecord.model_validate({"domain": name, "silos": len(group), **metrics.across(group)["mean"]})
+        for name, group in groups.items()
+    ]

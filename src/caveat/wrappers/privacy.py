@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
@@ -14,6 +14,19 @@ from .accounting import composed, epsilon, epsilon_against_server
 from .private import Private
 
 DELTA = 1e-5
+
+
+class SentMessage(Protocol):
+    """What a ledger says of a message: whose it was, and of which position of the schedule, phase and split."""
+
+    @property
+    def silo(self) -> SiloId: ...
+    @property
+    def t(self) -> int | None: ...
+    @property
+    def phase(self) -> str: ...
+    @property
+    def split(self) -> str | None: ...
 
 
 @frozen_settings
@@ -50,23 +63,23 @@ class Privacy:
         if self.clip is not None:
             composed([1.0], self.delta or DELTA)
 
-    def outcome(self, messages: Iterable[Mapping[str, Any]], silos: int, covers: tuple[str, ...]) -> dict[str, Any]:
+    def outcome(self, messages: Iterable[SentMessage], silos: int, covers: tuple[str, ...]) -> dict[str, Any]:
         """The entry of a run's summary: for which silo which epsilon, by what the ledger's messages say was sent.
 
         "epsilon" is towards whoever sees sums only, the largest of all silos'. "epsilon_server" is towards a server
         that sees each update, also those that came too late to count: of a silo that worked in every round of training.
         null is infinite: some round had no noise. Not covered: what else left the silos.
         """
-        trained, other = list[Mapping[str, Any]](), set[str]()
+        trained, other = list[SentMessage](), set[str]()
         for message in messages:
-            if "split" not in message and message["phase"] in covers:
+            if message.split is None and message.phase in covers:
                 trained.append(message)
             else:
-                other.add(message.get("split") or message["phase"])
-        replies = Counter(message["t"] for message in trained)
+                other.add(message.split or message.phase)
+        replies = Counter(message.t for message in trained)
         rounds: dict[SiloId, list[int]] = {}
         for message in trained:
-            rounds.setdefault(message["silo"], []).append(replies[message["t"]])
+            rounds.setdefault(message.silo, []).append(replies[message.t])
         delta, noise = self.delta or DELTA, self.multiplier
         return {
             "clip": self.clip, "noise": noise, "delta": delta,

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from scipy.stats import binom
 
+from ...files.schema.audit import Finding, Verdict
+from ...files.schema.run import Summary
 from ...uncertainty import plug_in_mutual_information
 from .observations import Observation, Observed, Spread, log_log_slope, mean_of_known, rank_correlation, stacked
 
-Verdict = Literal["holds", "does not hold", "cannot say", "does not apply"]
 SLOWEST = -0.25
 """Exponent of n above which an uncertainty does not count as falling. Uncertainty about what data tell falls as n^-1
 if it is like a variance (mutual information, vacuity), as n^-0.5 if like a standard deviation; this is half of that."""
@@ -35,20 +35,6 @@ CONFIDENCE = "confidence"
 """The name of the finding about calibration."""
 CALLED = {"epistemic": "epistemic uncertainty"}
 SILENT = "This model gives no epistemic uncertainty at all: it is zero for every test input."
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One promise, and what became of it."""
-
-    name: str
-    claim: str
-    """What the name of the uncertainty promises."""
-    verdict: Verdict
-    sentence: str
-    """What was found, in plain words."""
-    measured: Mapping[str, Any]
-    """The numbers behind it, as JSON has them."""
 
 
 def decide(low: float, high: float, limit: float, wanted: Literal["below", "above"]) -> Verdict:
@@ -229,16 +215,16 @@ def disagreement(runs: Sequence[Observed]) -> Finding:
     return Finding(title, claim, verdict, sentence + open_because(verdict, len(runs), spread, RANKS, (-1, 1)), measured)
 
 
-def calibration(summaries: Sequence[Mapping[str, Any]]) -> Finding:
+def calibration(summaries: Sequence[Summary]) -> Finding:
     """Whether more silos than chance explains have an ECE above the 95 % quantile of a calibrated model's.
 
     From what `summary.json` of a run per seed says of each silo.
     """
     title, claim = CONFIDENCE, "of inputs predicted with probability p, a share p is predicted right"
-    tested = [[silo["test"] for silo in summary["silos"] if "ece_null" in silo["test"]] for summary in summaries]
+    tested = [[silo.test for silo in summary.silos if silo.test.ece_null is not None] for summary in summaries]
     if not all(tested):
         return Finding(title, claim, "cannot say", "A calibration error needs test labels that are classes.", {})
-    above = [sum(test["ece"] > test["ece_null"]["upper"] for test in silos) for silos in tested]
+    above = [sum(test.ece_above_chance for test in silos) for silos in tested]
     chance = [float(binom.sf(count - 1, len(silos), 0.05)) for count, silos in zip(above, tested, strict=True)]
     verdict: Verdict = "cannot say"
     if len(chance) > 1 and (max(chance) < 0.05 or min(chance) >= 0.05):

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...files.schema.audit import Finding
 from ...uncertainty import opinions
-from .findings import Finding, decide, open_because
+from .findings import decide, open_because
 from .observations import Observation, Observed, Spread, has, mean_of_known
 
 Rule = Callable[[Tensor, Tensor], Tensor]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...files.schema.audit import AccuracyRecord, Finding
 from ...html.text import percent
-from .findings import CONFIDENCE, Finding
+from .findings import CONFIDENCE
 from .observations import Observation, Observed
 
 ERRORS = 3.0
@@ -34,8 +34,8 @@ class Accuracy:
     for there every right answer is one that chance gives too."""
 
     @property
-    def record(self) -> dict[str, Any]:
-        return asdict(self) | {"warning": self.warning}
+    def record(self) -> AccuracyRecord:
+        return AccuracyRecord(**asdict(self), warning=self.warning)
 
     @property
     def warning(self) -> str | None:

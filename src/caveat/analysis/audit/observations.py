@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.stats import spearmanr, t
+from scipy.stats import sem, spearmanr, t
 from torch import Tensor
 
 from ...core import Prediction, SiloId
@@ -89,9 +89,7 @@ class Spread:
     def half(self) -> float:
         """Half the width of Student's 95 % interval for the mean; infinite for fewer than two seeds."""
         count = len(self.values)
-        if count < 2:
-            return math.inf
-        return float(t.ppf(0.975, count - 1) * np.std(self.values, ddof=1) / math.sqrt(count))
+        return float(t.ppf(0.975, count - 1) * sem(self.values)) if count > 1 else math.inf
 
     @property
     def interval(self) -> tuple[float, float]:

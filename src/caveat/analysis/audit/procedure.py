@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -18,7 +18,11 @@ from ..._version import __version__
 from ...config import EngineSettings, Evaluation
 from ...core import Method
 from ...data import Silos
-from ...files.atomic import write_bytes, write_json
+from ...files.atomic import write_bytes, write_record
+from ...files.reading import read
+from ...files.schema.audit import AuditFile, Finding, FusedCopies
+from ...files.schema.record import written
+from ...files.schema.run import Summary
 from ...html.pages.audit.page import render
 from ...html.text import percent
 from ...runs import calls
@@ -26,7 +30,6 @@ from ...runs.local import LocalRun
 from ...runs.progress import Progress, Silent
 from ...runs.spec import RunSpec
 from . import findings as promises
-from .findings import Finding
 from .fusion import RULES, copies_are_no_evidence, fused_with_copies, no_opinions
 from .learning import against_chance, judged
 from .observations import KEPT, Observed, mean_over_silos, rank_shares
@@ -43,14 +46,19 @@ class Audit:
     """What became of the promises of a method's uncertainties."""
 
     findings: tuple[Finding, ...]
-    record: dict[str, Any]
-    """What audit.json holds: the settings, a row per run, and the findings."""
+    file: AuditFile
+    """The settings, a row per run, and the findings."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What audit.json holds."""
+        return written(self.file)
 
     def __rich__(self) -> Table:
-        about, accuracy = self.record, self.record["accuracy"]
+        about, accuracy = self.file, self.file.accuracy
         title = (
-            f"{about['method']['name']}, {about['silos']} silos, {len(about['seeds'])} seeds; accuracy with all data "
-            f"{percent(accuracy['mean'])}" + (f"\n{accuracy['warning']}" if accuracy["warning"] else "")
+            f"{about.method['name']}, {about.silos} silos, {len(about.seeds)} seeds; accuracy with all data "
+            f"{percent(accuracy.mean)}" + (f"\n{accuracy.warning}" if accuracy.warning else "")
         )
         # Blank lines between rows as `leading`: padding would put one between the header and its rule too.
         table = Table(
@@ -70,8 +78,8 @@ class Audit:
 
     def write(self, folder: Path) -> Path:
         """Write audit.json and audit.html to a folder; return where the page is."""
-        write_json(folder / "audit.json", self.record)
-        write_bytes(folder / "audit.html", render(self.record).encode())
+        write_record(folder / "audit.json", self.file)
+        write_bytes(folder / "audit.html", render(self.file).encode())
         return folder / "audit.html"
 
 
@@ -128,33 +136,47 @@ def audit_of(
 
 def _examine(sweep: Sweep, progress: Progress) -> Audit:
     """Carry out all runs and judge them. Only of runs with all data more is kept than means."""
-    rows: list[dict[str, float]] = []
+    rows: list[dict[str, int | float]] = []
     full: list[Observed] = []
-    summaries: list[Mapping[str, Any]] = []
+    summaries: list[Summary] = []
     for share, seed, run in sweep.run(progress):
         seen = observed(run)
         rows.append({"share": share, "seed": seed, "n": mean_size(run.silos), **mean_over_silos(seen)})
         if share == 1:
             full.append(seen)
-            summaries.append(run.summary)
+            summaries.append(read(run.folder / "summary.json", Summary))
     why_not = no_opinions(full, sweep.whole.spec.uncertainty.temperature)
     fusion = {} if why_not else fused_with_copies(full)
     copies = [copies_are_no_evidence(name, why_not or fusion[name]) for name in RULES]
     accuracy = against_chance(full)
     found = judged([*_findings(rows, full, summaries), *copies], accuracy)
     common = sweep.common()
-    record = {
-        "schema": 1, "version": __version__, "seeds": list(sweep.seeds), "shares": sorted(sweep.shares),
-        "silos": len(sweep.whole.silos), **{name: common[name] for name in common if name != "data"},
-        "accuracy": accuracy.record,
-        "findings": [dataclasses.asdict(finding) for finding in found],
-        "runs": rows, "plane": plane(full), "fusion": fusion,
-    }  # fmt: skip
-    return Audit(found, record)
+    file = AuditFile(
+        schema=AuditFile.SCHEMA,
+        version=__version__,
+        seeds=list(sweep.seeds),
+        shares=sorted(sweep.shares),
+        silos=len(sweep.whole.silos),
+        method=common.method,
+        model=common.model,
+        uncertainty=common.uncertainty,
+        privacy=common.privacy,
+        participation=common.participation,
+        personal=common.personal,
+        accuracy=accuracy.record,
+        findings=list(found),
+        runs=rows,
+        plane=plane(full),
+        fusion={
+            rule: [[FusedCopies.model_validate(row) for row in rows] for rows in by_seed]
+            for rule, by_seed in fusion.items()
+        },
+    )
+    return Audit(found, file)
 
 
 def _findings(
-    rows: list[dict[str, float]], full: Sequence[Observed], summaries: Sequence[Mapping[str, Any]]
+    rows: list[dict[str, int | float]], full: Sequence[Observed], summaries: Sequence[Summary]
 ) -> tuple[Finding, ...]:
     falling = [name for name in KEPT if name in ("epistemic", "vacuity") and all(name in row for row in rows)]
     return (

@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,10 @@ from torch import Tensor
 
 from ...core import ConfigurationError, Data, DataError, Method, RunError, Silo, key
 from ...data import Silos, splits_record
-from ...files.atomic import write_json
+from ...files.atomic import write_record
+from ...files.reading import checked, record_of
+from ...files.schema.audit import AuditPlan, Participating
+from ...files.schema.record import written
 from ...runs.execution import carry_out
 from ...runs.local import LocalRun, Run, check_same
 from ...runs.progress import Progress
@@ -110,11 +112,12 @@ class Sweep:
         More seeds and shares may be asked of the same folder.
         """
         folder, plan = self.whole.folder, self.whole.folder / "plan.json"
-        record = json.loads(json.dumps(self.common()))
-        if plan.exists():
-            begun = json.loads(plan.read_text())
-            if begun != record:
-                other = ", ".join(name for name in record if begun.get(name) != record[name])
+        common = self.common()
+        begun = record_of(plan, AuditPlan)
+        if begun is not None:
+            asked = checked(json.loads(json.dumps(written(common))), AuditPlan, str(plan))
+            if begun != asked:
+                other = ", ".join(name for name, value in asked if getattr(begun, name) != value)
                 raise ConfigurationError(f"{folder} holds an audit with other settings: {other}; name a new folder")
         elif folder.exists() and (not folder.is_dir() or any(path.suffix != ".part" for path in folder.iterdir())):
             raise ConfigurationError(f"{folder} exists and is not an audit; name a new folder")
@@ -122,20 +125,20 @@ class Sweep:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(f"cannot make the folder {folder}: {error.strerror}") from error
-        write_json(plan, record)
+        write_record(plan, common)
 
-    def common(self) -> dict[str, Any]:
+    def common(self) -> AuditPlan:
         """What decides the results of the runs, apart from shares and seeds."""
         whole, spec = self.whole, self.whole.spec
-        return {
-            "method": dataclasses.asdict(whole.method) | {"name": type(whole.method).__name__},  # type: ignore[call-overload]
-            "model": vars(spec.model),
-            "uncertainty": vars(spec.uncertainty),
-            **({} if spec.privacy.clip is None else {"privacy": vars(spec.privacy)}),
-            "participation": {"share": spec.participation.share, "least": spec.participation.least},
-            "personal": [repr(model) for model in spec.personal],
-            "data": splits_record(whole.silos),
-        }
+        return AuditPlan(
+            method=dataclasses.asdict(whole.method) | {"name": type(whole.method).__name__},  # type: ignore[call-overload]
+            model=vars(spec.model),
+            uncertainty=vars(spec.uncertainty),
+            privacy={} if spec.privacy.clip is None else vars(spec.privacy),
+            participation=Participating(share=spec.participation.share, least=spec.participation.least),
+            personal=[repr(model) for model in spec.personal],
+            data=splits_record(whole.silos),
+        )
 
     def experiment(self, share: float, seed: int) -> LocalRun:
         """One of the runs."""

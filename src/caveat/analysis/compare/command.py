@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
 
 from ...config import find, load
 from ...core import ConfigurationError, DataError
-from ...files.atomic import write_bytes, write_json
+from ...files.atomic import write_bytes, write_json, write_record
 from ...files.locks import locked
+from ...files.reading import read_plain
 from ...files.schema.comparison import read_comparison
+from ...files.schema.grid import MethodVariant, Setting, TuningPlan
 from ...html.pages.comparison import terminal
 from ...html.pages.comparison.page import render
 from ...methods import METHODS
 from ...runs.progress import Progress
-from .grid import Figure, Grid, Measure, MethodRow, Published, SettingColumn, Tuning, key_of, swept
+from .grid import Grid, key_of, swept
 from .record import recorded
 from .results import ComparisonFolder
 from .runs import Runner, check_folder
@@ -44,12 +46,14 @@ def asked(
     if methods is not None and not methods.strip():
         raise ConfigurationError("--methods: expected names between commas, for instance fedavg,uefl")
     names = methods.split(",") if methods else [] if variants else [config.method.name, *config.beside]
-    rows = [MethodRow(name.strip(), (f"method.name={name.strip()}",)) for name in names]
-    for row in rows:
-        if row.name not in METHODS:
-            raise ConfigurationError(f"--methods {methods}: no such method {row.name!r}; `caveat list methods` has all")
+    rows = [MethodVariant(name.strip(), (f"method.name={name.strip()}",)) for name in names]
+    for method in rows:
+        if method.name not in METHODS:
+            raise ConfigurationError(
+                f"--methods {methods}: no such method {method.name!r}; `caveat list methods` has all"
+            )
     rows += map(_variant, variants)
-    tuning = Tuning(*_values("--tune", tune), seeds=tune_seeds) if tune else None
+    tuning = TuningPlan(*_values("--tune", tune), seeds=tune_seeds) if tune else None
     if tune_seeds > (most := len(_seeds(seeds)) if tune else 1):
         known = f"at most {most}, the number of --seeds" if tune else "--tune beside it"
         raise ConfigurationError(f"--tune-seeds {tune_seeds}: expected {known}")
@@ -63,7 +67,7 @@ def asked(
     return Grid(
         title=f"{find(source).stem}: {', '.join(row.name for row in rows)}",
         rows=tuple(rows),
-        columns=swept([SettingColumn("", source, tuple(sets))], swept_values),
+        columns=swept([Setting("", source, tuple(sets))], swept_values),
         seeds=_seeds(seeds),
         tuning=tuning,
         rounds_of=rounds_of or "",
@@ -71,7 +75,7 @@ def asked(
     )
 
 
-def _variant(text: str) -> MethodRow:
+def _variant(text: str) -> MethodVariant:
     """NAME: KEY=VALUE KEY=VALUE ..."""
     name, colon, rest = text.partition(":")
     try:
@@ -83,7 +87,7 @@ def _variant(text: str) -> MethodRow:
             f"--variant {text}: expected NAME: KEY=VALUE ..., for instance "
             "'static: method.name=uefl method.iterations=1'"
         )
-    return MethodRow(name.strip(), sets)
+    return MethodVariant(name.strip(), sets)
 
 
 def _values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
@@ -134,7 +138,7 @@ def compare(grid: Grid, folder: Path, workers: int, progress: Progress) -> Path:
 def write(results: ComparisonFolder, out: Path | None = None) -> Path:
     """Write comparison.json, runs.csv, tables.md and the page of what is there now; return where the page is."""
     folder, record = results.folder, recorded(results)
-    write_json(folder / "comparison.json", record)
+    write_record(folder / "comparison.json", record)
     write_bytes(folder / "runs.csv", per_run(record).encode())
     write_bytes(folder / "tables.md", markdown(record).encode())
     target = out or folder / "report.html"
@@ -154,35 +158,15 @@ def opened(folder: Path) -> ComparisonFolder:
 
 def lacking(folder: Path) -> str:
     """What the tables of a folder are without, in words; empty if nothing."""
-    cells = read_comparison(folder / "comparison.json").cells
-    failed, missing = (sum(cell.status == status for cell in cells) for status in ("failed", "missing"))
-    return f"{failed} of {len(cells)} runs failed, {missing} are missing" if failed or missing else ""
+    runs = read_comparison(folder / "comparison.json").cells
+    failed, missing = (sum(run.status == status for run in runs) for status in ("failed", "missing"))
+    return f"{failed} of {len(runs)} runs failed, {missing} are missing" if failed or missing else ""
 
 
 def grid_of(folder: Path) -> Grid:
-    """The comparison that a folder holds. Raises DataError if it is damaged."""
+    """The comparison that a folder holds. Raises DataError if it is damaged, or of another version."""
     path = folder / "grid.json"
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        return Grid(**found | {
-            "rows": tuple(MethodRow(**_tuples(row)) for row in found["rows"]),
-            "columns": tuple(SettingColumn(**_tuples(column)) for column in found["columns"]),
-            "seeds": tuple(found["seeds"]),
-            "tuning": Tuning(**_tuples(found["tuning"])) if found["tuning"] else None,
-            "measures": tuple(Measure(**measure) for measure in found["measures"]),
-            "published": _published(found["published"]),
-            "swept": tuple(found["swept"]),
-        })  # fmt: skip
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        return TypeAdapter(Grid).validate_python(read_plain(path))
+    except ValidationError as error:
         raise DataError(f"{path}: not as caveat writes it: {error}") from error
-
-
-def _published(record: dict[str, Any] | None) -> Published | None:
-    if record is None:
-        return None
-    figures = tuple(Figure(**figure) for figure in record["figures"])
-    return Published(**record | {"figures": figures, "claims": tuple(record["claims"])})
-
-
-def _tuples(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}

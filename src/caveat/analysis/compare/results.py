@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,8 +11,13 @@ from typing import Any
 
 from ...config import Config, load
 from ...core import ConfigurationError, SiloId
-from ...files.reading import decoded, lines_of
-from .grid import Cell, Grid, Measure, MethodRow, Sets, SettingColumn
+from ...files.reading import read, read_plain
+from ...files.run_folder import read_rows
+from ...files.schema.grid import Measure, MethodVariant, Sets, Setting
+from ...files.schema.record import written
+from ...files.schema.rounds import RoundRow
+from ...files.schema.run import SiloRecord, Summary
+from .grid import Grid, PlannedRun
 
 
 @dataclass(frozen=True)
@@ -21,62 +27,63 @@ class FinishedRun:
     folder: Path
 
     @cached_property
-    def summary(self) -> Mapping[str, Any]:
+    def summary(self) -> Summary:
         """Raises DataError if it is damaged, as what follows does."""
-        found: dict[str, Any] = decoded((self.folder / "summary.json").read_text(), str(self.folder / "summary.json"))
-        return found
+        return read(self.folder / "summary.json", Summary)
 
     @cached_property
     def splits(self) -> Any:
         """Sizes and hashes of the data."""
-        return decoded((self.folder / "splits.json").read_text(), str(self.folder / "splits.json"))
+        return read_plain(self.folder / "splits.json")
 
     @cached_property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[RoundRow]:
         """All validation rows, in the order of rounds, silos and models."""
-        lines = (line for line, _ in lines_of(self.folder / "rounds.jsonl"))
-        return [line for line in lines if line.get("split") == "validation" and "left_out" not in line]
+        return [row for row in read_rows(self.folder / "rounds.jsonl")[0] if row.split == "validation"]
 
-    def rows_of(self, model: str = "") -> list[dict[str, Any]]:
+    def rows_of(self, model: str = "") -> list[RoundRow]:
         """A row per round and silo: of that model, or where there is no such of the first, which silos predict with."""
-        wanted = [row for row in self.rows if row.get("model") == model] or self.rows
-        first: dict[tuple[int, str], dict[str, Any]] = {}
+        wanted = [row for row in self.rows if row.model == model] or self.rows
+        first: dict[tuple[int, str], RoundRow] = {}
         for row in wanted:
-            first.setdefault((row["round"], row["silo"]), row)
+            first.setdefault((row.round, row.silo), row)
         return list(first.values())
 
     @property
     def rounds(self) -> int:
-        return int(self.summary["rounds_run"])
+        return self.summary.rounds_run
 
     @property
-    def silos(self) -> list[Mapping[str, Any]]:
+    def silos(self) -> list[SiloRecord]:
         """Those that took part in training."""
-        return [silo for silo in self.summary["silos"] if not silo.get("newcomer")]
+        return [silo for silo in self.summary.silos if not silo.newcomer]
 
     def score(self, model: str = "") -> tuple[float, float]:
         """A model's mean accuracy on validation data after the last round, then its mean log-likelihood."""
-        last = [row for row in self.rows_of(model) if row["round"] == self.rounds]
-        return _mean(last, "accuracy"), -_mean(last, "nll")
+        last = [row for row in self.rows_of(model) if row.round == self.rounds]
+        return _mean(row.accuracy for row in last), -_mean(row.nll for row in last)
 
     def curve(self) -> list[tuple[int, float, float]]:
         """Round, and the mean over silos of accuracy and entropy on validation data."""
-        rows = self.rows_of()
-        rounds = sorted({row["round"] for row in rows})
-        at = {number: [row for row in rows if row["round"] == number] for number in rounds}
-        return [(number, _mean(each, "accuracy"), _mean(each, "entropy")) for number, each in at.items()]
+        at: dict[int, list[RoundRow]] = {}
+        for row in self.rows_of():
+            at.setdefault(row.round, []).append(row)
+        return [
+            (number, _mean(row.accuracy for row in at[number]), _mean(row.entropy for row in at[number]))
+            for number in sorted(at)
+        ]
 
     def of_silos(self, measure: Measure) -> dict[SiloId, float]:
         """The measure of every silo that has it; empty for a measure of the whole run."""
         if not measure.figure:
             return {}
         path = measure.figure if "/" in measure.figure else f"test/{measure.figure}"
-        found = {silo["name"]: looked_up(silo, path) for silo in self.silos}
+        found = {silo.name: looked_up(written(silo), path) for silo in self.silos}
         return {name: value for name, value in found.items() if value is not None}
 
     def of_run(self, measure: Measure) -> float | None:
         """A measure of the whole run; None for one of silos, or where the run has none."""
-        return looked_up(self.summary, measure.path) if measure.path else None
+        return looked_up(written(self.summary), measure.path) if measure.path else None
 
 
 def looked_up(record: Any, path: str) -> float | None:
@@ -93,9 +100,10 @@ def looked_up(record: Any, path: str) -> float | None:
     return float(record) if isinstance(record, int | float) else None
 
 
-def _mean(rows: list[dict[str, Any]], name: str) -> float:
-    values = [row[name] for row in rows if row.get(name) is not None]
-    return sum(values) / len(values) if values else float("nan")
+def _mean(values: Iterable[float | None]) -> float:
+    """The mean of the values that there are; NaN where there is none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else math.nan
 
 
 KILLED = "its process ended"
@@ -110,15 +118,15 @@ class ComparisonFolder:
         self._found: dict[tuple[Path, int | None], FinishedRun] = {}
         self._configs: dict[tuple[str, int | None], Config] = {}
 
-    def place(self, cell: Cell) -> Path:
+    def place(self, cell: PlannedRun) -> Path:
         return self.folder / cell.folder
 
-    def config(self, cell: Cell, rounds: int | None) -> Config:
+    def config(self, cell: PlannedRun, rounds: int | None) -> Config:
         if (cell.folder, rounds) not in self._configs:
             self._configs[cell.folder, rounds] = cell.config(rounds)
         return self._configs[cell.folder, rounds]
 
-    def done(self, cell: Cell) -> FinishedRun | None:
+    def done(self, cell: PlannedRun) -> FinishedRun | None:
         """The cell's run, if it is finished."""
         place, rounds = self.place(cell), self._known_rounds(cell)
         if (place, rounds) not in self._found:
@@ -128,7 +136,7 @@ class ComparisonFolder:
             self._found[place, rounds] = FinishedRun(place)
         return self._found[place, rounds]
 
-    def check_begun(self, cell: Cell) -> None:
+    def check_begun(self, cell: PlannedRun) -> None:
         """Raises ConfigurationError if the cell's folder holds a run of other settings."""
         path, rounds = self.place(cell) / "config.toml", self._known_rounds(cell)
         if not path.exists():
@@ -140,11 +148,11 @@ class ComparisonFolder:
         if begun != wanted:
             differing = ", ".join(_differences(begun, wanted))
             raise ConfigurationError(
-                f"{path.parent} holds a run of {cell.row.name} with other settings: {differing}; name a new folder "
+                f"{path.parent} holds a run of {cell.method.name} with other settings: {differing}; name a new folder "
                 "with --out"
             )
 
-    def failure(self, cell: Cell) -> str | None:
+    def failure(self, cell: PlannedRun) -> str | None:
         """Why the cell's run failed, if it did, or why it cannot be run."""
         if self.done(cell) is not None:
             return None
@@ -153,24 +161,24 @@ class ComparisonFolder:
             return note.read_text().strip()
         return self._without_lead(cell) if self._follows(cell) else None
 
-    def _without_lead(self, cell: Cell) -> str | None:
+    def _without_lead(self, cell: PlannedRun) -> str | None:
         """Why nobody will ever say how long the cell trains."""
         lead = self._lead(cell)
-        why = self.failure(lead) if lead else self.why_none(cell.column, self._leader)
+        why = self.failure(lead) if lead else self.why_none(cell.setting, self._leader)
         return f"it takes the rounds of {self._leader.name}, which failed" if why else None
 
-    def note_of_failure(self, cell: Cell) -> Path:
+    def note_of_failure(self, cell: PlannedRun) -> Path:
         place = self.place(cell)
         return place.with_name(f"{place.name}.failed")
 
-    def chosen(self, row: MethodRow, column: SettingColumn) -> Sets | None:
-        """The value that the row keeps in the column; None while that is open, or if every trial failed.
+    def chosen(self, method: MethodVariant, setting: Setting) -> Sets | None:
+        """The value that the method keeps under the setting; None while that is open, or if every trial failed.
 
         The best mean accuracy on validation data, then the best likelihood, then the first tried; a value with which
         a trial failed is out. A trial whose process was killed, as it may have been at any value, leaves the choice
         open.
         """
-        trials = self.grid.trials(row, column)
+        trials = self.grid.trials(method, setting)
         if not trials:
             return ()
         failures = [self.failure(cell) for _, cells in trials for cell in cells if self.done(cell) is None]
@@ -179,7 +187,7 @@ class ComparisonFolder:
         scores = {cells[0].tuned: score for _, cells in trials if (score := self.score(cells))}
         return max(scores, key=lambda tuned: scores[tuned]) if scores else None
 
-    def score(self, cells: list[Cell]) -> tuple[float, float] | None:
+    def score(self, cells: list[PlannedRun]) -> tuple[float, float] | None:
         """Mean over runs of accuracy on validation data, and of log-likelihood; None unless all of them are done."""
         found = [self.done(cell) for cell in cells]
         scores = [each.score(self.grid.judged) for each in found if each is not None]
@@ -188,20 +196,20 @@ class ComparisonFolder:
         accuracies, likelihoods = zip(*scores, strict=True)
         return sum(accuracies) / len(cells), sum(likelihoods) / len(cells)
 
-    def cell(self, column: SettingColumn, row: MethodRow, seed: int) -> Cell | None:
+    def cell(self, setting: Setting, method: MethodVariant, seed: int) -> PlannedRun | None:
         """The run in a place of the table; None while tuning has not chosen."""
-        chosen = self.chosen(row, column)
-        return None if chosen is None else self.grid.at(row, column, seed, chosen)
+        chosen = self.chosen(method, setting)
+        return None if chosen is None else self.grid.at(method, setting, seed, chosen)
 
-    def why_none(self, column: SettingColumn, row: MethodRow) -> str:
+    def why_none(self, setting: Setting, method: MethodVariant) -> str:
         """Why tuning cannot choose; empty if it only has not yet."""
-        trials = self.grid.tried(row, column)
+        trials = self.grid.tried(method, setting)
         failures = [why for trial in trials if (why := self.failure(trial))]
         ended = all(self.done(trial) or self.failure(trial) for trial in trials)
         return failures[0] if failures and ended else ""
 
-    def rounds(self, cell: Cell) -> int | None:
-        """How long the cell trains, if another row decides that. Raises LookupError while that one is not done."""
+    def rounds(self, cell: PlannedRun) -> int | None:
+        """How long the cell trains, if another method decides that. Raises LookupError while that one is not done."""
         if not self._follows(cell):
             return None
         leader = self._lead(cell)
@@ -210,39 +218,39 @@ class ComparisonFolder:
             raise LookupError(self.grid.rounds_of)
         return found.rounds
 
-    def _known_rounds(self, cell: Cell) -> int | None:
+    def _known_rounds(self, cell: PlannedRun) -> int | None:
         try:
             return self.rounds(cell)
         except LookupError:
             return None
 
-    def _follows(self, cell: Cell) -> bool:
-        return self.grid.rounds_of not in ("", cell.row.name)
+    def _follows(self, cell: PlannedRun) -> bool:
+        return self.grid.rounds_of not in ("", cell.method.name)
 
     @property
-    def _leader(self) -> MethodRow:
-        return next(row for row in self.grid.rows if row.name == self.grid.rounds_of)
+    def _leader(self) -> MethodVariant:
+        return next(method for method in self.grid.rows if method.name == self.grid.rounds_of)
 
-    def _lead(self, cell: Cell) -> Cell | None:
-        return self.cell(cell.column, self._leader, cell.seed)
+    def _lead(self, cell: PlannedRun) -> PlannedRun | None:
+        return self.cell(cell.setting, self._leader, cell.seed)
 
-    def known(self) -> list[Cell]:
+    def known(self) -> list[PlannedRun]:
         """Every run that is known to be needed: those that tuning tries, and those of the table's places so far."""
-        wanted: dict[str, Cell] = {}
-        for column in self.grid.columns:
-            for row in self.grid.rows:
-                for cell in self.grid.tried(row, column):
+        wanted: dict[str, PlannedRun] = {}
+        for setting in self.grid.columns:
+            for method in self.grid.rows:
+                for cell in self.grid.tried(method, setting):
                     wanted.setdefault(cell.folder, cell)
-        for column, row, seed in self.grid.places():
-            if (chosen := self.cell(column, row, seed)) is not None:
+        for setting, method, seed in self.grid.places():
+            if (chosen := self.cell(setting, method, seed)) is not None:
                 wanted.setdefault(chosen.folder, chosen)
         return list(wanted.values())
 
-    def open(self) -> list[Cell]:
+    def open(self) -> list[PlannedRun]:
         """What can be run now: not done, not failed, and nothing to wait for."""
         return [cell for cell in self.known() if self._can_run(cell)]
 
-    def _can_run(self, cell: Cell) -> bool:
+    def _can_run(self, cell: PlannedRun) -> bool:
         if self.done(cell) is not None or self.failure(cell) is not None:
             return False
         return not self._follows(cell) or self._known_rounds(cell) is not None

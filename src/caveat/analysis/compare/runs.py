@@ -17,10 +17,11 @@ from ...core import CaveatError, ConfigurationError
 from ...data import Silos
 from ...engines.processes.children import outlive_nobody
 from ...files.atomic import write_bytes
+from ...files.schema.record import written
 from ...html.pages.run.page import write_report
 from ...runs.local import check, resume, start
 from ...runs.progress import Progress
-from .grid import Cell
+from .grid import PlannedRun
 from .results import KILLED, ComparisonFolder
 
 KEPT = 2
@@ -33,17 +34,17 @@ class Runner:
     def __init__(self, results: ComparisonFolder, workers: int, progress: Progress) -> None:
         self.results, self.workers, self.progress = results, workers, progress
         self.silos: dict[str, Silos] = {}
-        self.running: dict[BaseProcess, tuple[Cell, float]] = {}
+        self.running: dict[BaseProcess, tuple[PlannedRun, float]] = {}
         self.finished = 0
 
     def prepare(self) -> None:
-        """Check every open row of every column on its first open seed's data, before anything is written.
+        """Check every open method under every setting on its first open seed's data, before anything is written.
 
         Raises DataError for data that cannot be used and ConfigurationError for what does not fit them.
         """
-        first: dict[tuple[str, str], Cell] = {}
+        first: dict[tuple[str, str], PlannedRun] = {}
         for cell in self._waiting():
-            first.setdefault((cell.column.name, cell.row.name), cell)
+            first.setdefault((cell.setting.name, cell.method.name), cell)
         for cell in first.values():
             config = self._config(cell)
             check(config, self._silos(config), self.results.place(cell))
@@ -79,19 +80,19 @@ class Runner:
             if not (place / "report.html").exists():
                 write_report(place)
 
-    def _waiting(self) -> list[Cell]:
+    def _waiting(self) -> list[PlannedRun]:
         running = {cell.folder for cell, _ in self.running.values()}
         return [cell for cell in self.results.open() if cell.folder not in running]
 
-    def _next(self, waiting: list[Cell]) -> Cell:
+    def _next(self, waiting: list[PlannedRun]) -> PlannedRun:
         """One whose data are in memory, if there is one."""
         known = [cell for cell in waiting if _key(self._config(cell)) in self.silos]
         return (known or waiting)[0]
 
-    def _config(self, cell: Cell) -> Config:
+    def _config(self, cell: PlannedRun) -> Config:
         return self.results.config(cell, self.results.rounds(cell))
 
-    def _begin(self, cell: Cell) -> None:
+    def _begin(self, cell: PlannedRun) -> None:
         self.results.check_begun(cell)
         config, note = self._config(cell), self.results.note_of_failure(cell)
         try:
@@ -106,7 +107,7 @@ class Runner:
         process.start()
         self.running[process] = cell, time.perf_counter()
 
-    def _leave(self, note: Path, cell: Cell, why: str) -> None:
+    def _leave(self, note: Path, cell: PlannedRun, why: str) -> None:
         """A note of why a run failed."""
         note.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(note, why.encode())
@@ -127,7 +128,7 @@ class Runner:
             process.join()
             self._told(process, *self.running.pop(process))
 
-    def _told(self, process: BaseProcess, cell: Cell, began: float) -> None:
+    def _told(self, process: BaseProcess, cell: PlannedRun, began: float) -> None:
         """Say what became of a run; a process that was killed could not leave a note."""
         note = self.results.note_of_failure(cell)
         self.finished += 1
@@ -136,7 +137,8 @@ class Runner:
             killed = f"{KILLED} with status {process.exitcode}; was it out of memory?"
             self._leave(note, cell, note.read_text().strip() if note.exists() else killed)
             return
-        mean = {name: found.summary["mean"][name] for name in ("accuracy", "entropy") if name in found.summary["mean"]}
+        figures: dict[str, float] = written(found.summary.mean) if found.summary.mean else {}
+        mean: dict[str, float] = {name: figures[name] for name in ("accuracy", "entropy") if name in figures}
         self.progress.round(self.finished, cell.title, {**mean, "seconds": time.perf_counter() - began})
 
 

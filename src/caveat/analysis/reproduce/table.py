@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ...config import one_of
 from ...config.text import toml
 from ...core import ConfigurationError
-from ..compare.grid import Figure, Grid, Measure, MethodRow, Published, Sets, SettingColumn, Tuning
+from ...files.schema.grid import Measure, MethodVariant, PaperFigure, Published, Sets, Setting, TuningPlan
+from ..compare.grid import Grid
 
 FOLDER = Path(__file__).parent / "tables"
 Keys = dict[str, Any]
@@ -126,18 +127,19 @@ def grid(table: PaperTable, scale: Scale, seeds: tuple[int, ...], command: str =
     """The comparison that makes the table again."""
     shared: Keys = getattr(table, scale)
     columns = tuple(
-        SettingColumn(part.name, part.recipe or table.recipe,
+        Setting(part.name, part.recipe or table.recipe,
                _sets(shared | part.sets | getattr(part, scale)))
         for part in table.columns
     )  # fmt: skip
     return Grid(
         title=f"{table.title} ({scale} scale)",
         rows=tuple(
-            MethodRow(part.name, _sets(part.sets | getattr(part, scale)), part.tuning, part.note) for part in table.rows
+            MethodVariant(part.name, _sets(part.sets | getattr(part, scale)), part.tuning, part.note)
+            for part in table.rows
         ),
         columns=columns,
         seeds=seeds,
-        tuning=Tuning(**table.tuning.model_dump()),
+        tuning=TuningPlan(**table.tuning.model_dump()),
         rounds_of=table.rounds_of,
         measures=tuple(Measure(**part.model_dump()) for part in table.measures),
         command=command,
@@ -146,9 +148,9 @@ def grid(table: PaperTable, scale: Scale, seeds: tuple[int, ...], command: str =
     )
 
 
-def _figures(table: PaperTable) -> tuple[Figure, ...]:
+def _figures(table: PaperTable) -> tuple[PaperFigure, ...]:
     return tuple(
-        Figure(row.name, column, measure, value)
+        PaperFigure(row.name, column, measure, value)
         for row in table.rows
         for column, found in row.figures.items()
         for measure, value in found.items()

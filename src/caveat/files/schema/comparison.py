@@ -1,19 +1,21 @@
-"""What `comparison.json` holds, as the page reads it.
+"""What `comparison.json` holds: the runs of a comparison, and the tables that they make.
 
-Keys that the page does not know are ignored, so that the file may grow; an absent figure is None, never zero.
+Methods are called "rows" in it, settings "columns" and runs "cells". A figure that does not exist is null.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from ...core import DataError
 from ..reading import record_of
-from .run import Figure, Record
+from .grid import Measure as Measure
+from .grid import Setting as Setting
+from .record import File, Finite, Record
 
 Status = Literal["done", "failed", "missing"]
 
@@ -27,40 +29,31 @@ class ComparedMethod(Record):
     note: str = ""
 
 
-class Setting(Record):
-    """What all methods were compared under; the only one of a comparison that sweeps nothing has no name."""
+class TuningReport(Record):
+    """What was tuned, by method, and on which of the seeds."""
 
-    name: str = ""
-    sets: tuple[str, ...] = ()
-
-
-class Measure(Record):
-    name: str
-    figure: str = ""
-    higher: bool | None = None
-    """Whether more is better; None where neither more nor less is."""
-    percent: bool = False
-
-
-class Tuning(Record):
     key: str
-    values: dict[str, list[Any]] = Field(default_factory=dict)
+    values: dict[str, list[Any]] = {}
     seed: int | None = None
     seeds: tuple[int, ...] = ()
-    by: str = ""
     runs: int | None = None
+    by: str = ""
 
 
 class Trial(Record):
+    """A value that tuning tried: its score is the mean accuracy on validation data."""
+
     value: Any = None
-    score: Figure = None
+    score: Finite = None
     error: str = ""
 
 
 class SiloFigures(Record):
+    """The measures that a silo has."""
+
     name: str
     domain: str = ""
-    figures: dict[str, Figure] = Field(default_factory=dict)
+    figures: dict[str, Finite] = {}
 
 
 class ComparedRun(Record):
@@ -72,36 +65,40 @@ class ComparedRun(Record):
     status: Status
     error: str = ""
     folder: str = ""
-    tuned: dict[str, Any] = Field(default_factory=dict)
+    tuned: dict[str, Any] = {}
     tuning: tuple[Trial, ...] = ()
     rounds: int | None = None
-    seconds: Figure = None
-    bytes_up: Figure = None
-    bytes_down: Figure = None
+    seconds: Finite = None
+    bytes_up: int | None = None
+    bytes_down: int | None = None
     silos: tuple[SiloFigures, ...] = ()
-    curve: tuple[tuple[int, Figure, Figure], ...] = ()
+    figures: dict[str, Finite] = {}
+    """The measures of the whole run."""
+    curve: tuple[tuple[int, Finite, Finite], ...] = ()
     """Round, mean accuracy and mean entropy on validation data."""
 
 
 class IntervalRecord(Record):
     """A mean and its 95 % interval."""
 
-    mean: Figure = None
-    low: Figure = None
-    high: Figure = None
+    mean: Finite = None
+    low: Finite = None
+    high: Finite = None
 
 
 class Result(IntervalRecord):
     """A measure of one method under one setting, over seeds and silos."""
 
+    OMITTED: ClassVar = frozenset({"domains", "silos"})
+
     row: str
     seeds: int = 0
     failed: int = 0
-    worst: Figure = None
-    rank: Figure = None
+    worst: Finite = None
+    rank: Finite = None
     best: bool = False
-    domains: dict[str, IntervalRecord] = Field(default_factory=dict)
-    silos: dict[str, IntervalRecord] = Field(default_factory=dict)
+    domains: dict[str, IntervalRecord] = {}
+    silos: dict[str, IntervalRecord] = {}
 
 
 class DifferenceRecord(IntervalRecord):
@@ -109,11 +106,13 @@ class DifferenceRecord(IntervalRecord):
 
     a: str
     b: str
-    p: Figure = None
-    p_holm: Figure = None
+    p: Finite = None
+    p_holm: Finite = None
 
 
 class MeasureTable(Record):
+    """A measure of all methods under one setting."""
+
     column: str = ""
     measure: str
     rows: tuple[Result, ...] = ()
@@ -126,22 +125,26 @@ class Printed(Record):
     row: str
     column: str = ""
     measure: str
-    paper: Figure = None
-    ours: Figure = None
-    low: Figure = None
-    high: Figure = None
-    difference: Figure = None
+    paper: Finite = None
+    ours: Finite = None
+    low: Finite = None
+    high: Finite = None
+    difference: Finite = None
 
 
 class Paper(Record):
+    """The paper whose table the comparison does again."""
+
     source: str = ""
     differs: str = ""
     claims: tuple[str, ...] = ()
     figures: tuple[Printed, ...] = ()
 
 
-class Comparison(Record):
-    schema_: Literal[1] = Field(alias="schema")
+class Comparison(File):
+    """`comparison.json`."""
+
+    schema_version: int = Field(alias="schema")
     version: str = ""
     title: str = "comparison"
     command: str = ""
@@ -151,7 +154,7 @@ class Comparison(Record):
     columns: tuple[Setting, ...] = (Setting(),)
     rounds_of: str = ""
     """The method that took as many rounds as all others were given; empty if each had its own."""
-    tuning: Tuning | None = None
+    tuning: TuningReport | None = None
     measures: tuple[Measure, ...] = Field(min_length=1)
     cells: tuple[ComparedRun, ...] = ()
     tables: tuple[MeasureTable, ...] = ()

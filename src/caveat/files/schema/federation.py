@@ -1,26 +1,40 @@
-"""What `federation.json` holds of what silos told before the first round, as far as pages show it."""
+"""What `federation.json` holds: who is a member, and what silos told before the first round."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
-from pydantic import Field
-
-from .run import Record
+from .record import File, Record
 
 
 class SchemaColumn(Record):
+    """A column of a silo's table."""
+
     name: str
+    holds: str = ""
     categories: tuple[str, ...] = ()
+    missing: bool = False
 
 
 class SilosSchema(Record):
+    """The schema of one silo's data."""
+
     labels: tuple[str, ...]
+    shape: tuple[int, ...] = ()
     columns: tuple[SchemaColumn, ...] = ()
 
 
-class Greeting(Record):
-    """The schema of each silo's data, and what is known of each silo."""
+class Member(Record):
+    """What a silo said when it joined: its sizes, and the record of its splits."""
 
-    sketches: Mapping[str, SilosSchema] = Field(default_factory=dict)
-    silos: Mapping[str, object] = Field(default_factory=dict)
+    card: dict[str, Any]
+    record: dict[str, Any]
+
+
+class Greeting(File):
+    """`federation.json`. Cards, agreement and schemas are checked where they are used: silos wrote them."""
+
+    federation: str = ""
+    agreement: dict[str, Any] | None = None
+    silos: dict[str, Member] = {}
+    sketches: dict[str, SilosSchema] = {}

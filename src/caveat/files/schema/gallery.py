@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
-from .run import Figure, Record
+from .record import Figure, File, Record
 
 Point = tuple[float, float]
 
 
 class Item(Record):
     """One test input; images are base64 PNG, absent for tabular data."""
+
+    OMITTED: ClassVar = frozenset({"image"})
 
     image: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$")] = None
     label: int  # -1 where it is no class of the model
@@ -22,6 +24,9 @@ class Item(Record):
     total: Figure = None
     aleatoric: Figure = None
     epistemic: Figure = None
+    dirichlet_entropy: Figure = None
+    vacuity: Figure = None
+    conflict: Figure = None
     decision: str | None = None
 
     @property
@@ -47,6 +52,8 @@ class GallerySilo(Record):
 
 
 class Gallery(Record):
+    """`gallery.json`."""
+
     classes: Sequence[str] = ()
     silos: list[GallerySilo]
 
@@ -62,12 +69,17 @@ class Gallery(Record):
 
 
 class FeatureSilo(Record):
+    """The labels of some test inputs of one silo, and where they lie at each stage."""
+
     name: str
     domain: str = ""
+    labels: Sequence[int] = ()
     points: Mapping[str, Sequence[Point]]
 
 
-class Features(Record):
+class Features(File):
+    """`features.json`."""
+
     schema_version: int = Field(alias="schema")
     stages: Sequence[str]
     explained: Sequence[float] = ()

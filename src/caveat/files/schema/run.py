@@ -1,35 +1,21 @@
-"""What the files of a run's folder hold, as the report reads them.
-
-Keys that the report does not know are ignored, so that files may grow; an absent field is None, never zero.
-"""
+"""What `summary.json` holds: what came of a run."""
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-SCHEMA = 1
+from .costs import PrivacyRecord, Traffic
+from .record import Count, Figure, File, Record
+
 INSIDE = "ind"
 """The stream of what a silo knows: its test split."""
 NOBODY = "ood_global"
 """The stream of what nobody in the federation knows, so that no answer is right."""
 ORACLE = "oracle"
 """The name, among models, of the best choice between two that there could be."""
-
-
-def _finite(value: object) -> object:
-    """A figure that is not a number (an AUROC without any error, say) is one that the run does not have."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-Figure = Annotated[float | None, BeforeValidator(_finite)]
-
-
-class Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class NullBand(Record):
@@ -40,18 +26,29 @@ class NullBand(Record):
 
 
 class Metrics(Record):
+    """Figures of predictions; one that is undefined is absent."""
+
+    OMITTED: ClassVar = frozenset({"ece_null"})
     accuracy: Figure = None
     nll: Figure = None
     brier: Figure = None
     ece: Figure = None
+    ece_classwise: Figure = None
     ece_null: NullBand | None = None
     entropy: Figure = None  # nats, as the two below
     aleatoric: Figure = None
     epistemic: Figure = None
-    auroc_error: Figure = None
-    augrc: Figure = None
     coverage: Figure = None  # share of inputs that were answered; absent in older runs, as is the next
     answered_accuracy: Figure = None
+    auroc_error: Figure = None
+    auroc_error_tolerance: Figure = None
+    fpr95_error: Figure = None
+    aurc: Figure = None
+    eaurc: Figure = None
+    augrc: Figure = None
+    coverage_at_1: Figure = None
+    coverage_at_5: Figure = None
+    risk_at_80: Figure = None
 
     @property
     def answered(self) -> float | None:
@@ -79,9 +76,9 @@ class Codewords(Record):
 class Reliability(Record):
     """Additive counts over equal-width bins of the top probability on [0, 1]."""
 
-    count: list[int]
+    count: list[Count]
     confidence: list[float]  # sums, as the next
-    correct: list[int]
+    correct: list[Count]
 
     @model_validator(mode="after")
     def _same_bins(self) -> Reliability:
@@ -112,11 +109,13 @@ class Histogram(Record):
 
 
 class ModelRecord(Record):
-    """Figures over silos."""
+    """Figures of one model over silos."""
 
-    silos: int | None = None
+    OMITTED: ClassVar = frozenset({"log_evidence"})
+
     mean: Metrics = Metrics()
     worst: Metrics = Metrics()
+    silos: int | None = None
     pooled: Metrics = Metrics()
     log_evidence: Histogram | None = None  # nats, over all silos' inputs
 
@@ -127,19 +126,36 @@ class Separation(Record):
     auroc: Figure = None
     auroc_tolerance: Figure = None
     fpr95: Figure = None
+    aupr_out: Figure = None
+    aupr_in: Figure = None
+    share_out: Figure = None
 
 
-class Stream(Record):
-    """What came of one kind of test inputs, over the silos that have any."""
+class SeparationOverSilos(Separation):
+    """The mean over silos, the worst silo's, and that of all silos' inputs together."""
+
+    worst: Separation = Separation()
+    pooled: Separation = Separation()
+
+
+class StreamOutcome(Record):
+    """What became of one kind of test inputs, apart from the figures of each model."""
+
+    OMITTED: ClassVar = frozenset({"oracle", "right", "outside"})
 
     silos: int | None = None
     examples: int | None = None
-    models: dict[str, ModelRecord] = {}
     decisions: dict[str, float] = {}
     quadrants: dict[str, int] = {}  # whose answer, and whether it is sure enough to be given: counts
     oracle: Metrics | None = None
     right: dict[str, dict[str, int]] = {}  # who was right: what was decided, in counts
-    outside: dict[str, dict[str, Separation]] = {}  # by model and score
+    outside: dict[str, dict[str, SeparationOverSilos]] = {}  # by model and score
+
+
+class Stream(StreamOutcome):
+    """One kind of test inputs, over the silos that have any."""
+
+    models: dict[str, ModelRecord] = {}
 
     @property
     def chosen(self) -> ModelRecord:
@@ -147,20 +163,26 @@ class Stream(Record):
         return next(iter(self.models.values()), ModelRecord())
 
 
-class SiloStream(Record):
-    decisions: dict[str, float] = {}
+class SiloStream(StreamOutcome):
+    """One kind of test inputs of one silo."""
+
+    models: dict[str, Metrics] = {}
 
 
 class GuaranteeRecord(Record):
     """What is promised of the inputs that are answered, from counts of the calibration splits."""
 
-    statement: str
-    guaranteed: bool
+    limit: float | None = None
     risk: float
     confidence: float
     answered: int
     errors: int
     total: int
+    upper: float | None = None
+    needed: int = 0
+    coverage: float | None = None
+    statement: str
+    guaranteed: bool
 
 
 class Selective(Record):
@@ -177,12 +199,16 @@ class Selective(Record):
 
 
 class Policy(Record):
-    """By which rule one of several models is chosen, or none."""
+    """By which rule one of several models is chosen, or none, and the settings of that rule."""
 
     name: str = ""
 
 
 class SiloRecord(Record):
+    """The final figures of one silo, and what its method adds."""
+
+    OMITTED: ClassVar = frozenset({"entropy_error", "models", "streams", "model", "newcomer"})
+
     name: str
     domain: str = ""
     n_train: int | None = None
@@ -192,15 +218,22 @@ class SiloRecord(Record):
     class_counts: list[int] | None = None
     test: Metrics = Metrics()
     entropy_error: Figure = None  # standard error of the mean entropy, nats
-    codewords: Codewords | None = None
-    perplexity: Figure = None
     reliability: Reliability | None = None
-    codeword_use: list[int] | None = None
     decisions: dict[str, float] | None = None
-    model: str = ""
-    newcomer: bool = False  # took no part in training
     models: dict[str, Metrics] = {}
     streams: dict[str, SiloStream] = {}
+    codewords: Codewords | None = None
+    perplexity: Figure = None
+    codeword_use: list[int] | None = None
+    model: str = ""  # the architecture of its own model
+    newcomer: bool = False  # took no part in training
+
+
+class DomainRecord(Metrics):
+    """The mean figures of the silos of one domain."""
+
+    domain: str
+    silos: int
 
 
 class Worst(Record):
@@ -208,12 +241,17 @@ class Worst(Record):
     accuracy: Figure = None
 
 
-class Traffic(Record):
-    bytes_up: int | None = None
-    bytes_down: int | None = None
+class Newcomers(Record):
+    """The mean figures of the silos that took no part."""
+
+    mean: Metrics
 
 
-class Summary(Record):
+class Summary(File):
+    """`summary.json`, with what a method and the wrappers around it say of their outcome."""
+
+    OMITTED: ClassVar = frozenset({"absent", "streams", "privacy", "newcomers"})
+
     schema_version: int = Field(alias="schema")
     version: str | None = None
     method: str
@@ -221,22 +259,25 @@ class Summary(Record):
     seed: int | None = None
     rounds_run: int
     complete: bool
+    classes: list[str] | None = None
     silos: list[SiloRecord]
     absent: list[str] = []  # silos that gave no test figures
-    classes: list[str] | None = None
-    milestones: list[dict[str, Figure]] = []
+    domains: list[DomainRecord] = []
     mean: Metrics | None = None
     worst: Worst | None = None
     pooled: Metrics = Metrics()
+    risk_coverage: Selective | None = None
     models: dict[str, ModelRecord] = {}
     decisions: dict[str, float] | None = None
     quadrants: dict[str, int] = {}
     streams: dict[str, Stream] = {}
+    privacy: PrivacyRecord | None = None
     guarantee: GuaranteeRecord | None = None
     temperature: dict[str, float] = {}
-    risk_coverage: Selective | None = None
+    milestones: list[dict[str, Figure]] = []
     traffic: Traffic | None = None
     seconds: dict[str, float] = {}
+    newcomers: Newcomers | None = None
 
     @property
     def tested(self) -> dict[str, Stream]:
@@ -249,44 +290,7 @@ class Summary(Record):
         return {INSIDE: found}
 
     @model_validator(mode="after")
-    def _known_schema(self) -> Summary:
-        if self.schema_version != SCHEMA:
-            raise ValueError(f"schema {self.schema_version} was written by another version; this one reads {SCHEMA}")
-        return self
-
-    @model_validator(mode="after")
     def _poolable_bins(self) -> Summary:
         if len({len(silo.reliability.count) for silo in self.silos if silo.reliability}) > 1:
             raise ValueError("silos differ in their number of reliability bins, so that they cannot be pooled")
         return self
-
-
-class RoundRow(Metrics):
-    """One line of rounds.jsonl."""
-
-    round: int  # from 1
-    phase: str = ""
-    split: str
-    silo: str
-    domain: str = ""
-    model: str = ""
-    examples: int | None = None
-    codewords: Codewords | None = None
-    perplexity: Figure = None
-
-
-class LeftOut(Record):
-    """One line of rounds.jsonl that says why a silo that was asked is not counted."""
-
-    round: int
-    phase: str = ""
-    split: str | None = None  # where it was asked to measure
-    silo: str
-    left_out: str
-
-
-class Origin(Record):
-    """The recipe that a configuration is, but for some keys."""
-
-    recipe: str
-    sets: list[str] = []  # SECTION.KEY=VALUE

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
+from ....files.schema.audit import AuditFile, FusedCopies
 from ...templates import environment
 from ...text import percent
 from ..run.figures import Chart
@@ -17,20 +17,19 @@ _TEMPLATE = "audit.html.j2"
 NUMBERS = ("epistemic", "vacuity", "aleatoric", "total")
 
 
-def render(record: Mapping[str, Any]) -> str:
+def render(audit: AuditFile) -> str:
     """The page's text, from what audit.json holds."""
     templates = environment(Path(__file__).parent)
     templates.filters.update(fraction=fraction)
-    found = record["findings"]
     return templates.get_template(_TEMPLATE).render(
-        audit=record,
-        broken=[finding for finding in found if finding["verdict"] == "does not hold"],
-        open=[finding for finding in found if finding["verdict"] == "cannot say"],
-        sweep=sweep_table(record["runs"]),
-        chart=sweep_figure(record["runs"]),
-        legend=legend(record["runs"]),
-        plane=Chart("Aleatoric against epistemic", rank_plane(record["plane"]), _ABOUT_PLANE),
-        fusion=fusion_table(record["fusion"]),
+        audit=audit,
+        broken=[finding for finding in audit.findings if finding.verdict == "does not hold"],
+        open=[finding for finding in audit.findings if finding.verdict == "cannot say"],
+        sweep=sweep_table(audit.runs),
+        chart=sweep_figure(audit.runs),
+        legend=legend(audit.runs),
+        plane=Chart("Aleatoric against epistemic", rank_plane(audit.plane), _ABOUT_PLANE),
+        fusion=fusion_table(audit.fusion),
     )
 
 
@@ -71,14 +70,14 @@ def sweep_table(rows: Sequence[Mapping[str, float]]) -> HtmlTable:
     ])  # fmt: skip
 
 
-def fusion_table(fusion: Mapping[str, Sequence[Sequence[Mapping[str, float]]]]) -> HtmlTable | None:
+def fusion_table(fusion: Mapping[str, Sequence[Sequence[FusedCopies]]]) -> HtmlTable | None:
     """A row per number of copies, two columns per rule: means over silos and seeds."""
     if not fusion:
         return None
-    copies = [row["copies"] for row in next(iter(fusion.values()))[0]]
+    copies = [row.copies for row in next(iter(fusion.values()))[0]]
     columns = [HtmlColumn("copies", [HtmlCell(f"{count:.0f}") for count in copies])]
     for rule, by_seed in fusion.items():
         for name in ("vacuity", "confidence"):
-            means = [sum(rows[i][name] for rows in by_seed) / len(by_seed) for i in range(len(copies))]
+            means = [sum(getattr(rows[i], name) for rows in by_seed) / len(by_seed) for i in range(len(copies))]
             columns.append(HtmlColumn(f"{name}, {rule}", [HtmlCell(f"{mean:.3g}") for mean in means]))
     return HtmlTable(columns)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....files.run_folder import RunFolder, natural
-from ....files.schema.run import LeftOut
-from ....files.sent import purpose
+from ....files.schema.ledger import purpose
+from ....files.schema.rounds import LeftOut
 from ...text import listed, percent, plain, ranges
 from .sections import HtmlCell, HtmlColumn, HtmlTable, table
 

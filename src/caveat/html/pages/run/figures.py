@@ -11,7 +11,8 @@ from statistics import fmean
 from markupsafe import Markup
 
 from ....files.run_folder import RunFolder, natural
-from ....files.schema.run import Codewords, Reliability, RoundRow, SiloRecord
+from ....files.schema.rounds import RoundRow
+from ....files.schema.run import Codewords, Reliability, SiloRecord
 from ...charts.charts import Event, Line, heat_map, key, line_chart, reliability_diagram, risk_curve, shorten
 from ...text import decimal, percent
 from .guarantee import kept

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from ....core import DataError
 from ....files.run_folder import natural
-from ....files.sent import Form, Sent, Total, read_sent
+from ....files.schema.ledger import Form
+from ....files.sent import Sent, Total, read_sent
 from ...text import plain, times
 
 FILE = "ledger.jsonl"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ....files.run_folder import RunFolder, natural
-from ....files.sent import Form, Sent, Total
+from ....files.schema.ledger import Form
+from ....files.sent import Sent, Total
 from ...text import listed, plain, ranges, size, times
 from .sections import HtmlCell, HtmlColumn, HtmlTable, table
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from caveat.core import Decision, Payload, Prediction
+from caveat.files.schema.record import written
 from caveat.methods import APFL, FedAvg
-from caveat.metrics.streams import by_model, summarise_streams
+from caveat.runs.streams import by_model, summarise_streams
 from caveat.wrappers.evaluation import measured
 
 Y = torch.tensor([0, 1, 2, 0])
@@ -38,18 +39,19 @@ def test_a_silo_with_one_model_counts_with_its_only_answer() -> None:
     """In the mean of what is predicted, of the federation's model, and of the best that could be chosen."""
     payloads = {"a": alone(HALF), "b": both(RIGHT, HALF, Decision.LOCAL), "c": both(WRONG, RIGHT, Decision.LOCAL)}
     found = summarise_streams(APFL(), payloads)["ind"]
-    accuracy = {name: each["mean"]["accuracy"] for name, each in found["models"].items()}
+    accuracy = {name: each.mean.accuracy for name, each in found.models.items()}
     assert accuracy == pytest.approx({"switch": (0.5 + 1 + 0) / 3, "global": (0.5 + 0.5 + 1) / 3, "local": 0.5})
-    assert found["oracle"]["accuracy"] == pytest.approx((0.5 + 1 + 1) / 3)
-    assert found["silos"] == 3
-    assert found["examples"] == 12
-    assert found["right"]["only_local"] == {"global": 0, "local": 2, "abstain": 0}
-    assert found["right"]["only_global"] == {"global": 0, "local": 4, "abstain": 0}
+    assert found.oracle is not None
+    assert found.oracle.accuracy == pytest.approx((0.5 + 1 + 1) / 3)
+    assert found.silos == 3
+    assert found.examples == 12
+    assert found.right["only_local"] == {"global": 0, "local": 2, "abstain": 0}
+    assert found.right["only_global"] == {"global": 0, "local": 4, "abstain": 0}
 
 
 def test_the_only_model_goes_by_its_own_name() -> None:
     assert list(by_model(FedAvg(), alone(HALF))) == ["global"]
-    assert list(summarise_streams(FedAvg(), {"a": alone(HALF)})["ind"]["models"]) == ["global"]
+    assert list(summarise_streams(FedAvg(), {"a": alone(HALF)})["ind"].models) == ["global"]
     # Before silos have models of their own.
     assert list(by_model(APFL(), alone(HALF))) == ["global"]
 
@@ -63,13 +65,15 @@ def test_streams_are_told_from_what_is_known_per_silo_and_pooled() -> None:
     }
     found = summarise_streams(APFL(), payloads)
     assert set(found) == {"ind", "ood_global"}
-    scores = found["ood_global"]["outside"]["switch"]
+    scores = found["ood_global"].outside["switch"]
     # Known inputs were answered with a log-evidence of 5, the others with one of 0.
-    assert scores["log_evidence"]["auroc"] == 1
-    assert scores["log_evidence"]["pooled"]["auroc"] == 1
-    assert scores["log_evidence"]["worst"]["auroc"] == 1
-    assert scores["total"]["auroc"] == pytest.approx(0.5)
-    assert found["ind"]["models"]["local"]["log_evidence"] == {"from": [5.0], "count": [8.0], "step": 0.5}
-    assert found["ood_global"]["quadrants"] == {
+    assert scores["log_evidence"].auroc == 1
+    assert scores["log_evidence"].pooled.auroc == 1
+    assert scores["log_evidence"].worst.auroc == 1
+    assert scores["total"].auroc == pytest.approx(0.5)
+    histogram = found["ind"].models["local"].log_evidence
+    assert histogram is not None
+    assert written(histogram) == {"from": [5.0], "count": [8.0], "step": 0.5}
+    assert found["ood_global"].quadrants == {
         "global_sure": 8, "global_unsure": 0, "local_sure": 0, "local_unsure": 0,
     }  # fmt: skip

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from .. import metrics
 from ..core import Decision, Method, Payload, SiloId, Tensors
+from ..files.schema.run import INSIDE, Histogram, Metrics, ModelRecord, Separation, SeparationOverSilos, Stream
 from ..uncertainty import grid
 
 SWITCH = "switch"
 """The name, among models, of the choice between the local and the global one."""
-INSIDE = "ind"
-"""The stream of what a silo knows: its test split."""
 MIXED = {"mix": (INSIDE, "ood_local")}
 """Streams that are others together."""
 BOTH = ("local", "global")
 STEP, FINE = 10, 0.5
 """Nats between the steps in which log-evidence is counted: the fine ones where it all lies in few of the others."""
-"""Nats between the steps in which log-evidence is shown."""
+BySilo = Mapping[SiloId, Mapping[str, Tensors]]
+"""The sums of each silo by model, the first of which is what the silo predicts."""
 
 
 def by_model(method: Method, payload: Payload, stream: str = INSIDE) -> dict[str, Tensors]:
@@ -38,23 +38,14 @@ def by_model(method: Method, payload: Payload, stream: str = INSIDE) -> dict[str
     return {SWITCH if others else method.models[0].name.lower(): payload[f"{prefix}sums"], **others}
 
 
-def summarise_streams(method: Method, payloads: Mapping[SiloId, Payload]) -> dict[str, dict[str, Any]]:
+def summarise_streams(method: Method, payloads: Mapping[SiloId, Payload]) -> dict[str, Stream]:
     """Per stream that some silo has: figures of every model over silos, decisions, how well scores tell it from
     what the silo knows, and what the choice between two models gained, beside the best that could be chosen.
     """
     names = dict.fromkeys((INSIDE, "ood_local", *MIXED, "ood_global"))
     found = {name: {silo: by_model(method, p, name) for silo, p in payloads.items()} for name in names}
     found = {name: _alike({silo: sums for silo, sums in each.items() if sums}) for name, each in found.items()}
-    return {
-        name: {
-            "silos": len(each),
-            **_figures(each),
-            **_chosen(name, each, payloads),
-            **(_outside(each, found[INSIDE]) if name.startswith("ood") else {}),
-        }
-        for name, each in found.items()
-        if each
-    }
+    return {name: _stream(name, each, found[INSIDE], payloads) for name, each in found.items() if each}
 
 
 def _alike(each: Mapping[SiloId, dict[str, Tensors]]) -> dict[SiloId, dict[str, Tensors]]:
@@ -66,29 +57,43 @@ def _alike(each: Mapping[SiloId, dict[str, Tensors]]) -> dict[SiloId, dict[str, 
     }
 
 
-def _models(each: Mapping[SiloId, Mapping[str, Tensors]]) -> list[str]:
+def _models(each: BySilo) -> list[str]:
     return list(dict.fromkeys(model for sums in each.values() for model in sums))
 
 
-def _figures(each: Mapping[SiloId, Mapping[str, Tensors]]) -> dict[str, Any]:
-    models: dict[str, Any] = {}
-    for model in _models(each):
-        sums = {silo: found[model] for silo, found in each.items() if model in found}
-        pooled = metrics.merge(sums.values())
-        models[model] = {
-            **metrics.across({silo: metrics.figures(s) | metrics.errors(s) for silo, s in sums.items()}),
-            "silos": len(sums),
-            "pooled": metrics.figures(pooled) | metrics.errors(pooled),
-            **({"log_evidence": _coarse(pooled["score.log_evidence"])} if "score.log_evidence" in pooled else {}),
-        }
+def _stream(name: str, each: BySilo, inside: BySilo, payloads: Mapping[SiloId, Payload]) -> Stream:
     decided = metrics.merge(next(iter(found.values())) for found in each.values())
-    quadrants = {f"{whose}_{what}": int(decided["quadrants"][i, j]) for i, whose in enumerate(("global", "local"))
-                 for j, what in enumerate(("sure", "unsure"))}  # fmt: skip
-    about = {"decisions": metrics.decisions(decided), "quadrants": quadrants}
-    return {"examples": int(decided["examples"]), "models": models, **about}
+    choice = _choice(name, each, payloads)
+    return Stream(
+        silos=len(each),
+        examples=int(decided["examples"]),
+        models={model: _model([sums[model] for sums in each.values() if model in sums]) for model in _models(each)},
+        decisions=metrics.decisions(decided),
+        quadrants={
+            f"{whose}_{what}": int(decided["quadrants"][i, j])
+            for i, whose in enumerate(("global", "local"))
+            for j, what in enumerate(("sure", "unsure"))
+        },
+        oracle=choice.oracle,
+        right=choice.right,
+        outside=_outside(each, inside) if name.startswith("ood") else {},
+    )
 
 
-def _coarse(histogram: Tensor) -> dict[str, Any]:
+def _model(sums: list[Tensors]) -> ModelRecord:
+    """One model's figures over silos, whose sums are given."""
+    over = metrics.across({str(i): metrics.figures(s) | metrics.errors(s) for i, s in enumerate(sums)})
+    pooled = metrics.merge(sums)
+    return ModelRecord(
+        mean=Metrics.model_validate(over["mean"]),
+        worst=Metrics.model_validate(over["worst"]),
+        silos=len(sums),
+        pooled=Metrics.model_validate(metrics.figures(pooled) | metrics.errors(pooled)),
+        log_evidence=_coarse(pooled["score.log_evidence"]) if "score.log_evidence" in pooled else None,
+    )
+
+
+def _coarse(histogram: Tensor) -> Histogram:
     """Log-evidence in steps of some nats, where there is any: lower ends and counts."""
     middle = -(grid.edges("log_evidence")[:-1] + grid.edges("log_evidence")[1:]) / 2
     found = [(value, count) for value, count in zip(middle.tolist(), histogram.sum(0).tolist(), strict=True)
@@ -99,30 +104,37 @@ def _coarse(histogram: Tensor) -> dict[str, Any]:
     for value, count in found:
         start = float(step * math.floor(value / step))
         counts[start] = counts.get(start, 0.0) + count
-    return {"from": sorted(counts), "count": [counts[start] for start in sorted(counts)], "step": float(step)}
+    count = [counts[start] for start in sorted(counts)]
+    return Histogram.model_validate({"from": sorted(counts), "count": count, "step": float(step)})
 
 
-def _outside(each: Mapping[SiloId, Mapping[str, Tensors]], inside: Mapping[SiloId, Mapping[str, Tensors]]) -> Any:
-    """Per model and score, how well a silo tells the stream's inputs from those it knows: mean, worst and pooled."""
-    found: dict[str, dict[str, Any]] = {}
+def _outside(each: BySilo, inside: BySilo) -> dict[str, dict[str, SeparationOverSilos]]:
+    """Per model and score, how well a silo tells the stream's inputs from those it knows."""
+    found: dict[str, dict[str, SeparationOverSilos]] = {}
     for model in _models(each):
         silos = [silo for silo in each if model in each[silo] and model in inside[silo]]
-        pooled = [metrics.merge(part[silo][model] for silo in silos) for part in (inside, each)]
-        scores = [name.removeprefix("score.") for name in pooled[1] if name.startswith("score.")]
+        known, others = (metrics.merge(part[silo][model] for silo in silos) for part in (inside, each))
         found[model] = {}
-        for score in scores:
+        for score in (name.removeprefix("score.") for name in others if name.startswith("score.")):
             over = metrics.across(
                 {silo: metrics.ood_detection(inside[silo][model], each[silo][model], score) for silo in silos}
             )
-            more = {"worst": over["worst"], "pooled": metrics.ood_detection(pooled[0], pooled[1], score)}
-            found[model][score] = over["mean"] | more
-    return {"outside": found}
+            pooled = Separation.model_validate(metrics.ood_detection(known, others, score))
+            worst = Separation.model_validate(over["worst"])
+            found[model][score] = SeparationOverSilos.model_validate(over["mean"] | {"worst": worst, "pooled": pooled})
+    return found
 
 
-def _chosen(
-    stream: str, each: Mapping[SiloId, Mapping[str, Tensors]], payloads: Mapping[SiloId, Payload]
-) -> dict[str, Any]:
-    """How often a choice between two models was possible, which was made, and the accuracy of the best one."""
+@dataclass(frozen=True)
+class Choice:
+    """The accuracy of the best choice between two models, and who was right: what was decided, in counts."""
+
+    oracle: Metrics | None = None
+    right: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+def _choice(stream: str, each: BySilo, payloads: Mapping[SiloId, Payload]) -> Choice:
+    """What could be chosen, and what was; nothing where no silo has two models."""
     groups = ["choice" if part == INSIDE else f"{part}.choice" for part in MIXED.get(stream, (stream,))]
     best, counts = [], []
     for silo, sums in each.items():
@@ -134,12 +146,10 @@ def _chosen(
             only = next(iter(sums.values()))
             best.append(float(only["correct"] / only["examples"]))
     if not counts:
-        return {}
+        return Choice()
     total = torch.stack(counts).sum(0)
     cells = {"neither": total[0, 0], "only_local": total[0, 1], "only_global": total[1, 0], "both": total[1, 1]}
-    return {
-        "oracle": {"accuracy": sum(best) / len(best)},
-        "right": {
-            name: {decision.name.lower(): int(cell[decision]) for decision in Decision} for name, cell in cells.items()
-        },
-    }
+    return Choice(
+        Metrics(accuracy=sum(best) / len(best)),
+        {name: {decision.name.lower(): int(cell[decision]) for decision in Decision} for name, cell in cells.items()},
+    )

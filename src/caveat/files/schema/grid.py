@@ -1,0 +1,117 @@
+"""What `grid.json` holds: what a comparison was asked to compare, before anything runs.
+
+Its methods are under "rows", its settings under "columns".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Sets = tuple[str, ...]
+"""Overrides "SECTION.KEY=VALUE", as of `--set`."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure of `summary.json`."""
+
+    name: str
+    figure: str = ""
+    """Of every silo, below its `test` or, with slashes, below the silo: intervals then know of silos and seeds."""
+    path: str = ""
+    """Otherwise a path into the summary, of keys and of entries by their name or domain, between slashes."""
+    higher: bool | None = None
+    """Whether more is better; None where neither more nor less is."""
+    percent: bool = False
+    """Shown times 100."""
+
+
+MEASURES = (
+    Measure("accuracy", "accuracy", higher=True, percent=True),
+    Measure("entropy", "entropy"),
+    Measure("nll", "nll", higher=False),
+    Measure("brier", "brier", higher=False),
+    Measure("ece", "ece", higher=False),
+    Measure("auroc_error", "auroc_error", higher=True),
+    Measure("augrc", "augrc", higher=False),
+)
+"""What is compared unless a table says otherwise."""
+
+
+@dataclass(frozen=True)
+class MethodVariant:
+    """A method with settings of its own."""
+
+    name: str
+    sets: Sets
+    values: tuple[Any, ...] = ()
+    """What is tried when tuning, if not what every method tries."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all methods are compared under: a configuration and what overrides it.
+
+    The only one of a comparison that sweeps nothing has no name.
+    """
+
+    name: str = ""
+    recipe: str | None = None
+    sets: Sets = ()
+
+
+@dataclass(frozen=True)
+class TuningPlan:
+    """Every method tries as many values of a key, and keeps the best on validation data."""
+
+    key: str
+    values: tuple[Any, ...]
+    model: str = ""
+    """Whose accuracy decides where a method has several models: "global", "local"; by default what silos predict
+    with."""
+    seeds: int = 1
+    """On how many of the comparison's seeds, the first ones, every value is tried."""
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """A figure that a paper prints for a method, a setting and a measure, by their names."""
+
+    row: str
+    column: str
+    measure: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Published:
+    """The table of a paper that a comparison does again."""
+
+    source: str
+    differs: str
+    """What differs from the paper's protocol."""
+    figures: tuple[PaperFigure, ...]
+    claims: tuple[str, ...] = ()
+    """What the paper concludes, in words."""
+
+
+@dataclass(frozen=True)
+class GridFile:
+    """`grid.json`."""
+
+    title: str
+    rows: tuple[MethodVariant, ...]
+    columns: tuple[Setting, ...]
+    seeds: tuple[int, ...]
+    tuning: TuningPlan | None = None
+    rounds_of: str = ""
+    """The method with whose rounds of training, in the same setting and with the same seed, all others train."""
+    measures: tuple[Measure, ...] = MEASURES
+    command: str = ""
+    """What to type to run it again."""
+    about: str = ""
+    published: Published | None = None
+    swept: tuple[str, ...] = ()
+    """Keys whose values make the settings."""

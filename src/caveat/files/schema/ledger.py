@@ -1,0 +1,67 @@
+"""What the lines of a ledger hold, `ledger.jsonl`: what left the silos."""
+
+from __future__ import annotations
+
+from .record import Record, Size
+
+_MEASURING = ("validation", "test")
+"""The works that measure, of which a silo's own ledger does not say that they are on a split."""
+
+
+class TensorForm(Record):
+    """The form of one tensor; bytes are those of its values."""
+
+    shape: list[int]
+    dtype: str
+    bytes: Size
+
+
+class Form(Record):
+    """The tensors that many messages have in common, by "group/name"."""
+
+    form: str
+    tensors: dict[str, TensorForm]
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.bytes for tensor in self.tensors.values())
+
+    @property
+    def groups(self) -> dict[str, int]:
+        """The number of tensors in each group."""
+        found: dict[str, int] = {}
+        for name in self.tensors:
+            group = name.partition("/")[0]
+            found[group] = found.get(group, 0) + 1
+        return found
+
+
+class Message(Record):
+    """One that a silo sent: in the ledger of a run with a round and a phase, in the silo's own with a work.
+
+    A work is a path through what wraps the method: base.train is the train of the phases of a run's ledger.
+    """
+
+    round: int | None = None
+    t: int | None = None  # the schedule's position
+    phase: str = ""
+    work: str = ""
+    split: str | None = None
+    silo: str
+    form: str
+    bytes: Size
+    examples: int | None = None
+
+    @property
+    def measured(self) -> str:
+        """The split that it is a measurement on; empty for an update of the model."""
+        return self.split or (self.work if self.work in _MEASURING else "")
+
+    @property
+    def purpose(self) -> str:
+        return purpose(self.phase or self.work.rpartition(".")[2], self.measured)
+
+
+def purpose(phase: str, split: str | None) -> str:
+    """What a silo was asked for, in words."""
+    return f"measure {split}" if split else phase

@@ -1,0 +1,87 @@
+"""What all records of files have in common: which keys they write, and which version of a file they read."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PlainSerializer,
+    ValidationInfo,
+    model_validator,
+)
+
+FROM_FILE = {"from": "file"}
+"""The context of a validation that reads a file rather than builds a record to write."""
+
+
+def _known_or_written(value: object, info: ValidationInfo) -> object:
+    """A number of a file that is not finite is one that the run does not have; a writer's is left, and refused."""
+    return _finite(value) if info.context is FROM_FILE else value
+
+
+def _finite(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+Figure = Annotated[int | float | None, BeforeValidator(_known_or_written)]
+"""A number that may be undefined, such as an AUROC without any error. None where a file says NaN."""
+Finite = Annotated[float | None, BeforeValidator(_finite)]
+"""A number that becomes None where it is not finite, in files and out of them."""
+Count = Annotated[int, PlainSerializer(float)]
+"""A count that files hold as sums are written: 3.0."""
+Size = Annotated[int, Field(ge=0)]
+"""Bytes."""
+
+
+class Record(BaseModel):
+    """A part of a file.
+
+    It keeps its keys in the order in which they were given, those that it does not know at the end, and is written
+    with the keys that were given and no others. An absent key has its default, and no key means zero.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    SCHEMA: ClassVar[int] = 1
+    """The version of the file that this caveat reads and writes; a file that names none is of the first."""
+    OMITTED: ClassVar[frozenset[str]] = frozenset()
+    """Keys that are not written where they have their default."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _as_given(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if not isinstance(value, dict):
+            return handler(value)
+        if cls.OMITTED:
+            defaults = {name: cls.model_fields[name].default for name in cls.OMITTED}
+            value = {key: each for key, each in value.items() if key not in defaults or each != defaults[key]}
+        record, names = handler(value), _names(cls)
+        fields = record.__dict__
+        given = {name: fields.pop(name) for key in value if (name := names.get(key))}
+        defaults = dict(fields)
+        fields.clear()
+        fields.update(given | defaults)
+        return record
+
+
+@functools.cache
+def _names(kind: type[Record]) -> dict[str, str]:
+    """The names of fields by their keys."""
+    return {field.alias or name: name for name, field in kind.model_fields.items()}
+
+
+class File(Record):
+    """A file that says of which version its schema is."""
+
+    schema_version: int = Field(default=1, alias="schema")
+
+
+def written(record: Record) -> dict[str, Any]:
+    """What a file holds of a record."""
+    return record.model_dump(by_alias=True, exclude_unset=True)

@@ -1,0 +1,34 @@
+"""What the lines of `rounds.jsonl` hold: figures of silos along the way, and who gave none."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from .record import Figure, Record
+from .run import Codewords, Metrics
+
+
+class RoundRow(Metrics):
+    """A silo's figures on a split after a round, of what it predicts or of one model, and what its method adds."""
+
+    round: int  # from 1
+    phase: str = ""
+    split: str
+    silo: str
+    domain: str = ""
+    model: str = ""
+    examples: int | None = None
+    codewords: Codewords | None = None
+    perplexity: Figure = None
+
+
+class LeftOut(Record):
+    """Why a silo that was asked is not counted."""
+
+    OMITTED: ClassVar = frozenset({"split"})
+
+    round: int
+    phase: str = ""
+    split: str | None = None  # where it was asked to measure
+    silo: str
+    left_out: str
