@@ -103,7 +103,7 @@ def test_a_run_with_private_codewords_and_one_with_privacy_are_the_same_when_rea
 
 def test_a_comparison_is_the_same_when_read_and_written(tmp_path: Path) -> None:
     asked = ["--methods", "fedavg,local", "--seeds", "0,1", "--tune", "training.lr=0.1,0.2"]
-    asked += ["--sweep", "data.silos=2,3"]
+    asked += ["--sweep", "data.silos=3,6"]
     tiny = sets(*(each for each in TINY if not each.startswith(("method.", "beside", "data.silos"))))
     result = command("compare", "digits", *tiny, *asked, "--out", tmp_path / "out", "--quiet")
     assert result.exit_code == 0, result.stderr
