@@ -17,13 +17,12 @@ from federations import ADAM, FAST, Failing, Federation, assert_same
 
 from caveat.core import Payload, RunError, Site, State, Update
 from caveat.core.aggregation import all_finite
-from caveat.engines.executor import SiloError, address
+from caveat.engines.executor import SiloError
 from caveat.engines.processes.pool import ProcessPool
 from caveat.engines.processes.shared_buffer import SharedBuffer
 from caveat.engines.rounds import Done
 from caveat.methods import SCAFFOLD, FedAvg, FedBN, Local
 from caveat.training.fit import Training
-from caveat.wrappers.evaluation import Evaluated
 
 
 @dataclass(frozen=True)
@@ -139,15 +138,6 @@ def test_replies_that_are_kept_stay_what_they_were(tmp_path: Path) -> None:
     for done, payloads in zip(federation.done, copies, strict=True):
         for silo, update in done.replies.updates.items():
             assert_same(update.payload, payloads[silo])
-
-
-def test_works_of_a_wrapped_method_have_addresses() -> None:
-    method = FedAvg()
-    wrapped = Evaluated(method)
-    assert address(wrapped, method.train) == "base.train"
-    assert address(wrapped, wrapped.validation) == "validation"
-    with pytest.raises(LookupError, match="is not part of"):
-        address(wrapped, FedAvg(rounds=7).train)
 
 
 SCRIPT = """

@@ -19,8 +19,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from ..core import Method, Payload, Replies, RunError, SiloId, Update, Weights, Work, is_evaluation, keep
-from .executor import address
+from ..core import Method, Payload, Replies, RunError, SiloId, Update, Weights, keep
 from .validation.measurements import left_out_measuring
 from .validation.updates import VARIANCES, left_out
 
@@ -195,13 +194,13 @@ class Flower:
         self.counted = dict(counted)
 
     def exchange(
-        self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
+        self, t: int, address: str, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
     ) -> Replies:
         """Have the silos of the cohort carry out the work; the replies say who was left out, and why.
 
         Replies of linear rounds are kept too, since each is compared with the others before it counts.
         """
-        name, measures = address(self.method, work), is_evaluation(work)
+        measures = address in self.method.evaluations
         updates: dict[SiloId, Update] = {}
         reasons: dict[SiloId, str] = {}
         least = min(self.quorum, len(cohort))
@@ -210,10 +209,10 @@ class Flower:
         self.members.meet(self.wire, until)
         while True:
             missing = [silo for silo in cohort if silo not in updates]
-            found, reasons = self._ask(t, name, payload, missing, until)
+            found, reasons = self._ask(t, address, payload, missing, until)
             updates |= found
             if measures:
-                bad = left_out_measuring(updates, self.members.most, partial(self.read, work.__name__))
+                bad = left_out_measuring(updates, self.members.most, partial(self.read, address))
             else:
                 bad = self._not_counted(t, updates, payload)
             updates = {silo: update for silo, update in updates.items() if silo not in bad}
@@ -226,7 +225,7 @@ class Flower:
         if len(updates) < least or not updates:
             told = "; ".join(f"{silo}: {why}" for silo, why in sorted(reasons.items()))
             raise RunError(
-                f"round {t}, work {name!r}: {len(updates)} of {len(cohort)} silos, fewer than the quorum; {told}"
+                f"round {t}, work {address!r}: {len(updates)} of {len(cohort)} silos, fewer than the quorum; {told}"
             )
         if not measures:
             self.counted |= dict.fromkeys(updates, t)
@@ -243,12 +242,12 @@ class Flower:
         return empty | left_out(told, sent, self.members.most, self.variances)
 
     def _ask(
-        self, t: int, work: str, payload: Payload, silos: Sequence[SiloId], until: float
+        self, t: int, address: str, payload: Payload, silos: Sequence[SiloId], until: float
     ) -> tuple[dict[SiloId, Update], dict[SiloId, str]]:
         nodes, online, terms = dict(self.members.nodes), self.wire.online(), self.members.terms
         orders = {
             nodes[silo]: pack(
-                payload, t=t, work=work, counted=self.counted.get(silo, NEVER), silo=silo, terms=terms
+                payload, t=t, work=address, counted=self.counted.get(silo, NEVER), silo=silo, terms=terms
             )
             for silo in silos
             if nodes.get(silo) in online

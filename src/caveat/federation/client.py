@@ -19,7 +19,7 @@ from ..core import Data, DataError, Payload, RunError, Silo, SiloId, Update
 from ..core.silo_info import SPLITS, FederationInfo, SiloInfo
 from ..data import Silos, splits_record
 from ..data.schema.agreement import own_schema, own_silos
-from ..engines.executor import Executor, address
+from ..engines.executor import Executor
 from ..engines.flower import Order
 from ..files.atomic import write_bytes, write_record
 from ..files.ledger import Ledger
@@ -28,7 +28,7 @@ from ..files.reading import read
 from ..files.schema.folder import ModelFile, SiloKeeps, SiloSource
 from ..runs.local import LocalRun, Run
 from ..runs.spec import spec_of
-from ..wrappers.evaluation import Evaluated
+from ..wrappers.evaluation import TEST
 from .silo_file import SiloFile
 from .terms import Terms, lasting
 
@@ -89,7 +89,7 @@ class SiloClient:
             ledger = Ledger(folder / "ledger.jsonl")
             ledger.rewind(ledger.bytes)
             ledger.add({self.file.silo: update}, t=order.t, work=order.work)
-            if order.work == Evaluated.test.__name__:
+            if order.work == TEST:
                 self._keep_model(folder, terms, order.t, payload)
         return update
 
@@ -163,10 +163,7 @@ def check(order: Order, place: Executor, silo: SiloId) -> None:
     """Raises RunError for an order for somebody else, for a work that is no round's, or for a round that is over."""
     if order.silo != silo:
         raise RunError(f"an order for silo {order.silo!r}, but this is {silo!r}")
-    works = {address(place.method, step.work) for step in place.method.schedule()}
-    # A wrapper's base, for instance, would send what the wrapper protects.
-    if order.work not in works | {Evaluated.validation.__name__, Evaluated.test.__name__}:
-        raise RunError(f"{order.work!r} is neither a round's work nor a measurement")
+    place.ordered(order.t, order.work)
     if order.t < (newest := place.states.newest(silo)):
         raise RunError(f"an order of round {order.t}, but there is a state of round {newest}")
 

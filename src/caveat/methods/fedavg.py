@@ -39,7 +39,7 @@ class FedAvg(Method):
         return {"model": snapshot(site.module, self.private(site.module))}
 
     def schedule(self) -> Iterable[Round]:
-        return repeat(Round(self.broadcast, self.train, self.average, linear=self.linear), self.rounds)
+        return repeat(Round(self.broadcast, self.train, self.average, linear=self.linear, name="train"), self.rounds)
 
     @property
     def linear(self) -> Weights | None:

@@ -18,6 +18,7 @@ evidence in training even where the densities have none, or the head would not l
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import repeat
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -85,11 +86,12 @@ class FedPN(Method):
         return {"model": snapshot(site.module), "moments": {}}
 
     def schedule(self) -> Iterable[Round]:
-        for _ in range(self.rounds):
-            yield Round(self.resume, self.train, self.average)
-        for _ in range(self.density_rounds):
-            yield Round(self.broadcast, self.train_densities, self.average, trains=False)
-        yield Round(self.broadcast, self.personalise, everyone=True, trains=False, linear="examples")
+        yield from repeat(Round(self.resume, self.train, self.average, name="train"), self.rounds)
+        densities = Round(self.broadcast, self.train_densities, self.average, trains=False, name="train_densities")
+        yield from repeat(densities, self.density_rounds)
+        yield Round(
+            self.broadcast, self.personalise, everyone=True, trains=False, linear="examples", name="personalise"
+        )
 
     def broadcast(self, server: State) -> Payload:
         return {"model": server["model"]}

@@ -57,7 +57,9 @@ class PerFedAvg(FedAvg):
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
-        yield Round(self.broadcast, self.personalise, everyone=True, trains=False, linear="examples")
+        yield Round(
+            self.broadcast, self.personalise, everyone=True, trains=False, linear="examples", name="personalise"
+        )
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:
         """A loss whose gradient is the one that Per-FedAvg steps along; its value means nothing."""

@@ -16,6 +16,7 @@ rounds that no extension needs are trained all the same, since silos alike in en
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import repeat
 from typing import Annotated, Literal
 
 import torch
@@ -99,10 +100,13 @@ class UEFL(FedAvg):
         return super().init_silo(site) | {"entropy": {"atleast": torch.tensor(0.0), "due": torch.tensor(False)}}
 
     def schedule(self) -> Iterable[Round]:
+        train = Round(self.broadcast, self.train, self.average, self.unfinished, name="train")
+        score = Round(
+            self.broadcast, self.score, self.compare, self.unfinished, everyone=True, trains=False, name="score"
+        )
         for iteration in range(self.iterations):
-            for _ in range(self.extra_rounds if iteration else self.rounds):
-                yield Round(self.broadcast, self.train, self.average, when=self.unfinished)
-            yield Round(self.broadcast, self.score, self.compare, when=self.unfinished, everyone=True, trains=False)
+            yield from repeat(train, self.extra_rounds if iteration else self.rounds)
+            yield score
 
     def unfinished(self, server: State) -> bool:
         """Whether any silo was above the threshold when last compared, unless all rounds are trained anyway."""

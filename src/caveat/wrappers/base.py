@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from torch import Tensor, nn
@@ -32,7 +32,9 @@ class Wrapper(Method):
         return self.base.init_silo(site)
 
     def schedule(self) -> Iterable[Round]:
-        return self.base.schedule()
+        """The base's rounds, which are carried out by the base: their path says so."""
+        for step in self.base.schedule():
+            yield replace(step, path=f"base.{step.path}")
 
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server)

@@ -37,8 +37,8 @@ class Guaranteed(Wrapper):
         return self.base.init_server(site) | {"decision": unset}
 
     def schedule(self) -> Iterable[Round]:
-        yield from self.base.schedule()
-        yield Round(self.broadcast, self.count, self.test, everyone=True, trains=False)
+        yield from super().schedule()
+        yield Round(self.broadcast, self.count, self.test, everyone=True, trains=False, name="count")
 
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server) | {"decision": {k: server["decision"][k] for k in ("ready", "limit")}}

@@ -57,8 +57,8 @@ class Switched(Wrapper):
         return self.base.init_server(site) | {"decision": {"ready": torch.tensor(False), "limit": scalar(torch.inf)}}
 
     def schedule(self) -> Iterable[Round]:
-        yield from self.base.schedule()
-        yield Round(self.broadcast, self.calibrate, self.settle, everyone=True, trains=False)
+        yield from super().schedule()
+        yield Round(self.broadcast, self.calibrate, self.settle, everyone=True, trains=False, name="calibrate")
 
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server) | {"decision": server["decision"]}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -29,9 +30,11 @@ class Tempered(Wrapper):
         return self.base.init_server(site) | {f"temperature {model}": temperature.start() for model in self.scaled}
 
     def schedule(self) -> Iterable[Round]:
-        yield from self.base.schedule()
-        for _ in range(temperature.ROUNDS):
-            yield Round(self.broadcast, self.measure, self.advance, when=self.searching, everyone=True, trains=False)
+        yield from super().schedule()
+        measured = Round(
+            self.broadcast, self.measure, self.advance, self.searching, everyone=True, trains=False, name="measure"
+        )
+        yield from repeat(measured, temperature.ROUNDS)
 
     def searching(self, server: State) -> bool:
         return not all(temperature.converged(server[f"temperature {model}"]) for model in self.scaled)

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from ...core import ConfigurationError, Payload, Replies, RunError, SiloId, Update, Weights, Work
+from ...core import ConfigurationError, Payload, Replies, RunError, SiloId, Update, Weights
 from ...core.tensors import size
-from ..executor import Executor, SiloError, address
+from ..executor import Executor, SiloError
 from .children import outlive_nobody
 from .collectors import AHEAD, BufferedReplies, ReplyCollector, StreamingMean
 from .shared_buffer import SharedBuffer
@@ -71,19 +71,18 @@ class ProcessPool:
         self.executor.states.forget_all(t - 1)
 
     def exchange(
-        self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
+        self, t: int, address: str, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
     ) -> Replies:
         """Have every silo of the cohort carry out the work; of a linear round, keep means alone.
 
         Raises SiloError if one fails.
         """
-        name = address(self.executor.method, work)
         collector = self._collector(payload, cohort, linear)
         if self.workers:
-            self._spread(t, name, payload, collector)
+            self._spread(t, address, payload, collector)
         else:
             for silo in chain.from_iterable(map(self.queue, collector.groups)):
-                collector.take(silo, self.executor.perform(t, name, payload, silo))
+                collector.take(silo, self.executor.perform(t, address, payload, silo))
         return collector.replies(len(self.silos))
 
     def queue(self, group: Sequence[SiloId]) -> Sequence[SiloId]:
@@ -101,9 +100,9 @@ class ProcessPool:
             return BufferedReplies(cohort)
         return StreamingMean(counts, size(payload), len(self.workers), self.aside)
 
-    def _spread(self, t: int, name: str, payload: Payload, collector: ReplyCollector) -> None:
+    def _spread(self, t: int, address: str, payload: Payload, collector: ReplyCollector) -> None:
         self.down.restart()
-        order = {"t": t, "work": name, "down": self.down.write(payload)}
+        order = {"t": t, "work": address, "down": self.down.write(payload)}
         idle, busy = list(self.workers), dict[object, _Worker]()
 
         def collect() -> None:
