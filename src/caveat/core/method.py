@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeVar, get_args
+from typing import ClassVar, Literal, TypeVar, final, get_args
 
 import torch
 from torch import Tensor, nn
@@ -128,6 +128,7 @@ class Method:
         """One prediction from what the models say: the silo's own where it has one."""
         return answers[Decision.LOCAL] if Decision.LOCAL in answers else answers[Decision.GLOBAL]
 
+    @final
     def predict(self, down: Payload, state: State, site: Site, x: Tensor) -> Prediction:
         """The prediction for inputs `x` at a silo; no model is trusted where probabilities are no numbers."""
         found = self.decide(down, state, self.answer(down, state, site, x))

@@ -24,7 +24,7 @@ class Tempered(Wrapper):
 
     @property
     def scaled(self) -> list[str]:
-        return [whose.name.lower() for whose in self.method.models]
+        return [whose.name.lower() for whose in self.models]
 
     def init_server(self, site: Site) -> State:
         return self.base.init_server(site) | {f"temperature {model}": temperature.start() for model in self.scaled}
