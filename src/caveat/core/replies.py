@@ -93,8 +93,9 @@ class RunningSums:
                     add_weighted(self.totals[group][name], [u.payload[group][name] for u in updates], shares)
 
     def means(self) -> Payload:
-        """Of all updates, in their shapes and types."""
-        assert self.form is not None, "nothing was added"
+        """Of all updates, in their shapes and types. Raises LookupError if there was none."""
+        if self.form is None:
+            raise LookupError("there are no means of no updates")
         return {
             group: {name: self.totals[group][name].to(t.dtype).view(t.shape) for name, t in tensors.items()}
             for group, tensors in self.form.items()

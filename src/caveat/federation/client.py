@@ -18,7 +18,7 @@ from .. import config as configuration
 from ..core import Data, DataError, Payload, RunError, Silo, SiloId, Update
 from ..core.silo_info import SPLITS, FederationInfo, SiloInfo
 from ..data import Silos, splits_record
-from ..data.schema.agreement import own_schema, own_silos
+from ..data.schema.agreement import SharedSchema, own_schema, own_silos
 from ..engines.executor import Executor
 from ..engines.flower import Order
 from ..files.atomic import write_bytes, write_record
@@ -103,9 +103,7 @@ class SiloClient:
 
     def part(self, terms: Terms) -> SiloRun:
         """The experiment that these terms make of its data."""
-        if terms.agreement is None:
-            raise DataError("the federation has no agreement yet: its silos have data of their own")
-        return self._part(terms, Silos((self._data(terms),), terms.agreement.classes))
+        return self._part(terms, Silos((self._data(terms),), agreement(terms).classes))
 
     def predicting(self, terms: Terms) -> SiloRun:
         """The same, with what it takes to read new inputs."""
@@ -119,9 +117,8 @@ class SiloClient:
 
     def silos(self, terms: Terms) -> Silos:
         """Its data, read anew, with what it takes to read more of the kind."""
-        assert terms.agreement is not None
         config = terms.config
-        return own_silos(self.file.settings(config.data), config.seed, self.file.silo, terms.agreement)
+        return own_silos(self.file.settings(config.data), config.seed, self.file.silo, agreement(terms))
 
     def home(self, terms: Terms) -> Path:
         """What it keeps of a federation."""
@@ -137,9 +134,8 @@ class SiloClient:
 
     def _data(self, terms: Terms) -> Silo:
         """Its splits, from the disk after the first time: reading and encoding a source takes longer than a round."""
-        assert terms.agreement is not None
         about = [
-            repr(terms.config.data), terms.config.seed, terms.agreement.to_json(), self.file.source, self.file.target,
+            repr(terms.config.data), terms.config.seed, agreement(terms).to_json(), self.file.source, self.file.target,
             self.file.categorical,
         ]  # fmt: skip
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
@@ -157,6 +153,13 @@ class SiloClient:
         write_record(folder / "model" / "model.json", ModelFile(schema=ModelFile.SCHEMA, t=t))
         source = SiloSource.model_validate(vars(self.file) | {"state": str(self.file.state)})
         write_record(folder / "silo.json", SiloKeeps(schema=SiloKeeps.SCHEMA, file=source, terms=terms.to_text()))
+
+
+def agreement(terms: Terms) -> SharedSchema:
+    """What the silos have agreed their data to look like. Raises DataError before they have."""
+    if terms.agreement is None:
+        raise DataError("the federation has no agreement yet: its silos have data of their own")
+    return terms.agreement
 
 
 def check(order: Order, place: Executor, silo: SiloId) -> None:

@@ -31,7 +31,7 @@ from ..nn.encoders import Model
 from ..nn.posterior import Posterior, PosteriorNetwork, embedding, log_alpha, log_evidence, uncertain_cross_entropy
 from ..nn.radial import RadialFlows
 from ..training.fit import Loss, Moments, Training
-from ..training.modules import in_batches, load, reset, snapshot
+from ..training.modules import expect, in_batches, load, reset, snapshot
 from ..uncertainty.dirichlet import dirichlet_entropy
 
 DENSITIES = "posterior.flows."
@@ -78,7 +78,7 @@ class FedPN(Method):
     """Learning rate of those, and of `density_rounds`, which are of one epoch."""
 
     def build(self, model: nn.Module) -> nn.Module:
-        assert isinstance(model, Model)
+        model = expect(Model, model)
         convolutions = any(isinstance(part, nn.Conv2d) for part in model.encoder.modules())
         return PosteriorNetwork(model, self.layers, convolutions if self.normalise is None else self.normalise)
 
@@ -215,6 +215,5 @@ class FedPN(Method):
         return Prediction.from_dirichlet(log_alpha(log_probs, evidence), whose, evidence)
 
     def network(self, down: Payload, site: Site) -> PosteriorNetwork:
-        network = load(site.module, down["model"])
-        assert isinstance(network, PosteriorNetwork)
-        return network
+        """The federation's model, in the site's workspace."""
+        return expect(PosteriorNetwork, load(site.module, down["model"]))

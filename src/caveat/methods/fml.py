@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..core import Answers, Decision, Payload, Replies, Site, State, Update, Weights
 from ..core.settings import frozen_settings
-from ..training.modules import load, reset, snapshot
+from ..training.modules import expect, load, reset, snapshot
 from .fedavg import FedAvg
 
 
@@ -50,11 +50,11 @@ class FML(FedAvg):
 
     def own(self, state: State, site: Site) -> nn.Module:
         """The silo's own model, freshly drawn if it has none yet."""
-        assert site.own is not None
+        own = expect(nn.Module, site.own)
         if "own" in state:
-            return load(site.own, state["own"])
-        reset(site.own)
-        return site.own
+            return load(own, state["own"])
+        reset(own)
+        return own
 
     def update(self, meme: nn.Module, site: Site) -> Update:
         return Update({"model": snapshot(meme)}, site.examples)

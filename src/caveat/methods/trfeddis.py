@@ -32,7 +32,7 @@ from ..core.settings import frozen_settings
 from ..nn.encoders import Model
 from ..nn.posterior import uncertain_cross_entropy
 from ..training.fit import Loss
-from ..training.modules import in_batches, load, reset, snapshot, split
+from ..training.modules import expect, in_batches, load, reset, snapshot, split
 from ..uncertainty import opinions
 from ..uncertainty.dirichlet import kl_to_uniform
 from .fedbn import FedBN
@@ -91,8 +91,7 @@ class TrFedDis(FedBN):
             )
 
     def build(self, model: nn.Module) -> nn.Module:
-        assert isinstance(model, Model)
-        return TwoHeads(model)
+        return TwoHeads(expect(Model, model))
 
     def private(self, module: nn.Module) -> frozenset[str]:
         """BatchNorm's tensors of what the federation shares; a silo's own head is no part of that."""
@@ -154,8 +153,8 @@ class TrFedDis(FedBN):
 
 
 def two_heads(site: Site) -> TwoHeads:
-    assert isinstance(site.module, TwoHeads)
-    return site.module
+    """The site's workspace, which `TrFedDis.build` has made."""
+    return expect(TwoHeads, site.module)
 
 
 def likeness(hidden: Tensor) -> Tensor:

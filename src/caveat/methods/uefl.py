@@ -29,7 +29,7 @@ from ..core.settings import frozen_settings
 from ..nn.codebook import Codebook, Discretised, kmeans, nearest
 from ..nn.encoders import Model
 from ..training.fit import Loss
-from ..training.modules import in_batches, load, normalisation, snapshot, split
+from ..training.modules import expect, in_batches, load, normalisation, snapshot, split
 from ..uncertainty.measures import entropy
 from .fedavg import FedAvg
 
@@ -76,7 +76,7 @@ class UEFL(FedAvg):
 
     def build(self, model: nn.Module) -> nn.Module:
         reach = self.codewords * (self.iterations if self.growth == "add" else 2 ** (self.iterations - 1))
-        assert isinstance(model, Model)
+        model = expect(Model, model)
         if model.features % self.segments:
             raise ConfigurationError(
                 f"method.segments = {self.segments} does not divide the {model.features} features of the model's tokens"
@@ -197,9 +197,7 @@ class UEFL(FedAvg):
 
     def workspace(self, down: Payload, state: State, site: Site) -> Discretised:
         """The silo's model: what was broadcast, and the codewords it keeps."""
-        module = load(site.module, down["model"] | state["model"])
-        assert isinstance(module, Discretised)
-        return module
+        return expect(Discretised, load(site.module, down["model"] | state["model"]))
 
     # For reports.
 

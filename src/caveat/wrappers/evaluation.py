@@ -55,7 +55,8 @@ class Evaluated(Wrapper):
 
     @evaluation
     def test(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        assert isinstance(site, TestSite)
+        if not isinstance(site, TestSite):
+            raise TypeError("the test split can only be measured on a TestSite, as it is given to evaluations")
         streams = {"": site.test} | {f"{name}.": data for name, data in site.streams.items()}
         return Update(self._measure(down, state, site, streams), len(site.test)), state
 
