@@ -20,8 +20,8 @@ from torch import Tensor
 from caveat.core import Replies, Update
 from caveat.core.aggregation import BLOCK
 from caveat.core.replies import RunningSums
+from caveat.engines.memory import keep_freed_memory
 from caveat.engines.processes.collectors import FEWEST
-from caveat.engines.threads import keep_freed_memory
 
 UPDATES, PARAMETERS = 50, 11_000_000
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,12 +61,19 @@ def test_worker_that_dies_is_an_error_not_a_hang(tmp_path: Path) -> None:
 
 def test_worker_that_was_killed_while_idle_is_an_error(tmp_path: Path) -> None:
     federation = Federation(FedAvg(rounds=1, training=ADAM), tmp_path, workers=2)
-    engine = ProcessPool(federation.place, 2)
-    for worker in engine.workers:
-        os.kill(worker.process, signal.SIGKILL)
-        os.waitpid(worker.process, 0)
-    with pytest.raises(RunError, match="a worker process died"):
-        federation.run(engine=engine)
+    with ProcessPool(federation.place, 2) as engine:
+        for worker in engine.workers:
+            os.kill(worker.process, signal.SIGKILL)
+            os.waitpid(worker.process, 0)
+        with pytest.raises(RunError, match="a worker process died"):
+            federation.run(engine=nullcontext(engine))  # type: ignore[arg-type]
+
+
+def test_workers_begin_with_the_engine(tmp_path: Path) -> None:
+    engine = ProcessPool(Federation(FedAvg(rounds=1, training=ADAM), tmp_path).place, 2)
+    assert engine.workers == []
+    with engine:
+        assert len(engine.workers) == 2
 
 
 def test_workers_end_with_the_engine(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ..core import Method, Payload, Round, RunError, Silo, SiloId, Site, State, 
 from ..core.aggregation import all_finite
 from ..files.checkpoints import SiloStore
 from ..training.modules import load, snapshot
-from .threads import keep_freed_memory, one_thread
+from .threads import one_thread
 
 
 class SiloError(RunError):
@@ -44,7 +44,6 @@ class Executor:
     """What a silo's noise is drawn from; by default a function of the seed, which protects nobody."""
 
     def __post_init__(self) -> None:
-        keep_freed_memory()
         self.initial = snapshot(self.module)
         # A silo's initial state, once it is known that silos of this method begin with none.
         self.nothing: State | None = None

@@ -20,6 +20,7 @@ from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ..core import Method, Payload, Replies, RunError, SiloId, Update, Weights, keep
+from .memory import keep_freed_memory, use_huge_pages
 from .validation.measurements import left_out_measuring
 from .validation.updates import VARIANCES, left_out
 
@@ -287,6 +288,8 @@ def silo_app_of(host: SiloHandler) -> ClientApp:
 
     @app.train()
     def work(message: Message, context: Context) -> Message:
+        use_huge_pages()
+        keep_freed_memory()
         words = words_of(message.content)
         order = Order(int(words["t"]), str(words["work"]), int(words["counted"]), str(words["silo"]))
         update = host.perform(context, order, str(words["terms"]), unpack(message.content))

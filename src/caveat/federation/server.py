@@ -23,6 +23,7 @@ from ..core.silo_info import FederationInfo
 from ..data import load
 from ..engines.flower import Flower, GridMessages
 from ..engines.flower import Membership as Greeter
+from ..engines.memory import use_huge_pages
 from ..engines.validation.updates import VARIANCES
 from ..files.atomic import write_bytes, write_json, write_record
 from ..files.reading import read
@@ -107,6 +108,7 @@ def server_app(config_file: Path) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        use_huge_pages()
         given = context.run_config
         sets = [item.strip() for item in str(given.get("set", "")).split(";") if item.strip()]
         folder = Path(str(given.get("run") or "runs/federation")).expanduser().absolute()

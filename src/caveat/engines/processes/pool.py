@@ -20,13 +20,15 @@ import torch
 from ...core import ConfigurationError, Payload, Replies, RunError, SiloId, Update, Weights
 from ...core.tensors import size
 from ..executor import Executor, SiloError
+from ..memory import keep_freed_memory
 from .children import outlive_nobody
 from .collectors import AHEAD, BufferedReplies, ReplyCollector, StreamingMean
 from .shared_buffer import SharedBuffer
 
 
 class ProcessPool:
-    """A transport to silos on this machine. Use it as a context manager: leaving it ends the workers.
+    """A transport to silos on this machine. Use it as a context manager: entering it starts the workers, leaving it
+    ends them.
 
     With one worker everything runs in the calling process, so that a debugger can stop inside a silo. Results
     are the same bits for any number of workers.
@@ -43,19 +45,21 @@ class ProcessPool:
         if isinstance(executor.silos, dict):
             self.examples = {name: len(silo.train) for name, silo in executor.silos.items()}
         self.down = SharedBuffer()
+        self.count = workers if workers > 1 else 0
         self.workers: list[_Worker] = []
         self.aside: ThreadPoolExecutor | None = None
         """A thread that adds up while workers work; it starts with the first sum, after the workers were forked."""
         if workers > 1:
             self.aside = ThreadPoolExecutor(1, "caveat-sums", torch.set_num_threads, (1,))
+
+    def __enter__(self) -> ProcessPool:
+        keep_freed_memory()
         try:
-            for _ in range(workers if workers > 1 else 0):
-                self.workers.append(_Worker(executor, self.down, self.workers))
+            for _ in range(self.count):
+                self.workers.append(_Worker(self.executor, self.down, self.workers))
         except BaseException:
             self.__exit__()
             raise
-
-    def __enter__(self) -> ProcessPool:
         return self
 
     def __exit__(self, *error: object) -> None:
