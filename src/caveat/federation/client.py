@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +19,7 @@ from ..engines.executor import Executor
 from ..engines.flower import Order
 from ..files.atomic import write_bytes, write_record
 from ..files.ledger import Ledger
+from ..files.locks import held
 from ..files.payloads import read_payload, to_bytes
 from ..files.reading import read
 from ..files.schema.folder import ModelFile, SiloKeeps, SiloSource
@@ -81,7 +78,8 @@ class SiloClient:
         """
         self.abide(terms)
         folder = self.folder(terms)
-        with alone(folder):
+        busy = f"{folder}: another process has been at work there for {BUSY:.0f} s"
+        with held(folder / "lock", busy, BUSY):
             place = self.part(terms).executor()
             check(order, place, self.file.silo)
             place.states.forget(self.file.silo, order.counted)
@@ -183,23 +181,6 @@ def _silo(name: SiloId, groups: Payload) -> Silo:
     indices: dict[str, Tensor] = groups["indices"]
     streams = {group.removeprefix("stream."): each for group, each in data.items() if group.startswith("stream.")}
     return Silo(name, domain, **{split: data[split] for split in SPLITS}, indices=indices, streams=streams)
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process, after whoever holds it now. Raises RunError if that takes too long."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        until = time.monotonic() + BUSY
-        while True:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except (BlockingIOError, PermissionError):
-                if time.monotonic() > until:
-                    raise RunError(f"{folder}: another process has been at work there for {BUSY:.0f} s") from None
-                time.sleep(0.2)
-        yield
 
 
 def open_member(folder: Path) -> Run:
