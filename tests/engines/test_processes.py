@@ -104,7 +104,7 @@ def test_what_is_finite_is_told_from_what_is_not_whatever_it_adds_up_to(bad: flo
     assert not all_finite(torch.tensor([float("inf"), float("-inf")]))
 
 
-def test_slab_takes_larger_and_smaller_payloads_and_has_no_name() -> None:
+def test_a_buffer_takes_larger_and_smaller_payloads_and_has_no_name() -> None:
     before = set(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else set()
     buffer = SharedBuffer()
     for n in (10, 100_000, 3, 0):
@@ -118,7 +118,7 @@ def test_slab_takes_larger_and_smaller_payloads_and_has_no_name() -> None:
     buffer.close()
 
 
-def test_a_slab_knows_whether_anything_of_it_is_still_in_use() -> None:
+def test_a_buffer_knows_whether_anything_of_it_is_still_in_use() -> None:
     buffer = SharedBuffer()
     assert buffer.unread
     first = buffer.read(buffer.write({"g": {"t": torch.arange(10)}}))

@@ -1,4 +1,4 @@
-"""Where silos work: one module, the silos' data, and their private states on disk. The same on every engine."""
+"""What carries out works on silos, for every engine: a module, the silos' data, and their private states on disk."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Executor:
     own: Mapping[SiloId, nn.Module] = field(default_factory=dict)
     """The module for a silo's own model, which silos of the same architecture share."""
     names: Sequence[SiloId] | None = None
-    """Of the silos, where they need not be listed."""
+    """The names of the silos; None where `silos` can be listed at little cost."""
     secret: int | None = None
     """What a silo's noise is drawn from; by default a function of the seed, which protects nobody."""
 
@@ -50,6 +50,7 @@ class Executor:
 
     @property
     def sorted_names(self) -> Sequence[SiloId]:
+        """The names of the silos in order. Names that are no list are made on demand, and in order already."""
         names = list(self.silos) if self.names is None else self.names
         return sorted(names) if isinstance(names, list) else names
 

@@ -52,6 +52,7 @@ class Participation:
         return min(silos, max(math.ceil(round(self.share * silos, 9)), self.least))
 
     def cohort(self, t: int, step: Round, silos: Sequence[SiloId]) -> Sequence[SiloId]:
+        """The silos that round t asks, in the given order: a function of the seed and of t alone."""
         count = self.count(len(silos))
         if step.everyone or count >= len(silos):
             return silos
@@ -61,7 +62,7 @@ class Participation:
 
 @dataclass(frozen=True)
 class Done:
-    """A round that was carried out, for whoever keeps the books."""
+    """A round that was carried out, for whoever records it."""
 
     t: int
     """Position in the schedule, skipped rounds counted."""
@@ -71,7 +72,7 @@ class Done:
     sent: Payload
     cohort: Sequence[SiloId]
     replies: Replies
-    """Of a linear round perhaps no more than means and forms, see `Replies`."""
+    """The updates of the cohort; of a linear round perhaps no more than their means and forms, see `Replies`."""
 
 
 def run(

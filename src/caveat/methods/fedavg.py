@@ -43,7 +43,10 @@ class FedAvg(Method):
 
     @property
     def linear(self) -> Weights | None:
-        """What `average` needs no more than means by, if so; a subclass with an `average` of its own says so itself."""
+        """`Round.linear` of training: "examples" while `average` is the one below, which needs only means.
+
+        A subclass that overrides `average` has None here, unless it overrides this too.
+        """
         return "examples" if type(self).average is FedAvg.average else None
 
     def broadcast(self, server: State) -> Payload:

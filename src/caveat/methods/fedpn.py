@@ -35,7 +35,7 @@ from ..training.modules import expect, in_batches, load, reset, snapshot
 from ..uncertainty.dirichlet import dirichlet_entropy
 
 DENSITIES = "posterior.flows."
-"""In the names of their tensors, and of those of their moments."""
+"""Part of the names of the densities' tensors, and of those of their moments."""
 
 
 @frozen_settings
@@ -132,7 +132,7 @@ class FedPN(Method):
         return Site(site.id, data, site.validation, site.calibration, module, round=site.round)
 
     def objective(self, posterior: Posterior, encoder: nn.Module) -> Loss:
-        """Eq. 8: a function of inputs and labels."""
+        """The loss of eq. 8, as a function of inputs and labels."""
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             tokens = encoder(x)

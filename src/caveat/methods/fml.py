@@ -57,10 +57,11 @@ class FML(FedAvg):
         return own
 
     def update(self, meme: nn.Module, site: Site) -> Update:
+        """What the silo sends of its trained meme."""
         return Update({"model": snapshot(meme)}, site.examples)
 
     def mutual(self, meme: Tensor, own: Tensor, y: Tensor) -> Tensor:
-        """Eq. 1 and 2, added up: of the logits (N, C) each term moves one of the two."""
+        """The sum of eq. 1 and 2, from the logits (N, C) of both models; each term moves one of the two."""
         return learn(meme, own, y, self.beta, 1 - self.beta) + learn(own, meme, y, self.alpha, 1 - self.alpha)
 
     @property

@@ -102,6 +102,7 @@ class PerFedAvg(FedAvg):
 
 
 def moved(w: Tensors, along: Tensors, by: float) -> Tensors:
+    """The parameters w + by * along."""
     return {name: tensor + by * along[name] for name, tensor in w.items()}
 
 

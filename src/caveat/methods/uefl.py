@@ -175,7 +175,7 @@ class UEFL(FedAvg):
         return update, state | {"entropy": {"atleast": atleast, "due": torch.tensor(True)}}
 
     def compare(self, server: State, replies: Replies, site: Site) -> State:
-        """Eq. 7, with a floor."""
+        """Set the threshold of eq. 7, which a floor keeps above 0, and keep the extremes of the silos' entropies."""
         e, atleast = replies.stack("entropy", "own"), replies.stack("entropy", "atleast")
         before = server["entropy"]
         reference = e.min() if self.reference == "min" else e.mean()
@@ -210,7 +210,7 @@ class UEFL(FedAvg):
         return {"use": torch.bincount(index, minlength=room).double(), "own": codebook.used.double()}
 
     def features(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
-        """Before and after they are discretised."""
+        """The tokens before ("encoder") and after ("discretised") they are replaced by codewords."""
         module = self.workspace(down, state, site).eval()
         with torch.no_grad():
             tokens = module.encoder(x)

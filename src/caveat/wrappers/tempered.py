@@ -24,6 +24,7 @@ class Tempered(Wrapper):
 
     @property
     def scaled(self) -> list[str]:
+        """The names of the base's models, each of which gets a temperature."""
         return [whose.name.lower() for whose in self.models]
 
     def init_server(self, site: Site) -> State:
@@ -37,6 +38,7 @@ class Tempered(Wrapper):
         yield from repeat(measured, temperature.ROUNDS)
 
     def searching(self, server: State) -> bool:
+        """Whether the temperature of some model is not found yet."""
         return not all(temperature.converged(server[f"temperature {model}"]) for model in self.scaled)
 
     def broadcast(self, server: State) -> Payload:
@@ -57,6 +59,7 @@ class Tempered(Wrapper):
         return Update({"likelihood": sums}, len(y)), state
 
     def advance(self, server: State, replies: Replies, site: Site) -> State:
+        """Take a step of each search, by the sums of all silos."""
         searches = {}
         for model in self.scaled:
             search = server[f"temperature {model}"]

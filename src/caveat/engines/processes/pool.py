@@ -21,7 +21,7 @@ from ...core import ConfigurationError, Payload, Replies, RunError, SiloId, Upda
 from ...core.tensors import size
 from ..executor import Executor, SiloError
 from ..memory import keep_freed_memory
-from .children import outlive_nobody
+from .children import end_with_parent
 from .collectors import AHEAD, BufferedReplies, ReplyCollector, StreamingMean
 from .shared_buffer import SharedBuffer
 
@@ -41,7 +41,7 @@ class ProcessPool:
         self.method = executor.method
         self.silos: Sequence[SiloId] = executor.sorted_names
         self.examples: Mapping[SiloId, int] | None = None
-        """n_k by silo; unknown where silos are made when they are asked for."""
+        """n_k by silo; None where silos are made when they are asked for."""
         if isinstance(executor.silos, dict):
             self.examples = {name: len(silo.train) for name, silo in executor.silos.items()}
         self.down = SharedBuffer()
@@ -136,7 +136,7 @@ class _Worker:
     def __init__(self, executor: Executor, down: SharedBuffer, others: Sequence[_Worker]) -> None:
         self.pipe, theirs = Pipe()
         self.buffers = [SharedBuffer() for _ in range(AHEAD)]
-        """For replies of one group of silos, and of the next while those are being added up."""
+        """One for the replies of a group of silos, one for the next group's while those are being added up."""
         self.slot = 0
         self.order: dict[str, Any] = {}
         self.fresh = True
@@ -150,7 +150,7 @@ class _Worker:
             self.process = os.fork()
         if self.process == 0:
             with contextlib.suppress(BaseException):
-                outlive_nobody(parent)
+                end_with_parent(parent)
                 for end in (self.pipe, *(other.pipe for other in others)):
                     end.close()
                 _serve(executor, down, self.buffers, theirs)
@@ -162,6 +162,7 @@ class _Worker:
         self.slot, self.fresh = slot, self.buffers[slot].unread
 
     def ask(self, order: dict[str, Any]) -> None:
+        """Send an order. Raises RunError if the process has died."""
         self.order = order | {"slot": self.slot, "fresh": self.fresh}
         self.fresh = False
         try:
@@ -170,6 +171,7 @@ class _Worker:
             raise self._dead() from error
 
     def answer(self) -> tuple[SiloId, Update]:
+        """Wait for the answer. Raises SiloError if the silo failed, RunError if the process has died."""
         try:
             answer = json.loads(self.pipe.recv_bytes())
         except (EOFError, ConnectionResetError) as error:
@@ -185,6 +187,7 @@ class _Worker:
         )
 
     def end(self) -> None:
+        """Kill the process, whatever it does, and give its memory back."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
