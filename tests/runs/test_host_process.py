@@ -57,6 +57,16 @@ x = np.sin(np.arange(2 * 150 * 3)).reshape(2, 150, 3)
 silos = caveat.data.from_arrays({{str(k): (x[k], (x[k].sum(1) > 0).astype(int)) for k in range(2)}})
 caveat.run(silos, caveat.FedAvg(rounds=1), workers={workers})
 """
+HUGE = """
+import caveat, caveat.federation
+for name in caveat.__all__:
+    getattr(caveat, name)
+from caveat.engines.memory import use_huge_pages
+use_huge_pages()
+import torch
+tensor = torch.empty(16_000_000).fill_(1.0)
+print(sum(int(line.split()[1]) for line in open("/proc/self/smaps") if line.startswith("AnonHugePages")))
+"""
 COMMAND = """
 import caveat.cli
 try: caveat.cli.app(["list", "methods"])
@@ -64,11 +74,18 @@ except SystemExit: pass
 """
 
 
+PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
+    return kept | {"PYTHONPATH": str(Path(caveat.__file__).parents[1])}
+
+
 def seen(code: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The state of a process of its own before and after some code."""
-    environment = os.environ | {"PYTHONPATH": str(Path(caveat.__file__).parents[1])}
     command = [sys.executable, "-c", BEFORE + code + AFTER]
-    done = subprocess.run(command, env=environment, text=True, capture_output=True)
+    done = subprocess.run(command, env=environment(), text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     before, after = json.loads(done.stdout.splitlines()[-1])
     return before, after
@@ -97,6 +114,14 @@ def test_an_engine_that_starts_keeps_memory_and_sets_nothing_else(workers: int) 
     before, after = seen(RUNS.format(workers=workers))
     assert after.pop("calls") > before.pop("calls") == 0
     assert after == before
+
+
+@pytest.mark.skipif(
+    not PAGES.exists() or "[madvise]" not in PAGES.read_text(), reason="the system gives huge pages to all or to nobody"
+)
+def test_no_import_makes_a_tensor_so_that_huge_pages_can_be_asked_for_after_it() -> None:
+    done = subprocess.run([sys.executable, "-c", HUGE], env=environment(), text=True, capture_output=True)
+    assert int(done.stdout) > 32_000, done.stderr
 
 
 def test_the_command_line_sets_what_its_process_needs() -> None:
