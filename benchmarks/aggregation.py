@@ -20,13 +20,14 @@ from torch import Tensor
 from caveat.core import Replies, Update
 from caveat.core.aggregation import BLOCK
 from caveat.core.replies import RunningSums
+from caveat.engines.memory import keep_freed_memory, use_huge_pages
 from caveat.engines.processes.collectors import FEWEST
-from caveat.engines.threads import keep_freed_memory
 
 UPDATES, PARAMETERS = 50, 11_000_000
 
 
 def main() -> None:
+    use_huge_pages()  # as the command line does
     keep_freed_memory()  # as every engine does
     tensors = [torch.full((PARAMETERS,), float(k)) for k in range(UPDATES)]
     updates = [Update({"model": {"w": tensor}}, 1 + k) for k, tensor in enumerate(tensors)]

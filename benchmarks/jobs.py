@@ -127,13 +127,13 @@ def rounds(job: Job, method: Method, silos: dict[str, Silo], workers: int) -> It
         place = Executor(Evaluated(method), workspace(method.build(job.module())), silos, SiloStore(Path(folder)), 0)
         site = place.site(next(iter(silos)))
         server, t = method.init_server(site), 0
-        steps = iter(method.schedule())
+        steps = iter(place.schedule)
         with ProcessPool(place, workers) as engine:
 
             def round() -> None:
                 nonlocal server, t
                 step = next(steps)
-                replies = engine.exchange(t, step.work, step.broadcast(server), engine.silos, step.linear)
+                replies = engine.exchange(t, step.address, step.broadcast(server), engine.silos, step.linear)
                 server = step.aggregate(server, replies, site)
                 t += 1
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from caveat.core import Payload, Site, State, Update
 from caveat.engines.executor import workspace
+from caveat.engines.memory import use_huge_pages
 from caveat.engines.threads import one_thread
 from caveat.methods import FedAvg
 from caveat.nn.models import ModelSettings
@@ -36,6 +37,7 @@ class Plain(Job):
 
 
 if __name__ == "__main__":
+    use_huge_pages()
     job = Plain(SILOS, max(EXAMPLES, 1), LENET.shape, ModelSettings(name="lenet5"))
     method = fedavg(job) if EXAMPLES else Idle(rounds=10**6, training=job.training)
     ends = []

@@ -128,13 +128,13 @@ def caveat() -> list[float]:
         place = Executor(Evaluated(method), workspace(CNN()), silos, SiloStore(Path(folder)), 0)
         site = place.site("0000")
         server = method.init_server(site)
-        steps = list(method.schedule())
+        steps = place.schedule
         with ProcessPool(place, WORKERS) as engine:
 
             def round(t: int) -> None:
                 nonlocal server
                 cohort = Participation(0, COHORT / USERS).cohort(t, steps[t], engine.silos)
-                replies = engine.exchange(t, steps[t].work, steps[t].broadcast(server), cohort, steps[t].linear)
+                replies = engine.exchange(t, steps[t].address, steps[t].broadcast(server), cohort, steps[t].linear)
                 server = steps[t].aggregate(server, replies, site)
 
             return clocked(round)

@@ -103,6 +103,12 @@ def test_imports_go_down_within_a_folder(folder: str) -> None:
             assert {other for other in inner if order[other] >= order[own]} == set(), name
 
 
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_checks_raise_also_where_python_leaves_out_asserts(name: str) -> None:
+    nodes = ast.walk(ast.parse(MODULES[name].read_text()))
+    assert [node.lineno for node in nodes if isinstance(node, ast.Assert)] == []
+
+
 def test_no_module_imports_itself_by_way_of_others() -> None:
     graph = {name: others - {"__init__"} for name, others in IMPORTS.items() if name != "__init__"}
     try:

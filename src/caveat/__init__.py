@@ -1,14 +1,9 @@
 """caveat: uncertainty-aware federated learning in heterogeneous data silos."""
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
-
-# Torch reads this before its first large tensor: with huge pages it need not ask for 4 kB at a time, which takes three
-# times as long as filling them.
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 if TYPE_CHECKING:
     from . import data, uncertainty

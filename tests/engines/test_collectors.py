@@ -259,7 +259,7 @@ class Heavy(FedAvg):
 def test_memory_of_replies_is_used_again_in_the_same_round(tmp_path: Path) -> None:
     federation = Federation(Heavy(rounds=1, training=Training(local_steps=1)), tmp_path, 2, data=silos(64))
     with ProcessPool(federation.place, 2) as engine:
-        replies = engine.exchange(0, federation.method.train, federation.method.broadcast(federation.server),
+        replies = engine.exchange(0, "base.train", federation.method.broadcast(federation.server),
                                   engine.silos, linear="examples")  # fmt: skip
         buffers = [buffer for worker in engine.workers for buffer in worker.buffers]
         taken = sum(os.fstat(buffer.descriptor).st_blocks * 512 for buffer in buffers)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +18,12 @@ from federations import ADAM, FAST, Failing, Federation, assert_same
 
 from caveat.core import Payload, RunError, Site, State, Update
 from caveat.core.aggregation import all_finite
-from caveat.engines.executor import SiloError, address
+from caveat.engines.executor import SiloError
 from caveat.engines.processes.pool import ProcessPool
 from caveat.engines.processes.shared_buffer import SharedBuffer
 from caveat.engines.rounds import Done
 from caveat.methods import SCAFFOLD, FedAvg, FedBN, Local
 from caveat.training.fit import Training
-from caveat.wrappers.evaluation import Evaluated
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,19 @@ def test_worker_that_dies_is_an_error_not_a_hang(tmp_path: Path) -> None:
 
 def test_worker_that_was_killed_while_idle_is_an_error(tmp_path: Path) -> None:
     federation = Federation(FedAvg(rounds=1, training=ADAM), tmp_path, workers=2)
-    engine = ProcessPool(federation.place, 2)
-    for worker in engine.workers:
-        os.kill(worker.process, signal.SIGKILL)
-        os.waitpid(worker.process, 0)
-    with pytest.raises(RunError, match="a worker process died"):
-        federation.run(engine=engine)
+    with ProcessPool(federation.place, 2) as engine:
+        for worker in engine.workers:
+            os.kill(worker.process, signal.SIGKILL)
+            os.waitpid(worker.process, 0)
+        with pytest.raises(RunError, match="a worker process died"):
+            federation.run(engine=nullcontext(engine))  # type: ignore[arg-type]
+
+
+def test_workers_begin_with_the_engine(tmp_path: Path) -> None:
+    engine = ProcessPool(Federation(FedAvg(rounds=1, training=ADAM), tmp_path).place, 2)
+    assert engine.workers == []
+    with engine:
+        assert len(engine.workers) == 2
 
 
 def test_workers_end_with_the_engine(tmp_path: Path) -> None:
@@ -97,7 +104,7 @@ def test_what_is_finite_is_told_from_what_is_not_whatever_it_adds_up_to(bad: flo
     assert not all_finite(torch.tensor([float("inf"), float("-inf")]))
 
 
-def test_slab_takes_larger_and_smaller_payloads_and_has_no_name() -> None:
+def test_a_buffer_takes_larger_and_smaller_payloads_and_has_no_name() -> None:
     before = set(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else set()
     buffer = SharedBuffer()
     for n in (10, 100_000, 3, 0):
@@ -111,7 +118,7 @@ def test_slab_takes_larger_and_smaller_payloads_and_has_no_name() -> None:
     buffer.close()
 
 
-def test_a_slab_knows_whether_anything_of_it_is_still_in_use() -> None:
+def test_a_buffer_knows_whether_anything_of_it_is_still_in_use() -> None:
     buffer = SharedBuffer()
     assert buffer.unread
     first = buffer.read(buffer.write({"g": {"t": torch.arange(10)}}))
@@ -139,15 +146,6 @@ def test_replies_that_are_kept_stay_what_they_were(tmp_path: Path) -> None:
     for done, payloads in zip(federation.done, copies, strict=True):
         for silo, update in done.replies.updates.items():
             assert_same(update.payload, payloads[silo])
-
-
-def test_works_of_a_wrapped_method_have_addresses() -> None:
-    method = FedAvg()
-    wrapped = Evaluated(method)
-    assert address(wrapped, method.train) == "base.train"
-    assert address(wrapped, wrapped.validation) == "validation"
-    with pytest.raises(LookupError, match="is not part of"):
-        address(wrapped, FedAvg(rounds=7).train)
 
 
 SCRIPT = """

@@ -22,6 +22,7 @@ from caveat.federation import server
 from caveat.federation.node import NodeHandler
 from caveat.federation.server import StartCommand, serve
 from caveat.files import ledger
+from caveat.files.locks import held
 from caveat.files.payloads import read_payload
 from caveat.runs.local import start
 from caveat.runs.progress import Silent
@@ -179,7 +180,7 @@ def test_another_configuration_does_not_continue_a_run(tmp_path: Path) -> None:
 
 def test_two_processes_do_not_start_the_same_run(tmp_path: Path) -> None:
     federation = Federation(tmp_path, "fedavg", rounds=1)
-    with server._held(federation.run), pytest.raises(RunError, match="is being run by another process"):
+    with held(server.lock_of(federation.run), ""), pytest.raises(RunError, match="is being run by another process"):
         federation.serve()
     assert not federation.run.exists()
     federation.serve()

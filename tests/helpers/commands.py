@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from federations import check
 from typer.testing import CliRunner, Result
 
 from caveat.cli.main import app
@@ -25,8 +26,8 @@ def files(folder: Path) -> set[str]:
 
 
 def one_error(result: Result, status: int) -> str:
-    assert result.exit_code == status, result.stderr
+    check(result.exit_code == status, result.stderr)
     lines = result.stderr.splitlines()
-    assert [line for line in lines if not line.startswith("error: ")] == []
-    assert result.stdout == ""
+    check(all(line.startswith("error: ") for line in lines), result.stderr)
+    check(result.stdout == "", result.stdout)
     return "\n".join(lines)

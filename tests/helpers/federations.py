@@ -172,15 +172,21 @@ def flat(payload: Payload) -> dict[str, torch.Tensor]:
     return {f"{group}/{name}": tensor for group, named in payload.items() for name, tensor in named.items()}
 
 
+def check(condition: bool, message: str) -> None:
+    """Raise AssertionError unless the condition holds; `assert` would not, in a helper under `python -O`."""
+    if not condition:
+        raise AssertionError(message)
+
+
 def assert_same(a: Payload, b: Payload) -> None:
     one, other = flat(a), flat(b)
-    assert one.keys() == other.keys()
+    check(one.keys() == other.keys(), f"other tensors: {sorted(one.keys() ^ other.keys())}")
     for name in one:
-        assert torch.equal(one[name], other[name]), name
+        check(torch.equal(one[name], other[name]), f"{name} is another")
 
 
 def assert_same_states(a: dict[str, State], b: dict[str, State]) -> None:
-    assert a.keys() == b.keys()
+    check(a.keys() == b.keys(), f"other silos: {sorted(a.keys() ^ b.keys())}")
     for name in a:
         assert_same(a[name], b[name])
 

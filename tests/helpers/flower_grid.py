@@ -54,6 +54,7 @@ class InProcessGrid(Grid):
     def _deliver(self, message: Message) -> str:
         name, node = str(uuid4()), message.metadata.dst_node_id
         message.metadata.__dict__["_message_id"] = name
+        self.sent.append((node, message.content))
         context = Context(1, node, self.node_config.get(node, {}), RecordDict(), {})
         try:
             reply: Message | None = self.apps[node](message, context)

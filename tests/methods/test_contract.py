@@ -16,6 +16,7 @@ from caveat.engines.executor import Executor
 from caveat.engines.processes.pool import ProcessPool
 from caveat.engines.rounds import Participation
 from caveat.wrappers.base import Wrapper
+from caveat.wrappers.evaluation import TEST, VALIDATION
 
 EVERY = METHODS + WRAPPED
 names = [type(method).__name__ for method in EVERY]
@@ -141,12 +142,11 @@ def test_order_in_which_silos_answer_is_free(method: Method, whole: Federation, 
 @each
 def test_evaluation_changes_no_bit_of_training(method: Method, whole: Federation, tmp_path: Path) -> None:
     class Curious(ProcessPool):
-        def exchange(self, t, work, payload, cohort, linear=None):  # type: ignore[no-untyped-def]
-            evaluated = self.executor.method
-            for look in (evaluated.validation, evaluated.test):
+        def exchange(self, t, address, payload, cohort, linear=None):  # type: ignore[no-untyped-def]
+            for look in (VALIDATION, TEST):
                 replies = super().exchange(t - 1, look, payload_to_predict(), self.silos)
                 assert all(u.payload["sums"]["examples"] == 20 for u in replies.updates.values())
-            return super().exchange(t, work, payload, cohort, linear)
+            return super().exchange(t, address, payload, cohort, linear)
 
     other = Federation(method, tmp_path / "curious")
 
@@ -182,7 +182,7 @@ def test_no_work_of_a_schedule_sees_the_test_split(method: Method, whole: Federa
 
 
 @each
-@pytest.mark.parametrize("look", ["validation", "test"])
+@pytest.mark.parametrize("look", [VALIDATION, TEST])
 def test_no_prediction_sees_a_label_of_the_test_split(
     method: Method, whole: Federation, monkeypatch: pytest.MonkeyPatch, look: str
 ) -> None:

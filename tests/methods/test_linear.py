@@ -64,11 +64,11 @@ def test_sums_are_enough_for_the_rounds_that_say_so_and_for_no_others(method: Me
     for step, server, replies in rounds:
         real, summed = step.aggregate(server, replies, federation.site), from_sums(step, server, replies, federation)
         if step.linear:
-            assert summed is not None, step.work.__name__
+            assert summed is not None, step.name
             assert_same(real, summed)
         elif summed is not None:
             one, other = flat(real), flat(summed)
-            assert any(not torch.equal(one[name], other[name]) for name in one), step.work.__name__
+            assert any(not torch.equal(one[name], other[name]) for name in one), step.name
 
 
 def test_an_average_that_is_overridden_is_not_taken_for_a_mean() -> None:

@@ -175,7 +175,7 @@ def test_uefl_recomputes_its_threshold_unless_told_not_to() -> None:
 def test_uefl_extends_exactly_the_silos_above_the_threshold(tmp_path: Path) -> None:
     federation = Federation(uefl(threshold=0, margin=0.1, iterations=2, rounds=8, codewords=16), tmp_path)
     federation.run()
-    scores = next(done for done in federation.done if done.step.work.__name__ == "score")
+    scores = next(done for done in federation.done if done.step.name == "score")
     entropies = {silo: float(u.payload["entropy"]["own"]) for silo, u in scores.replies.updates.items()}
     least = {silo: float(u.payload["entropy"]["atleast"]) for silo, u in scores.replies.updates.items()}
     above = {silo for silo, e in least.items() if e > min(entropies.values())}
@@ -202,8 +202,8 @@ def test_uefl_margin_is_in_standard_errors_of_the_mean() -> None:
 def test_uefl_stops_when_no_silo_is_uncertain_or_trains_on(until: str, scored: list[int], tmp_path: Path) -> None:
     federation = Federation(uefl(threshold=1000, until=until), tmp_path)
     federation.run()
-    assert [done.number for done in federation.done if done.step.work.__name__ == "score"] == scored
-    assert federation.done[-1].step.work.__name__ == "score"
+    assert [done.number for done in federation.done if done.step.name == "score"] == scored
+    assert federation.done[-1].step.name == "score"
 
 
 @pytest.mark.parametrize(("growth", "keep", "sizes"), [

@@ -15,7 +15,6 @@ from scipy.optimize import brentq
 from scipy.stats import kstest, norm
 
 from caveat.core import ConfigurationError, Method, Payload, Replies, Round, Site, State, Update
-from caveat.engines.executor import address
 from caveat.methods import FML, FMLU, FedAvg, FedBABU, FedBN, Local, TrFedDis
 from caveat.wrappers.accounting import epsilon, epsilon_against_server
 from caveat.wrappers.private import Private, normal
@@ -151,7 +150,7 @@ def test_rounds_after_training_pass_through_and_are_named() -> None:
     assert (babu.covers, babu.uncovered) == (("train",), ("personalise",))
     around = Private(Switched(Tempered(PLAIN)), clip=1.0, noise=1.0, silos=3)
     assert (around.covers, around.uncovered) == (("train",), ("measure", "calibrate"))
-    addresses = [address(around, step.work) for step in around.schedule()]
+    addresses = [step.address for step in around.schedule()]
     assert addresses[:4] == ["train"] * 3 + ["base.base.measure"]
     assert addresses[-1] == "base.calibrate"
 

@@ -13,15 +13,29 @@ import typer
 import typer.core
 
 from .._version import __version__
+from ..engines.memory import use_huge_pages
 from .compare import compare, reproduce
 from .console import ConfigArgument, Quiet, RunArgument, SetOptions, Workers, reported, show
 from .flower import flower
 
-# Of 0.20, that escapes brackets for rich where help is plain, too, so that it shows backslashes.
-typer.core.HAS_RICH = False
+
+class CommandLine(typer.core.TyperGroup):
+    """All commands. Once it runs, the process is its own, and it sets what it does not touch in a program's."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        # Typer 0.20 escapes brackets for rich where help is plain, too, so that it shows backslashes.
+        typer.core.HAS_RICH = False
+        use_huge_pages()
+        return super().main(*args, **kwargs)
+
 
 app = typer.Typer(
-    name="caveat", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    name="caveat",
+    cls=CommandLine,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeVar, get_args
+from typing import ClassVar, Literal, TypeVar, final, get_args
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ def keep(server: State, replies: Replies, site: Site) -> State:
 
 
 def always(server: State) -> bool:
+    """The condition of a round that is never skipped."""
     return True
 
 
@@ -36,7 +37,10 @@ Weights = Literal["examples", "silos"]
 
 @dataclass(frozen=True)
 class Round:
-    """Broadcast, work at the silos, aggregation at the server; skipped unless `when` holds."""
+    """Broadcast, work at the silos, aggregation at the server; skipped unless `when` holds.
+
+    Raises ConfigurationError for a name that is no identifier, and for a work without a name where none is given.
+    """
 
     broadcast: Callable[[State], Payload]
     work: Work
@@ -58,9 +62,26 @@ class Round:
     least and largest values are no sums at all.
     """
 
+    name: str = field(default="", kw_only=True)
+    """What its work is called wherever it leaves a trace: in the key of its random numbers, in rows and ledgers, and in
+    orders to silos. By default what the work is called when the round is made; the name stays if the work is replaced.
+    """
+    path: str = field(default="", kw_only=True)
+    """What comes before the name in an order: "base." for each wrapper that hands the round on as it is."""
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or getattr(self.work, "__name__", ""))
+        if not self.name.isidentifier():
+            raise ConfigurationError(
+                f"Round.name = {self.name!r}: expected an identifier such as 'train'; give one for a work that has none"
+            )
         if self.linear not in (None, *get_args(Weights)):
             raise ConfigurationError(f"Round.linear = {self.linear!r}: expected 'examples', 'silos' or None")
+
+    @property
+    def address(self) -> str:
+        """What names the work in an order, such as "train", or "base.train" where the method is wrapped."""
+        return self.path + self.name
 
 
 class Method:
@@ -107,6 +128,7 @@ class Method:
         """One prediction from what the models say: the silo's own where it has one."""
         return answers[Decision.LOCAL] if Decision.LOCAL in answers else answers[Decision.GLOBAL]
 
+    @final
     def predict(self, down: Payload, state: State, site: Site, x: Tensor) -> Prediction:
         """The prediction for inputs `x` at a silo; no model is trusted where probabilities are no numbers."""
         found = self.decide(down, state, self.answer(down, state, site, x))
@@ -118,7 +140,13 @@ class Method:
         return {}
 
     @property
+    def evaluations(self) -> Mapping[str, Work]:
+        """Works that only measure, by the names that orders call them by: they are no part of the schedule."""
+        return {}
+
+    @property
     def name(self) -> str:
+        """What the method is called in results and messages."""
         return type(self).__name__.lower()
 
     def describe(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
@@ -148,10 +176,11 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def evaluation(work: Function) -> Function:
-    """Declare that a work only measures: an engine hands it a `TestSite` and keeps no state that it returns."""
+    """Mark a work as one of `Method.evaluations`, which is handed a `TestSite`: no schedule may hold it."""
     work.is_evaluation = True  # type: ignore[attr-defined]
     return work
 
 
 def is_evaluation(work: Work) -> bool:
+    """Whether a work was declared to be an `evaluation`."""
     return bool(getattr(work, "is_evaluation", False))

@@ -91,14 +91,17 @@ class Prediction:
 
     @property
     def total(self) -> Tensor:
+        """(N,) nats, the entropy of `probs`."""
         return self.uncertainty["total"]
 
     @property
     def aleatoric(self) -> Tensor:
+        """(N,) nats, the part of the uncertainty that the data are to blame for."""
         return self.uncertainty["aleatoric"]
 
     @property
     def epistemic(self) -> Tensor:
+        """(N,) nats, the part of the uncertainty that the model is to blame for."""
         return self.uncertainty["epistemic"]
 
     @property
@@ -136,7 +139,7 @@ class Prediction:
         return replace(self, probs=probs, uncertainty=self.uncertainty | {"total": total} | parts)
 
     def abstaining(self, where: Tensor) -> Prediction:
-        """The same, with the decision to trust neither model for some inputs, (N,) bool."""
+        """This prediction with the decision to trust neither model for the inputs of `where`, (N,) bool."""
         decision = torch.where(where, int(Decision.ABSTAIN), self.decision)
         return replace(self, decision=decision, source=self.answerer)
 

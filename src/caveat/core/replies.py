@@ -14,7 +14,7 @@ from .tensors import Payload, SiloId, Tensors, Update
 class Replies:
     """One round's updates, in the order of the silos' names whoever answered first.
 
-    Where means are given, they are all that is left of the updates, of which only the form is there.
+    Where `means` are given, the updates have been added up already: they hold shapes and types, but no numbers.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class RunningSums:
     """
 
     def __init__(self, examples: int) -> None:
-        """`examples`: of all updates together."""
+        """`examples` is the sum of what all updates count as."""
         self.examples = examples
         self.totals: Payload = {}
-        """Flat sums; of integer tensors, which have no mean, the first."""
+        """Flat sums in float64; an integer tensor, which has no mean, is that of the first update."""
         self.form: Payload | None = None
 
     def add(self, updates: Sequence[Update]) -> None:
-        """Raises KeyError for an update that lacks a tensor of the first one."""
+        """Add updates to the sums. Raises KeyError for one that lacks a tensor of the first update."""
         shares = [update.examples / self.examples for update in updates]
         if self.form is None:
             self.form = updates[0].form().payload
@@ -93,8 +93,9 @@ class RunningSums:
                     add_weighted(self.totals[group][name], [u.payload[group][name] for u in updates], shares)
 
     def means(self) -> Payload:
-        """Of all updates, in their shapes and types."""
-        assert self.form is not None, "nothing was added"
+        """The means of all updates, in their shapes and types. Raises LookupError if no update was added."""
+        if self.form is None:
+            raise LookupError("there are no means of no updates")
         return {
             group: {name: self.totals[group][name].to(t.dtype).view(t.shape) for name, t in tensors.items()}
             for group, tensors in self.form.items()

@@ -21,7 +21,7 @@ class Data(NamedTuple):
         return len(self.y)
 
     def __repr__(self) -> str:
-        """Without the data, which nobody should find in a log."""
+        """The number and shape of the examples; their values should be in no log."""
         return f"Data({len(self)} of {tuple(self.x.shape[1:])})"
 
 
@@ -74,9 +74,11 @@ class Silo:
     """Test inputs that the silo does not know, by name; label -1 is no class of the model."""
 
     def site(self, module: nn.Module, round: int = 0, own: nn.Module | None = None) -> Site:
+        """What a method may see at this silo in a round, with `module` and `own` for workspaces."""
         return Site(self.name, self.train, self.validation, self.calibration, module, round=round, own=own)
 
     def test_site(self, module: nn.Module, own: nn.Module | None = None) -> TestSite:
+        """What an evaluation may see at this silo: also the test split and its streams."""
         return TestSite(
             self.name, self.train, self.validation, self.calibration, module, self.test, streams=self.streams, own=own
         )

@@ -11,9 +11,9 @@ from .silo import Silo
 from .tensors import SiloId
 
 MOST = 10**9
-"""Examples of a split, or of a class."""
+"""The most examples that a silo can say to have in a split, or of a class."""
 LONGEST = 500
-"""Characters of the name of a silo or a domain."""
+"""The most characters of the name of a silo or a domain."""
 SPLITS = ("train", "validation", "calibration", "test")
 
 
@@ -24,34 +24,36 @@ class SiloInfo:
     name: SiloId
     domain: str
     examples: Mapping[str, int]
-    """Per split."""
+    """How many examples each split has."""
     class_counts: tuple[int, ...]
     """Training examples per class."""
 
     @classmethod
     def of(cls, silo: Silo, classes: int) -> SiloInfo:
+        """What is known of a silo whose labels are of so many classes."""
         counts = silo.train.y.bincount(minlength=classes).tolist()
         return cls(silo.name, silo.domain, {split: len(getattr(silo, split)) for split in SPLITS}, tuple(counts))
 
     @classmethod
     def of_json(cls, value: Any, classes: int) -> SiloInfo:
-        """A card from the wire. Raises DataError for what is none."""
+        """What `to_json` has made, as a silo sends it. Raises DataError for anything else."""
         try:
-            card = cls(value["name"], value["domain"], value["examples"], tuple(value["class_counts"]))
-            counts = [*card.examples.values(), *card.class_counts]
+            info = cls(value["name"], value["domain"], value["examples"], tuple(value["class_counts"]))
+            counts = [*info.examples.values(), *info.class_counts]
             whole = all(type(count) is int and 0 <= count <= MOST for count in counts)
-            fits = set(card.examples) == set(SPLITS) and len(card.class_counts) == classes
+            fits = set(info.examples) == set(SPLITS) and len(info.class_counts) == classes
             named = all(
                 isinstance(text, str) and text.isprintable() and len(text) <= LONGEST
-                for text in (card.name, card.domain)
+                for text in (info.name, info.domain)
             )
-            if whole and fits and named and sum(card.class_counts) == card.examples["train"]:
-                return card
+            if whole and fits and named and sum(info.class_counts) == info.examples["train"]:
+                return info
         except (KeyError, TypeError, AttributeError):
             pass
         raise DataError(f"a silo's card that is none: {str(value)[:200]}")
 
     def to_json(self) -> dict[str, Any]:
+        """What a silo sends of itself before it takes part, for `of_json`."""
         return {**vars(self), "examples": dict(self.examples), "class_counts": list(self.class_counts)}
 
     @property
@@ -61,7 +63,7 @@ class SiloInfo:
 
 
 class LazySiloInfos(Mapping[SiloId, SiloInfo]):
-    """What is known of each silo, made when it is asked for."""
+    """A `SiloInfo` per silo, made when it is asked for, since silos may be many and made on demand themselves."""
 
     def __init__(self, silos: Mapping[SiloId, Silo], classes: int) -> None:
         self.silos, self.classes = silos, classes
@@ -81,11 +83,11 @@ class FederationInfo:
     """The silos of a run, in its order, and what their inputs and labels are."""
 
     shape: tuple[int, ...]
-    """Of one input: (C, H, W) or (D,)."""
+    """The shape of one input: (C, H, W) or (D,)."""
     classes: tuple[str, ...]
     silo_infos: Mapping[SiloId, SiloInfo]
     order: Sequence[SiloId] | None = None
-    """The names, where they need not be listed."""
+    """The names of the silos; None where `silo_infos` lists them in the order of the run."""
 
     @classmethod
     def of(

@@ -22,10 +22,10 @@ class Update:
 
     payload: Payload
     examples: int
-    """n_k."""
+    """n_k, the number of examples that the update speaks for."""
 
     def form(self) -> Update:
-        """The same without the numbers: tensors on torch's device "meta", which have a shape and a type."""
+        """The update without its numbers: tensors on torch's device "meta", which have a shape and a type."""
         return Update(
             {group: {name: t.to("meta") for name, t in tensors.items()} for group, tensors in self.payload.items()},
             self.examples,
@@ -33,7 +33,7 @@ class Update:
 
 
 State = Payload
-"""What is kept has the same form as what is sent."""
+"""Groups of named tensors that a server or a silo keeps from one round to the next."""
 
 
 def size(payload: Payload) -> int:

@@ -1,38 +1,25 @@
-"""Where silos work: one module, the silos' data, and their private states on disk. The same on every engine."""
+"""What carries out works on silos, for every engine: a module, the silos' data, and their private states on disk."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from functools import cached_property
+from itertools import chain
 
 import torch
 from torch import nn
 
-from ..core import Method, Payload, RunError, Silo, SiloId, Site, State, Update, Work, is_evaluation, key, seeded
+from ..core import Method, Payload, Round, RunError, Silo, SiloId, Site, State, Update, Work, key, seeded
 from ..core.aggregation import all_finite
 from ..files.checkpoints import SiloStore
 from ..training.modules import load, snapshot
-from .threads import keep_freed_memory, one_thread
+from .threads import one_thread
 
 
 class SiloError(RunError):
     """A silo's work failed: names the silo, the round and the work."""
-
-
-def address(method: Method, work: Work) -> str:
-    """The attribute path that names a work: "train", or "base.train" for a wrapper's base."""
-    owner: Method = work.__self__  # type: ignore[attr-defined]
-    if owner is method:
-        return work.__name__
-    for name in getattr(method, "__dataclass_fields__", ()):
-        if isinstance(part := getattr(method, name), Method):
-            try:
-                return f"{name}.{address(part, work)}"
-            except LookupError:
-                continue
-    raise LookupError(f"{work.__qualname__} is not part of {method}")
 
 
 def workspace(module: nn.Module) -> nn.Module:
@@ -52,18 +39,18 @@ class Executor:
     own: Mapping[SiloId, nn.Module] = field(default_factory=dict)
     """The module for a silo's own model, which silos of the same architecture share."""
     names: Sequence[SiloId] | None = None
-    """Of the silos, where they need not be listed."""
+    """The names of the silos; None where `silos` can be listed at little cost."""
     secret: int | None = None
     """What a silo's noise is drawn from; by default a function of the seed, which protects nobody."""
 
     def __post_init__(self) -> None:
-        keep_freed_memory()
         self.initial = snapshot(self.module)
         # A silo's initial state, once it is known that silos of this method begin with none.
         self.nothing: State | None = None
 
     @property
     def sorted_names(self) -> Sequence[SiloId]:
+        """The names of the silos in order. Names that are no list are made on demand, and in order already."""
         names = list(self.silos) if self.names is None else self.names
         return sorted(names) if isinstance(names, list) else names
 
@@ -85,23 +72,43 @@ class Executor:
         secret = key(self.seed, "secret", silo) if self.secret is None else self.secret
         return replace(self.silos[silo].site(self.module, t, self.own.get(silo)), secret=secret)
 
-    def perform(self, t: int, name: str, payload: Payload, silo: SiloId) -> Update:
+    @cached_property
+    def schedule(self) -> Sequence[Round]:
+        """The method's rounds, listed once for all orders."""
+        return list(self.method.schedule())
+
+    def ordered(self, t: int, address: str) -> tuple[str, Work]:
+        """The name and the work that an order of round t asks for by its address.
+
+        Raises RunError for what is neither a round's work nor a measurement. A wrapper's base, for instance, would send
+        what the wrapper protects.
+        """
+        if address in self.method.evaluations:
+            return address, self.method.evaluations[address]
+        # A silo may know of fewer rounds than its server has, but never of fewer works.
+        for step in chain(self.schedule[t : t + 1], self.schedule):
+            if step.address == address:
+                return step.name, step.work
+        raise RunError(f"{address!r} is neither a round's work nor a measurement")
+
+    def perform(self, t: int, address: str, payload: Payload, silo: SiloId) -> Update:
         """Carry out the work with that address in round t at a silo, and keep the state it leaves.
 
-        Raises SiloError with the silo, round, work and payload's shapes if the work raises anything.
+        Raises RunError for an address that there is not, SiloError with the silo, round, work and payload's shapes if
+        the work raises anything.
         """
-        work: Work = attrgetter(name)(self.method)
-        evaluates = is_evaluation(work)
+        name, work = self.ordered(t, address)
+        evaluates = address in self.method.evaluations
         data = self.silos[silo]
         try:
-            with one_thread(), seeded(self.seed, work.__name__, t, silo):
+            with one_thread(), seeded(self.seed, name, t, silo):
                 before = self.state(silo, t if evaluates else t - 1)
                 site = data.test_site(self.module, self.own.get(silo)) if evaluates else self.site(silo, t)
                 update, after = work(payload, before, site)
             if not evaluates:
                 check_finite(update.payload | {f"kept {group}": tensors for group, tensors in after.items()})
         except Exception as error:
-            raise SiloError(_failure(silo, t, name, payload, data, error)) from error
+            raise SiloError(_failure(silo, t, address, payload, data, error)) from error
         if not evaluates and (any(before.values()) or any(after.values())):
             self.states.save(silo, t, after)
         return update
@@ -115,11 +122,11 @@ def check_finite(payload: Payload) -> None:
                 raise FloatingPointError(f"{group}/{name} is not finite: training diverged; try a lower training.lr")
 
 
-def _failure(silo: SiloId, t: int, name: str, payload: Payload, data: Silo, error: Exception) -> str:
+def _failure(silo: SiloId, t: int, address: str, payload: Payload, data: Silo, error: Exception) -> str:
     groups = ", ".join(f"{group} ({len(tensors)} tensors)" for group, tensors in payload.items())
     where = traceback.extract_tb(error.__traceback__)[-1]
     return (
-        f"silo {silo!r} failed in round {t}, work {name!r}: {type(error).__name__}: {error} "
+        f"silo {silo!r} failed in round {t}, work {address!r}: {type(error).__name__}: {error} "
         f"[at {where.name}, line {where.lineno}; received {groups or 'nothing'}; "
         f"training inputs {tuple(data.train.x.shape)}]"
     )

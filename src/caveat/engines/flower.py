@@ -19,20 +19,20 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from ..core import Method, Payload, Replies, RunError, SiloId, Update, Weights, Work, is_evaluation, keep
-from .executor import address
+from ..core import Method, Payload, Replies, RunError, SiloId, Update, Weights, keep
+from .memory import keep_freed_memory, use_huge_pages
 from .validation.measurements import left_out_measuring
 from .validation.updates import VARIANCES, left_out
 
 POLL = 0.1
 """Seconds between two looks for replies."""
 NEVER = -1
-"""The round of which the reply was counted where none was yet."""
+"""What stands for the last round that was counted of a silo, where none was yet."""
 
 GRACE = 600.0
 """Seconds after the deadline that a message is still kept for, since clocks differ."""
 LONGEST = 500
-"""Characters of what is told of a silo's reply."""
+"""The most characters of a silo's reply that are told in a log."""
 UNREADABLE = (DecodeError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What Flower raises for a reply that it cannot decode."""
 
@@ -49,7 +49,7 @@ class Order(NamedTuple):
     counted: int
     """The last round of which the silo's reply was counted."""
     silo: SiloId
-    """Who is meant."""
+    """The silo that is to do it."""
 
 
 def pack(payload: Payload, **words: str | int) -> RecordDict:
@@ -69,7 +69,7 @@ def unpack(records: RecordDict) -> Payload:
 
 
 def words_of(records: RecordDict) -> dict[str, str | int]:
-    """What a message says beside its arrays; empty where it is none of ours."""
+    """What a message says beside its arrays; empty for a message that `pack` has not made."""
     found: Mapping[str, object] = records.config_records.get("order", {})
     return {key: value for key, value in found.items() if isinstance(value, str | int)}
 
@@ -81,6 +81,7 @@ class GridMessages:
     grid: Grid
 
     def online(self) -> set[int]:
+        """The nodes that are connected."""
         return set(self.grid.get_node_ids())
 
     def push(self, contents: Mapping[int, RecordDict], kind: str, seconds: float) -> dict[str, int]:
@@ -109,7 +110,7 @@ class GridMessages:
     def ask(
         self, contents: Mapping[int, RecordDict], kind: str, until: float
     ) -> tuple[dict[int, RecordDict], dict[int, str]]:
-        """What nodes answer before a point of time, and the errors of those that do with one."""
+        """By node, the answers that come before the point of time `until`, and the errors that come instead."""
         waiting = self.push(contents, kind, until - time.monotonic())
         answers, errors = dict[int, RecordDict](), dict[int, str]()
         while waiting:
@@ -129,12 +130,12 @@ def _last_line(reason: str | None) -> str:
 
 
 def legible(text: str) -> str:
-    """What somebody else has written, for a log: its beginning, and nothing that a terminal would obey."""
+    """The beginning of a text that somebody else has written, without what a terminal would obey, for a log."""
     return "".join(character if character.isprintable() else " " for character in text[:LONGEST])
 
 
 class Membership(Protocol):
-    """Who takes part: kept by whoever greets nodes."""
+    """The silos that take part, and their nodes, as the server's loop has to know them."""
 
     @property
     def nodes(self) -> Mapping[SiloId, int]:
@@ -153,11 +154,11 @@ class Membership(Protocol):
         """What every order says beside the work."""
 
     def meet(self, wire: GridMessages, until: float) -> None:
-        """Greet nodes that are not known yet, so that silos may join and come back at any time."""
+        """Greet nodes that are not known yet, until a point of time: silos may join and come back at any time."""
 
 
 def unread(split: str, silo: SiloId, payload: Payload) -> None:
-    """What becomes of measurements where nobody reads them."""
+    """A `Flower.read` that reads nothing, so that no silo is left out for what its measurements say."""
 
 
 @dataclass
@@ -182,7 +183,7 @@ class Flower:
     variances: frozenset[str] = VARIANCES
     """Parts of the names of tensors in which a negative number is a fault."""
     read: Callable[[str, SiloId, Payload], object] = unread
-    """What measurements on a split are for. A silo for whose it raises anything is left out."""
+    """Reads a silo's measurements on a split; a silo is left out if reading its measurements raises anything."""
     counted: dict[SiloId, int] = field(default_factory=dict)
     """The last round of which each silo's reply was counted."""
 
@@ -195,13 +196,13 @@ class Flower:
         self.counted = dict(counted)
 
     def exchange(
-        self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
+        self, t: int, address: str, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
     ) -> Replies:
         """Have the silos of the cohort carry out the work; the replies say who was left out, and why.
 
         Replies of linear rounds are kept too, since each is compared with the others before it counts.
         """
-        name, measures = address(self.method, work), is_evaluation(work)
+        measures = address in self.method.evaluations
         updates: dict[SiloId, Update] = {}
         reasons: dict[SiloId, str] = {}
         least = min(self.quorum, len(cohort))
@@ -210,10 +211,10 @@ class Flower:
         self.members.meet(self.wire, until)
         while True:
             missing = [silo for silo in cohort if silo not in updates]
-            found, reasons = self._ask(t, name, payload, missing, until)
+            found, reasons = self._ask(t, address, payload, missing, until)
             updates |= found
             if measures:
-                bad = left_out_measuring(updates, self.members.most, partial(self.read, work.__name__))
+                bad = left_out_measuring(updates, self.members.most, partial(self.read, address))
             else:
                 bad = self._not_counted(t, updates, payload)
             updates = {silo: update for silo, update in updates.items() if silo not in bad}
@@ -226,7 +227,7 @@ class Flower:
         if len(updates) < least or not updates:
             told = "; ".join(f"{silo}: {why}" for silo, why in sorted(reasons.items()))
             raise RunError(
-                f"round {t}, work {name!r}: {len(updates)} of {len(cohort)} silos, fewer than the quorum; {told}"
+                f"round {t}, work {address!r}: {len(updates)} of {len(cohort)} silos, fewer than the quorum; {told}"
             )
         if not measures:
             self.counted |= dict.fromkeys(updates, t)
@@ -243,12 +244,12 @@ class Flower:
         return empty | left_out(told, sent, self.members.most, self.variances)
 
     def _ask(
-        self, t: int, work: str, payload: Payload, silos: Sequence[SiloId], until: float
+        self, t: int, address: str, payload: Payload, silos: Sequence[SiloId], until: float
     ) -> tuple[dict[SiloId, Update], dict[SiloId, str]]:
         nodes, online, terms = dict(self.members.nodes), self.wire.online(), self.members.terms
         orders = {
             nodes[silo]: pack(
-                payload, t=t, work=work, counted=self.counted.get(silo, NEVER), silo=silo, terms=terms
+                payload, t=t, work=address, counted=self.counted.get(silo, NEVER), silo=silo, terms=terms
             )
             for silo in silos
             if nodes.get(silo) in online
@@ -269,7 +270,7 @@ class Flower:
 
 
 class SiloHandler(Protocol):
-    """The silo of a node."""
+    """What a node's app asks of the silo that the node speaks for."""
 
     def greet(self, context: Context, question: Words) -> Words:
         """Answer what the server asks before any work."""
@@ -278,19 +279,21 @@ class SiloHandler(Protocol):
         """Carry out a work, and keep the state it leaves."""
 
 
-def silo_app_of(host: SiloHandler) -> ClientApp:
-    """The app of a node. Every message may come to a new process."""
+def silo_app_of(handler: SiloHandler) -> ClientApp:
+    """The app of a node, whose messages a handler answers. Every message may come to a new process."""
     app = ClientApp()
 
     @app.query()
     def greet(message: Message, context: Context) -> Message:
-        return Message(pack({}, **host.greet(context, words_of(message.content))), reply_to=message)
+        return Message(pack({}, **handler.greet(context, words_of(message.content))), reply_to=message)
 
     @app.train()
     def work(message: Message, context: Context) -> Message:
+        use_huge_pages()
+        keep_freed_memory()
         words = words_of(message.content)
         order = Order(int(words["t"]), str(words["work"]), int(words["counted"]), str(words["silo"]))
-        update = host.perform(context, order, str(words["terms"]), unpack(message.content))
+        update = handler.perform(context, order, str(words["terms"]), unpack(message.content))
         return Message(pack(update.payload, examples=update.examples), reply_to=message)
 
     return app

@@ -10,7 +10,19 @@ from typing import Protocol
 
 import torch
 
-from ..core import Method, Payload, Replies, Round, SiloId, Site, State, Weights, Work, is_evaluation, key
+from ..core import (
+    ConfigurationError,
+    Method,
+    Payload,
+    Replies,
+    Round,
+    SiloId,
+    Site,
+    State,
+    Weights,
+    is_evaluation,
+    key,
+)
 
 
 class Transport(Protocol):
@@ -21,8 +33,9 @@ class Transport(Protocol):
         """All that take part, by name."""
 
     def exchange(
-        self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
-    ) -> Replies: ...
+        self, t: int, address: str, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
+    ) -> Replies:
+        """Have the silos of the cohort carry out the work with that address in round t; `linear` is the round's."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,7 @@ class Participation:
         return min(silos, max(math.ceil(round(self.share * silos, 9)), self.least))
 
     def cohort(self, t: int, step: Round, silos: Sequence[SiloId]) -> Sequence[SiloId]:
+        """The silos that round t asks, in the given order: a function of the seed and of t alone."""
         count = self.count(len(silos))
         if step.everyone or count >= len(silos):
             return silos
@@ -48,7 +62,7 @@ class Participation:
 
 @dataclass(frozen=True)
 class Done:
-    """A round that was carried out, for whoever keeps the books."""
+    """A round that was carried out, for whoever records it."""
 
     t: int
     """Position in the schedule, skipped rounds counted."""
@@ -58,7 +72,7 @@ class Done:
     sent: Payload
     cohort: Sequence[SiloId]
     replies: Replies
-    """Of a linear round perhaps no more than means and forms, see `Replies`."""
+    """The updates of the cohort; of a linear round perhaps no more than their means and forms, see `Replies`."""
 
 
 def run(
@@ -81,9 +95,10 @@ def run(
     for t, step in islice(enumerate(method.schedule()), start, stop):
         if not step.when(server):
             continue
-        assert not is_evaluation(step.work), f"{step.work.__name__} is in a schedule but sees the test split"
+        if is_evaluation(step.work):
+            raise ConfigurationError(f"{step.name!r} is in a schedule, but its work is to see the test split")
         sent, cohort = step.broadcast(server), participation.cohort(t, step, transport.silos)
-        replies = transport.exchange(t, step.work, sent, cohort, step.linear)
+        replies = transport.exchange(t, step.address, sent, cohort, step.linear)
         server = step.aggregate(server, replies, site)
         number += step.trains
         after(Done(t, number, step, sent, cohort, replies), server)

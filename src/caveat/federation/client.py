@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,17 +14,18 @@ from .. import config as configuration
 from ..core import Data, DataError, Payload, RunError, Silo, SiloId, Update
 from ..core.silo_info import SPLITS, FederationInfo, SiloInfo
 from ..data import Silos, splits_record
-from ..data.schema.agreement import own_schema, own_silos
-from ..engines.executor import Executor, address
+from ..data.schema.agreement import SharedSchema, own_schema, own_silos
+from ..engines.executor import Executor
 from ..engines.flower import Order
 from ..files.atomic import write_bytes, write_record
 from ..files.ledger import Ledger
+from ..files.locks import held
 from ..files.payloads import read_payload, to_bytes
 from ..files.reading import read
 from ..files.schema.folder import ModelFile, SiloKeeps, SiloSource
 from ..runs.local import LocalRun, Run
 from ..runs.spec import spec_of
-from ..wrappers.evaluation import Evaluated
+from ..wrappers.evaluation import TEST
 from .silo_file import SiloFile
 from .terms import Terms, lasting
 
@@ -81,7 +78,8 @@ class SiloClient:
         """
         self.abide(terms)
         folder = self.folder(terms)
-        with alone(folder):
+        busy = f"{folder}: another process has been at work there for {BUSY:.0f} s"
+        with held(folder / "lock", busy, BUSY):
             place = self.part(terms).executor()
             check(order, place, self.file.silo)
             place.states.forget(self.file.silo, order.counted)
@@ -89,7 +87,7 @@ class SiloClient:
             ledger = Ledger(folder / "ledger.jsonl")
             ledger.rewind(ledger.bytes)
             ledger.add({self.file.silo: update}, t=order.t, work=order.work)
-            if order.work == Evaluated.test.__name__:
+            if order.work == TEST:
                 self._keep_model(folder, terms, order.t, payload)
         return update
 
@@ -103,9 +101,7 @@ class SiloClient:
 
     def part(self, terms: Terms) -> SiloRun:
         """The experiment that these terms make of its data."""
-        if terms.agreement is None:
-            raise DataError("the federation has no agreement yet: its silos have data of their own")
-        return self._part(terms, Silos((self._data(terms),), terms.agreement.classes))
+        return self._part(terms, Silos((self._data(terms),), agreement(terms).classes))
 
     def predicting(self, terms: Terms) -> SiloRun:
         """The same, with what it takes to read new inputs."""
@@ -119,9 +115,8 @@ class SiloClient:
 
     def silos(self, terms: Terms) -> Silos:
         """Its data, read anew, with what it takes to read more of the kind."""
-        assert terms.agreement is not None
         config = terms.config
-        return own_silos(self.file.settings(config.data), config.seed, self.file.silo, terms.agreement)
+        return own_silos(self.file.settings(config.data), config.seed, self.file.silo, agreement(terms))
 
     def home(self, terms: Terms) -> Path:
         """What it keeps of a federation."""
@@ -137,9 +132,8 @@ class SiloClient:
 
     def _data(self, terms: Terms) -> Silo:
         """Its splits, from the disk after the first time: reading and encoding a source takes longer than a round."""
-        assert terms.agreement is not None
         about = [
-            repr(terms.config.data), terms.config.seed, terms.agreement.to_json(), self.file.source, self.file.target,
+            repr(terms.config.data), terms.config.seed, agreement(terms).to_json(), self.file.source, self.file.target,
             self.file.categorical,
         ]  # fmt: skip
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
@@ -159,14 +153,18 @@ class SiloClient:
         write_record(folder / "silo.json", SiloKeeps(schema=SiloKeeps.SCHEMA, file=source, terms=terms.to_text()))
 
 
+def agreement(terms: Terms) -> SharedSchema:
+    """What the silos have agreed their data to look like. Raises DataError before they have."""
+    if terms.agreement is None:
+        raise DataError("the federation has no agreement yet: its silos have data of their own")
+    return terms.agreement
+
+
 def check(order: Order, place: Executor, silo: SiloId) -> None:
     """Raises RunError for an order for somebody else, for a work that is no round's, or for a round that is over."""
     if order.silo != silo:
         raise RunError(f"an order for silo {order.silo!r}, but this is {silo!r}")
-    works = {address(place.method, step.work) for step in place.method.schedule()}
-    # A wrapper's base, for instance, would send what the wrapper protects.
-    if order.work not in works | {Evaluated.validation.__name__, Evaluated.test.__name__}:
-        raise RunError(f"{order.work!r} is neither a round's work nor a measurement")
+    place.ordered(order.t, order.work)
     if order.t < (newest := place.states.newest(silo)):
         raise RunError(f"an order of round {order.t}, but there is a state of round {newest}")
 
@@ -183,23 +181,6 @@ def _silo(name: SiloId, groups: Payload) -> Silo:
     indices: dict[str, Tensor] = groups["indices"]
     streams = {group.removeprefix("stream."): each for group, each in data.items() if group.startswith("stream.")}
     return Silo(name, domain, **{split: data[split] for split in SPLITS}, indices=indices, streams=streams)
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process, after whoever holds it now. Raises RunError if that takes too long."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        until = time.monotonic() + BUSY
-        while True:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except (BlockingIOError, PermissionError):
-                if time.monotonic() > until:
-                    raise RunError(f"{folder}: another process has been at work there for {BUSY:.0f} s") from None
-                time.sleep(0.2)
-        yield
 
 
 def open_member(folder: Path) -> Run:

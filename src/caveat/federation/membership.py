@@ -78,8 +78,14 @@ class OpenMembership:
 
     @property
     def info(self) -> FederationInfo:
-        assert self.terms_.agreement is not None
-        return FederationInfo(self.terms_.agreement.input_shape, self.terms_.agreement.classes, self.silo_infos)
+        return FederationInfo(self.agreement.input_shape, self.agreement.classes, self.silo_infos)
+
+    @property
+    def agreement(self) -> SharedSchema:
+        """What the silos have agreed their data to look like. Raises DataError before they have."""
+        if self.terms_.agreement is None:
+            raise DataError("the silos have not agreed yet on what their data look like")
+        return self.terms_.agreement
 
     def meet(self, wire: GridMessages, until: float) -> None:
         """Read what nodes have answered, and greet those that are new. Waits for nobody."""
@@ -176,8 +182,7 @@ class OpenMembership:
         self._ask(wire, node, "join", () if silo in self.silo_infos else (silo,))
 
     def _join(self, silo: SiloId, node: int, words: Mapping[str, Any]) -> None:
-        assert self.terms_.agreement is not None
-        card = SiloInfo.of_json(_said(words["card"]), len(self.terms_.agreement.classes))
+        card = SiloInfo.of_json(_said(words["card"]), len(self.agreement.classes))
         record = _said(words["record"])
         if card.name != silo:
             raise DataError(f"silo {silo!r} gave a card of {card.name!r}")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,13 +17,15 @@ from flwr.serverapp import Grid, ServerApp
 
 from .. import config as configuration
 from ..config import Config
-from ..core import ConfigurationError, RunError
+from ..core import ConfigurationError
 from ..core.silo_info import FederationInfo
 from ..data import load
 from ..engines.flower import Flower, GridMessages
 from ..engines.flower import Membership as Greeter
+from ..engines.memory import use_huge_pages
 from ..engines.validation.updates import VARIANCES
 from ..files.atomic import write_bytes, write_json, write_record
+from ..files.locks import held
 from ..files.reading import read
 from ..files.schema.folder import Started
 from ..files.schema.run import Summary
@@ -107,6 +108,7 @@ def server_app(config_file: Path) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        use_huge_pages()
         given = context.run_config
         sets = [item.strip() for item in str(given.get("set", "")).split(";") if item.strip()]
         folder = Path(str(given.get("run") or "runs/federation")).expanduser().absolute()
@@ -125,7 +127,7 @@ def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: S
     """
     if config.engine.name != "flower":
         raise ConfigurationError(f"engine.name = {config.engine.name!r}, expected 'flower'")
-    with _held(folder):
+    with held(lock_of(folder), f"{folder} is being run by another process"):
         begun = (folder / "config.toml").exists()
         if begun and lasting(load_config(folder)) != lasting(config):
             raise ConfigurationError(f"{folder} began with another configuration than the one given now")
@@ -137,16 +139,9 @@ def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: S
     return folder
 
 
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Hold a folder that need not be there yet, by a file beside it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f".{folder.name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(f"{folder} is being run by another process") from None
-        yield
+def lock_of(folder: Path) -> Path:
+    """The lock of a run's folder, beside it, since the folder need not be there yet."""
+    return folder.with_name(f".{folder.name}.lock")
 
 
 def _federate(

@@ -10,14 +10,14 @@ from ..files.schema.record import Record, written
 from ..runs.base import BaseRun
 from ..runs.streams import summarise_streams
 from ..runs.summary import rows, silo_record
-from ..wrappers.evaluation import Evaluated
+from ..wrappers.evaluation import TEST
 
 
 def read_alone(plan: BaseRun, split: str, silo: SiloId, payload: Payload) -> None:
     """Raises DataError for a silo's measurements on a split that are not those asked for, and whatever a run's rows and
     summary would raise for them.
     """
-    card, sums, tested = plan.info.silo_infos[silo], payload["sums"], split == Evaluated.test.__name__
+    card, sums, tested = plan.info.silo_infos[silo], payload["sums"], split == TEST
     if int(sums["examples"]) != card.examples[split]:
         raise DataError(f"{int(sums['examples'])} inputs of {split}, of which it has {card.examples[split]}")
     scores = {f"score.{name}" for name in plan.method.scores} if tested else set()

@@ -1,23 +1,62 @@
-"""Folders that one process holds at a time."""
+"""What one process holds at a time, by a file that it has locked."""
 
 from __future__ import annotations
 
 import fcntl
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..core import RunError
 
+PAUSE = 0.2
+"""Seconds between two tries for a lock that another process holds."""
+_held: set[Path] = set()
+"""The locks of this process, which the system would give it a second time."""
+_mutex = threading.Lock()
+
+
+@contextmanager
+def held(lock: Path, busy: str, wait: float = 0.0) -> Iterator[None]:
+    """Hold a lock file, which is made if it is not there, and so is its folder.
+
+    Raises RunError saying `busy` if somebody else still holds it after `wait` seconds.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock, until = lock.resolve(), time.monotonic() + wait
+    while not _taken(lock):
+        _pause(busy, until)
+    try:
+        with lock.open("w") as file:
+            while True:
+                try:
+                    # A record lock: it is this process's alone, and workers that are about to end do not hold it.
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except (BlockingIOError, PermissionError):
+                    _pause(busy, until)
+            yield
+    finally:
+        _held.remove(lock)
+
+
+def _taken(lock: Path) -> bool:
+    with _mutex:
+        free = lock not in _held
+        _held.add(lock)
+        return free
+
+
+def _pause(busy: str, until: float) -> None:
+    if time.monotonic() >= until:
+        raise RunError(busy)
+    time.sleep(PAUSE)
+
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process alone. Raises RunError if another process holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        try:
-            # A record lock: it is this process's alone, and workers that are about to end do not hold it.
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError) as error:
-            raise RunError(f"{folder.parent} is being run by another process") from error
+    """Hold a folder of a run or a comparison. Raises RunError if somebody else holds it."""
+    with held(folder / "lock", f"{folder.parent} is being run by another process"):
         yield

@@ -77,7 +77,7 @@ class APFL(FedAvg):
         return loss
 
     def mixture(self, down: Payload, state: State, site: Site) -> Mixture:
-        """What the silo keeps and what was broadcast, in the workspace and a copy of it."""
+        """The mixture of the silo's own model, in a copy of the workspace, and the broadcast one, in the workspace."""
         own = load(deepcopy(site.module), state.get("own", down["model"]))
         alpha = state["mixture"]["alpha"] if "mixture" in state else torch.tensor(self.alpha)
         return Mixture(own, load(site.module, down["model"]), alpha)

@@ -39,11 +39,14 @@ class FedAvg(Method):
         return {"model": snapshot(site.module, self.private(site.module))}
 
     def schedule(self) -> Iterable[Round]:
-        return repeat(Round(self.broadcast, self.train, self.average, linear=self.linear), self.rounds)
+        return repeat(Round(self.broadcast, self.train, self.average, linear=self.linear, name="train"), self.rounds)
 
     @property
     def linear(self) -> Weights | None:
-        """What `average` needs no more than means by, if so; a subclass with an `average` of its own says so itself."""
+        """`Round.linear` of training: "examples" while `average` is the one below, which needs only means.
+
+        A subclass that overrides `average` has None here, unless it overrides this too.
+        """
         return "examples" if type(self).average is FedAvg.average else None
 
     def broadcast(self, server: State) -> Payload:

@@ -44,7 +44,9 @@ class FedBABU(FedAvg):
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
-        yield Round(self.broadcast, self.personalise, everyone=True, trains=False, linear="examples")
+        yield Round(
+            self.broadcast, self.personalise, everyone=True, trains=False, linear="examples", name="personalise"
+        )
 
     @property
     def linear(self) -> Weights | None:

@@ -18,6 +18,7 @@ evidence in training even where the densities have none, or the head would not l
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import repeat
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -30,11 +31,11 @@ from ..nn.encoders import Model
 from ..nn.posterior import Posterior, PosteriorNetwork, embedding, log_alpha, log_evidence, uncertain_cross_entropy
 from ..nn.radial import RadialFlows
 from ..training.fit import Loss, Moments, Training
-from ..training.modules import in_batches, load, reset, snapshot
+from ..training.modules import expect, in_batches, load, reset, snapshot
 from ..uncertainty.dirichlet import dirichlet_entropy
 
 DENSITIES = "posterior.flows."
-"""In the names of their tensors, and of those of their moments."""
+"""Part of the names of the densities' tensors, and of those of their moments."""
 
 
 @frozen_settings
@@ -77,7 +78,7 @@ class FedPN(Method):
     """Learning rate of those, and of `density_rounds`, which are of one epoch."""
 
     def build(self, model: nn.Module) -> nn.Module:
-        assert isinstance(model, Model)
+        model = expect(Model, model)
         convolutions = any(isinstance(part, nn.Conv2d) for part in model.encoder.modules())
         return PosteriorNetwork(model, self.layers, convolutions if self.normalise is None else self.normalise)
 
@@ -85,11 +86,12 @@ class FedPN(Method):
         return {"model": snapshot(site.module), "moments": {}}
 
     def schedule(self) -> Iterable[Round]:
-        for _ in range(self.rounds):
-            yield Round(self.resume, self.train, self.average)
-        for _ in range(self.density_rounds):
-            yield Round(self.broadcast, self.train_densities, self.average, trains=False)
-        yield Round(self.broadcast, self.personalise, everyone=True, trains=False, linear="examples")
+        yield from repeat(Round(self.resume, self.train, self.average, name="train"), self.rounds)
+        densities = Round(self.broadcast, self.train_densities, self.average, trains=False, name="train_densities")
+        yield from repeat(densities, self.density_rounds)
+        yield Round(
+            self.broadcast, self.personalise, everyone=True, trains=False, linear="examples", name="personalise"
+        )
 
     def broadcast(self, server: State) -> Payload:
         return {"model": server["model"]}
@@ -130,7 +132,7 @@ class FedPN(Method):
         return Site(site.id, data, site.validation, site.calibration, module, round=site.round)
 
     def objective(self, posterior: Posterior, encoder: nn.Module) -> Loss:
-        """Eq. 8: a function of inputs and labels."""
+        """The loss of eq. 8, as a function of inputs and labels."""
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             tokens = encoder(x)
@@ -213,6 +215,5 @@ class FedPN(Method):
         return Prediction.from_dirichlet(log_alpha(log_probs, evidence), whose, evidence)
 
     def network(self, down: Payload, site: Site) -> PosteriorNetwork:
-        network = load(site.module, down["model"])
-        assert isinstance(network, PosteriorNetwork)
-        return network
+        """The federation's model, in the site's workspace."""
+        return expect(PosteriorNetwork, load(site.module, down["model"]))

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..core import Answers, Decision, Payload, Replies, Site, State, Update, Weights
 from ..core.settings import frozen_settings
-from ..training.modules import load, reset, snapshot
+from ..training.modules import expect, load, reset, snapshot
 from .fedavg import FedAvg
 
 
@@ -50,17 +50,18 @@ class FML(FedAvg):
 
     def own(self, state: State, site: Site) -> nn.Module:
         """The silo's own model, freshly drawn if it has none yet."""
-        assert site.own is not None
+        own = expect(nn.Module, site.own)
         if "own" in state:
-            return load(site.own, state["own"])
-        reset(site.own)
-        return site.own
+            return load(own, state["own"])
+        reset(own)
+        return own
 
     def update(self, meme: nn.Module, site: Site) -> Update:
+        """What the silo sends of its trained meme."""
         return Update({"model": snapshot(meme)}, site.examples)
 
     def mutual(self, meme: Tensor, own: Tensor, y: Tensor) -> Tensor:
-        """Eq. 1 and 2, added up: of the logits (N, C) each term moves one of the two."""
+        """The sum of eq. 1 and 2, from the logits (N, C) of both models; each term moves one of the two."""
         return learn(meme, own, y, self.beta, 1 - self.beta) + learn(own, meme, y, self.alpha, 1 - self.alpha)
 
     @property

@@ -44,12 +44,13 @@ class FMLU(FML):
             raise ConfigurationError("method.scaled = true has no meaning while weigh_loss = false", "method.scaled")
 
     def mutual(self, meme: Tensor, own: Tensor, y: Tensor) -> Tensor:
-        """Eq. 3 and 4, added up."""
+        """The sum of eq. 3 and 4, from the logits (N, C) of both models; or that of FML, unless `weigh_loss`."""
         if not self.weigh_loss:
             return super().mutual(meme, own, y)
         return self.imitate(meme, own, y) + self.imitate(own, meme, y)
 
     def imitate(self, student: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
+        """One of eq. 3 and 4: the student's loss, in which each example has e^-H of the teacher for its weight."""
         certainty = torch.exp(-entropy(teacher.detach().softmax(-1))).to(student.dtype)
         label = 1 / (1 + certainty) if self.scaled else torch.ones_like(certainty)
         return learn(student, teacher, y, label, label * certainty)

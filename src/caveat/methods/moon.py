@@ -24,7 +24,7 @@ from ..core import Data, Payload, Site, State, Update
 from ..core.settings import frozen_settings
 from ..nn.encoders import Head, Model
 from ..training.fit import Loss
-from ..training.modules import in_batches, load, snapshot
+from ..training.modules import expect, in_batches, load, snapshot
 from .fedavg import FedAvg
 
 
@@ -66,8 +66,9 @@ class MOON(FedAvg):
 
 
 def halves(module: nn.Module) -> tuple[nn.Module, Head]:
-    assert isinstance(module, Model)
-    return module.encoder, module.head
+    """A model's encoder and head."""
+    model = expect(Model, module)
+    return model.encoder, model.head
 
 
 def representations(module: nn.Module, x: Tensor) -> Tensor:

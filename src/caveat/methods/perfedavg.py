@@ -57,7 +57,9 @@ class PerFedAvg(FedAvg):
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
-        yield Round(self.broadcast, self.personalise, everyone=True, trains=False, linear="examples")
+        yield Round(
+            self.broadcast, self.personalise, everyone=True, trains=False, linear="examples", name="personalise"
+        )
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:
         """A loss whose gradient is the one that Per-FedAvg steps along; its value means nothing."""
@@ -100,6 +102,7 @@ class PerFedAvg(FedAvg):
 
 
 def moved(w: Tensors, along: Tensors, by: float) -> Tensors:
+    """The parameters w + by * along."""
     return {name: tensor + by * along[name] for name, tensor in w.items()}
 
 

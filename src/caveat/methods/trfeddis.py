@@ -32,13 +32,13 @@ from ..core.settings import frozen_settings
 from ..nn.encoders import Model
 from ..nn.posterior import uncertain_cross_entropy
 from ..training.fit import Loss
-from ..training.modules import in_batches, load, reset, snapshot, split
+from ..training.modules import expect, in_batches, load, reset, snapshot, split
 from ..uncertainty import opinions
 from ..uncertainty.dirichlet import kl_to_uniform
 from .fedbn import FedBN
 
 TRUST = 0.9
-"""Of either head where opinions are discounted, unless a user says otherwise."""
+"""How far either head is trusted where opinions are discounted, unless a user says otherwise."""
 
 
 class TwoHeads(nn.Module):
@@ -91,8 +91,7 @@ class TrFedDis(FedBN):
             )
 
     def build(self, model: nn.Module) -> nn.Module:
-        assert isinstance(model, Model)
-        return TwoHeads(model)
+        return TwoHeads(expect(Model, model))
 
     def private(self, module: nn.Module) -> frozenset[str]:
         """BatchNorm's tensors of what the federation shares; a silo's own head is no part of that."""
@@ -113,7 +112,7 @@ class TrFedDis(FedBN):
         return Update({"model": shared}, site.examples), state | {"model": kept, "own": snapshot(module.own)}
 
     def objective_of(self, module: TwoHeads, round: int) -> Loss:
-        """Eq. 13 in a round."""
+        """The loss of eq. 13, with the annealed weights of a round, as a function of inputs and labels."""
         annealed = min(1.0, round / (self.anneal_rounds or self.rounds))
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -145,7 +144,10 @@ class TrFedDis(FedBN):
         }
 
     def load(self, down: Payload, state: State, site: Site) -> TwoHeads:
-        """What was sent and what the silo keeps, in its workspace; without a head of its own one that means nothing."""
+        """The silo's workspace with what was sent and what the silo keeps.
+
+        As long as the silo has no head of its own, the weights of that head mean nothing.
+        """
         module = two_heads(site)
         load(module.common, down["model"] | state["model"])
         if "own" in state:
@@ -154,8 +156,8 @@ class TrFedDis(FedBN):
 
 
 def two_heads(site: Site) -> TwoHeads:
-    assert isinstance(site.module, TwoHeads)
-    return site.module
+    """The site's workspace, which `TrFedDis.build` has made."""
+    return expect(TwoHeads, site.module)
 
 
 def likeness(hidden: Tensor) -> Tensor:

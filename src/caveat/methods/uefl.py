@@ -16,6 +16,7 @@ rounds that no extension needs are trained all the same, since silos alike in en
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import repeat
 from typing import Annotated, Literal
 
 import torch
@@ -28,7 +29,7 @@ from ..core.settings import frozen_settings
 from ..nn.codebook import Codebook, Discretised, kmeans, nearest
 from ..nn.encoders import Model
 from ..training.fit import Loss
-from ..training.modules import in_batches, load, normalisation, snapshot, split
+from ..training.modules import expect, in_batches, load, normalisation, snapshot, split
 from ..uncertainty.measures import entropy
 from .fedavg import FedAvg
 
@@ -75,7 +76,7 @@ class UEFL(FedAvg):
 
     def build(self, model: nn.Module) -> nn.Module:
         reach = self.codewords * (self.iterations if self.growth == "add" else 2 ** (self.iterations - 1))
-        assert isinstance(model, Model)
+        model = expect(Model, model)
         if model.features % self.segments:
             raise ConfigurationError(
                 f"method.segments = {self.segments} does not divide the {model.features} features of the model's tokens"
@@ -99,10 +100,13 @@ class UEFL(FedAvg):
         return super().init_silo(site) | {"entropy": {"atleast": torch.tensor(0.0), "due": torch.tensor(False)}}
 
     def schedule(self) -> Iterable[Round]:
+        train = Round(self.broadcast, self.train, self.average, self.unfinished, name="train")
+        score = Round(
+            self.broadcast, self.score, self.compare, self.unfinished, everyone=True, trains=False, name="score"
+        )
         for iteration in range(self.iterations):
-            for _ in range(self.extra_rounds if iteration else self.rounds):
-                yield Round(self.broadcast, self.train, self.average, when=self.unfinished)
-            yield Round(self.broadcast, self.score, self.compare, when=self.unfinished, everyone=True, trains=False)
+            yield from repeat(train, self.extra_rounds if iteration else self.rounds)
+            yield score
 
     def unfinished(self, server: State) -> bool:
         """Whether any silo was above the threshold when last compared, unless all rounds are trained anyway."""
@@ -171,7 +175,7 @@ class UEFL(FedAvg):
         return update, state | {"entropy": {"atleast": atleast, "due": torch.tensor(True)}}
 
     def compare(self, server: State, replies: Replies, site: Site) -> State:
-        """Eq. 7, with a floor."""
+        """Set the threshold of eq. 7, which a floor keeps above 0, and keep the extremes of the silos' entropies."""
         e, atleast = replies.stack("entropy", "own"), replies.stack("entropy", "atleast")
         before = server["entropy"]
         reference = e.min() if self.reference == "min" else e.mean()
@@ -193,9 +197,7 @@ class UEFL(FedAvg):
 
     def workspace(self, down: Payload, state: State, site: Site) -> Discretised:
         """The silo's model: what was broadcast, and the codewords it keeps."""
-        module = load(site.module, down["model"] | state["model"])
-        assert isinstance(module, Discretised)
-        return module
+        return expect(Discretised, load(site.module, down["model"] | state["model"]))
 
     # For reports.
 
@@ -208,7 +210,7 @@ class UEFL(FedAvg):
         return {"use": torch.bincount(index, minlength=room).double(), "own": codebook.used.double()}
 
     def features(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
-        """Before and after they are discretised."""
+        """The tokens before ("encoder") and after ("discretised") they are replaced by codewords."""
         module = self.workspace(down, state, site).eval()
         with torch.no_grad():
             tokens = module.encoder(x)

@@ -40,7 +40,7 @@ def ece(sums: Tensors) -> float:
 
 
 def ece_classwise(sums: Tensors) -> float:
-    """Classwise calibration error: the same for each class's own probability, and the mean over all classes
+    """Classwise calibration error: the expected one of each class's own probability, and the mean over all classes
     (Kull et al., NeurIPS 2019, Eq. 3). Defined where `known` > 0.
     """
     gaps = (sums["class_bin_confidence"] - sums["class_bin_correct"]).abs().sum(-1)
@@ -63,5 +63,5 @@ def ece_null(sums: Tensors, draws: int = 2000) -> dict[str, float]:
 
 
 def reliability(sums: Tensors) -> dict[str, list[float]]:
-    """Per bin: how many, the sum of their top probabilities, and how many were right."""
+    """Per bin of the top probability: the count, the sum of the probabilities, and how often the class was right."""
     return {name: sums[f"bin_{name}"].tolist() for name in ("count", "confidence", "correct")}

@@ -17,14 +17,14 @@ from ..core import Tensors
 
 Counts = npt.NDArray[np.float64]
 POINTS = 100
-"""At most so many points of a curve."""
+"""The most points of a curve."""
 
 
 def errors(sums: Tensors, score: str = "total") -> dict[str, float]:
     """How well a score tells wrong answers from correct ones, and what answering only the most certain gains.
 
     `auroc_error`: the probability that a wrong answer has a higher score than a correct one, ties half.
-    `fpr95_error`: as `fpr95` of `outside`, with wrong answers to be flagged. Both, and `auroc_error_tolerance`,
+    `fpr95_error`: as `fpr95` of `ood_detection`, with wrong answers to be flagged. Both, and `auroc_error_tolerance`,
     are absent unless there are answers of either kind.
     `aurc`: the mean selective risk (share of wrong answers among those given) over the n coverages 1/n ... 1,
     its expectation where a tie is broken at random. `eaurc`: less that of a score that ranks all wrong answers
@@ -99,7 +99,7 @@ def risk_coverage(sums: Tensors, score: str) -> dict[str, list[float]]:
 
 
 def _histograms(sums: Tensors, score: str) -> Counts:
-    """(2, 4096): of the correct and the wrong answers."""
+    """(2, 4096): the histograms of the correct and the wrong answers."""
     if f"score.{score}" not in sums:
         known = sorted(name.removeprefix("score.") for name in sums if name.startswith("score."))
         raise ValueError(f"score {score!r} was not measured; there are: {', '.join(known)}")
@@ -107,7 +107,7 @@ def _histograms(sums: Tensors, score: str) -> Counts:
 
 
 def _occupied(sums: Tensors, score: str) -> Counts:
-    """(2, B): the same of bins that hold anything, the most certain first."""
+    """(2, B): the histograms of the correct and the wrong answers, without empty bins, the most certain first."""
     counts = _histograms(sums, score)
     return counts[:, counts.any(0)]
 
@@ -134,7 +134,7 @@ def _fpr95(negative: Counts, positive: Counts) -> float:
 
 
 def _average_precision(positive: Counts, negative: Counts) -> float:
-    """Of bins in the order in which they are called positive."""
+    """Average precision, from bins in the order in which they are called positive."""
     filled = (positive + negative) > 0
     positive, negative = positive[filled], negative[filled]
     precision = positive.cumsum() / (positive + negative).cumsum()
@@ -142,7 +142,7 @@ def _average_precision(positive: Counts, negative: Counts) -> float:
 
 
 def _aurc(correct: Counts, wrong: Counts) -> float:
-    """Of (B,) bins, the most certain first.
+    """The area under the risk-coverage curve, from (B,) bins, the most certain first.
 
     In a bin of m inputs, q of them wrong, after a inputs with w wrong, the j-th input brings the expected risk to
     (w + j q / m) / (a + j) if the order in the bin is random. With j / (a + j) = 1 - a / (a + j), these add up to

@@ -20,7 +20,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from ..core import seeded
 
 ELEMENTWISE = (nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh)
-"""Stages that take units and inputs in either order."""
+"""Stages for which it makes no difference whether units or inputs are the first axis."""
 
 
 def has_dropout(module: nn.Module) -> bool:

@@ -21,9 +21,9 @@ OWN = {
     "normed": {"width"},
     "mlp": {"features", "width"},
 }
-"""Per model, the fields that only some models read."""
+"""The fields of `ModelSettings` that not all models read, by the models that do."""
 CONVOLUTIONS = {"residual": residual, "cnn": cnn, "normed": normed}
-"""What is built from the channels of images and a width."""
+"""The encoders that are built from the channels of images and a width alone."""
 
 
 @frozen_settings
@@ -65,7 +65,7 @@ class PersonalModel(ModelSettings):
 
 
 def assign(personal: Sequence[PersonalModel], usual: ModelSettings, silos: Sequence[str]) -> dict[str, ModelSettings]:
-    """Whose own model has which architecture: the usual one where nothing else is said.
+    """The architecture of each silo's own model: the usual one where nothing else is said.
 
     Raises ConfigurationError for a silo that does not exist or is named twice.
     """

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -88,7 +89,7 @@ class RadialFlows(nn.Module):
 
 def _log_prob(z: Tensor, centre: Tensor, radius: Tensor, stretch: Tensor) -> Tensor:
     """The log-density of z (..., D) under layers with parameters (..., L, D), (..., L) and (..., L)."""
-    shape = torch.broadcast_shapes(z.shape[:-1], radius.shape[:-1])  # type: ignore[no-untyped-call]
+    shape = np.broadcast_shapes(z.shape[:-1], radius.shape[:-1])  # torch.broadcast_shapes imports sympy
     alpha, s = _positive(radius), _positive(stretch)
     end, log_det = _Layers.apply(
         z.expand(*shape, -1), centre.expand(*shape, -1, -1), alpha.expand(*shape, -1), s.expand(*shape, -1)

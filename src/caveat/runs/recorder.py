@@ -53,7 +53,7 @@ class Recorder:
         return read_ledger(self.ledger.path).counted
 
     def after(self, done: Done, server: State) -> None:
-        phase = done.step.work.__name__
+        phase = done.step.name
         seconds = self._lap("train")
         self._check_numbers(done.number, phase, server)
         count(self.run_state, done, phase)
@@ -137,7 +137,7 @@ class Recorder:
     ) -> tuple[dict[str, float], dict[SiloId, Payload]]:
         evaluated = self.engine.method
         about = About(round=number, phase=phase, split=split)
-        replies = self.engine.exchange(t, getattr(evaluated, split), evaluated.broadcast(server), sorted(silos))
+        replies = self.engine.exchange(t, split, evaluated.broadcast(server), sorted(silos))
         payloads = {silo: update.payload for silo, update in replies.updates.items()}
         self.ledger.add(replies.updates, t=t, **about)
         self._left_out(about, replies.left_out)

@@ -19,8 +19,9 @@ SWITCH = "switch"
 MIXED = {"mix": (INSIDE, "ood_local")}
 """Streams that are others together."""
 BOTH = ("local", "global")
+"""The names of a silo's two models, where it has two."""
 STEP, FINE = 10, 0.5
-"""Nats between the steps in which log-evidence is counted: the fine ones where it all lies in few of the others."""
+"""Nats of a step in which log-evidence is counted; the fine ones are for log-evidence that spans less than 30."""
 BySilo = Mapping[SiloId, Mapping[str, Tensors]]
 """The sums of each silo by model, the first of which is what the silo predicts."""
 

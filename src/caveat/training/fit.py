@@ -27,9 +27,10 @@ class Moments:
 
     def __init__(self, tensors: Tensors) -> None:
         self.tensors = tensors
-        """By "exp_avg.PARAMETER" and so on; empty before the first step."""
+        """The moments by names such as "exp_avg.PARAMETER"; empty before the first step."""
 
     def give(self, optimizer: Adam) -> None:
+        """Have an optimiser start from copies of these moments."""
         for name, parameter in optimizer.parameters.items():
             if f"step.{name}" in self.tensors:
                 optimizer.state[name] = {
@@ -38,6 +39,7 @@ class Moments:
                 }
 
     def take(self, optimizer: Adam) -> None:
+        """Replace these moments by copies of what an optimiser has come to."""
         self.tensors = {
             f"{part}.{name}": optimizer.state[name][part].clone(memory_format=torch.contiguous_format)
             for name in optimizer.parameters

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core import Tensors
+
+Kind = TypeVar("Kind", bound=nn.Module)
+
+
+def expect(kind: type[Kind], module: nn.Module | None) -> Kind:
+    """The module, known to be of a kind. Raises TypeError if it is not."""
+    if not isinstance(module, kind):
+        raise TypeError(f"the module is a {type(module).__name__}, expected a {kind.__name__}")
+    return module
 
 
 def load(module: nn.Module, tensors: Tensors) -> nn.Module:

@@ -22,11 +22,13 @@ class Optimizer(ABC):
         self.parameters, self.lr, self.weight_decay = parameters, lr, weight_decay
 
     def zero_grad(self) -> None:
+        """Drop all gradients."""
         for parameter in self.parameters.values():
             parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
+        """Change all parameters that have a gradient."""
         gradients = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
         self._change({name: self.parameters[name] for name in gradients}, gradients)
 

@@ -13,7 +13,7 @@ from ..core import ConfigurationError
 
 @contextmanager
 def in_bfloat16(module: nn.Module) -> Iterator[None]:
-    """Within it a module's encoders compute in bfloat16, from float32 weights and inputs to float32 tokens.
+    """Have a module's encoders compute in bfloat16 for a while, from float32 weights and inputs to float32 tokens.
 
     An encoder is what a part of the module has as its attribute `encoder`. What is behind it stays float32: it costs
     little, and losses, log-densities and Dirichlet terms need the digits. Gradients need no scale, since bfloat16 has

@@ -17,6 +17,7 @@ from torch import Tensor
 from .quantiles import conformal_index
 
 BINS = 4096
+"""Bins of a histogram."""
 SMALL = frozenset({"total", "aleatoric", "conflict"})
 """Scores from 0 to 1 or a few nats, most of them near 0."""
 TINY = frozenset({"epistemic", "vacuity"})

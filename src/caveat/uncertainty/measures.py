@@ -68,7 +68,7 @@ def entropy_standard_error(samples: Tensor) -> Tensor:
 
 
 def brier_decomposition(samples: Tensor) -> Decomposition:
-    """The same question asked of the Brier score, without a unit, each (S, ..., C) to (...).
+    """Total, aleatoric and epistemic uncertainty under the Brier score, without a unit: (S, ..., C) to (...) each.
 
     Total is the mean's Gini impurity 1 - sum p^2, aleatoric the mean impurity of the samples, and epistemic
     the variance of the samples summed over classes, with the divisor S - 1 that makes it unbiased (0 for one

@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from torch import Tensor, nn
 
-from ..core import Answers, Method, Payload, Prediction, Round, Site, State, Tensors
+from ..core import Answers, Decision, Method, Payload, Prediction, Round, Site, State, Tensors, Work
 
 Kind = TypeVar("Kind", bound="Wrapper")
 
 
 @dataclass(frozen=True)
 class Wrapper(Method):
+    """All of `Method` is the base's, but `predict`: it asks what a wrapper may override, `answer` and `decide`."""
+
     base: Method
 
     @property
     def method(self) -> Method:
         """The method within, whatever else is around it."""
         return self.base.method if isinstance(self.base, Wrapper) else self.base
+
+    # Constants of a class there, which mypy would have be so here.
+    @property
+    def models(self) -> tuple[Decision, ...]:  # type: ignore[override]
+        return self.base.models
+
+    @property
+    def policy(self) -> str:  # type: ignore[override]
+        return self.base.policy
+
+    @property
+    def personal(self) -> bool:  # type: ignore[override]
+        return self.base.personal
+
+    @property
+    def scores(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.base.scores
+
+    @property
+    def evaluations(self) -> Mapping[str, Work]:
+        return self.base.evaluations
 
     def build(self, model: nn.Module) -> nn.Module:
         return self.base.build(model)
@@ -32,7 +55,9 @@ class Wrapper(Method):
         return self.base.init_silo(site)
 
     def schedule(self) -> Iterable[Round]:
-        return self.base.schedule()
+        """The base's rounds, which are carried out by the base: their path says so."""
+        for step in self.base.schedule():
+            yield replace(step, path=f"base.{step.path}")
 
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server)
@@ -60,7 +85,7 @@ class Wrapper(Method):
 
     @property
     def name(self) -> str:
-        return self.method.name
+        return self.base.name
 
 
 def find(method: Method, kind: type[Kind]) -> Kind | None:

@@ -12,9 +12,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import Answers, Data, Decision, Payload, Prediction, Site, State, Tensors, TestSite, Update, evaluation
+from ..core import (
+    Answers,
+    Data,
+    Decision,
+    Payload,
+    Prediction,
+    Site,
+    State,
+    Tensors,
+    TestSite,
+    Update,
+    Work,
+    evaluation,
+)
 from ..metrics import measure
 from .base import Wrapper
+
+VALIDATION, TEST = "validation", "test"
+"""What orders call the two evaluations; also the splits that they measure on."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +40,10 @@ class Evaluated(Wrapper):
     A payload holds the groups of `measured`, for the test split also those of each stream of inputs that the silo
     does not know, "ood_local.sums" for instance, and `describe`'s numbers as "method".
     """
+
+    @property
+    def evaluations(self) -> Mapping[str, Work]:
+        return {VALIDATION: self.validation, TEST: self.test}
 
     @evaluation
     def validation(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
@@ -35,7 +55,8 @@ class Evaluated(Wrapper):
 
     @evaluation
     def test(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        assert isinstance(site, TestSite)
+        if not isinstance(site, TestSite):
+            raise TypeError("the test split can only be measured on a TestSite, as it is given to evaluations")
         streams = {"": site.test} | {f"{name}.": data for name, data in site.streams.items()}
         return Update(self._measure(down, state, site, streams), len(site.test)), state
 

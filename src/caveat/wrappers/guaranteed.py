@@ -37,8 +37,8 @@ class Guaranteed(Wrapper):
         return self.base.init_server(site) | {"decision": unset}
 
     def schedule(self) -> Iterable[Round]:
-        yield from self.base.schedule()
-        yield Round(self.broadcast, self.count, self.test, everyone=True, trains=False)
+        yield from super().schedule()
+        yield Round(self.broadcast, self.count, self.test, everyone=True, trains=False, name="count")
 
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server) | {"decision": {k: server["decision"][k] for k in ("ready", "limit")}}
@@ -56,12 +56,14 @@ class Guaranteed(Wrapper):
         return Update({"decision": {"counts": counts}}, len(y)), state | {"decision": kept}
 
     def test(self, server: State, replies: Replies, site: Site) -> State:
+        """Add up the silos' counts, and keep the largest limit that passes the tests."""
         counts = replies.stack("decision", "counts").sum(0)
         limit = self.guarantee(counts).limit
         set_ = {"ready": torch.tensor(True), "limit": scalar(0.0 if limit is None else limit), "counts": counts}
         return server | {"decision": set_}
 
     def guarantee(self, counts: Tensor) -> Guarantee:
+        """What the (2, J) sums of the silos' counts guarantee."""
         return fixed_sequence(counts, self.risk, self.confidence)
 
     def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
@@ -72,7 +74,7 @@ class Guaranteed(Wrapper):
         return choose(answers, within)
 
     def rank(self, whose: Decision, kept: dict[str, Tensor], answer: Prediction) -> Tensor:
-        """(N,) in (0, 1]; beyond, where the silo was not there to keep scores: nothing is promised about it."""
+        """(N,) ranks in (0, 1] among the scores that the silo has kept; infinite, beyond any limit, if it has none."""
         if whose.name.lower() not in kept:
             return torch.full((len(answer),), torch.inf)
         return ranks(kept[whose.name.lower()], answer.score(self.score))
@@ -88,5 +90,5 @@ class Guaranteed(Wrapper):
 
 
 def finite(scores: Tensor) -> Tensor:
-    """Scores that can be kept: those that are numbers, infinite ones as the largest."""
+    """The scores that can be kept: NaN is left out, and an infinite score becomes the largest number there is."""
     return scores[~scores.isnan()].nan_to_num()

@@ -3,7 +3,7 @@
 McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, with fixed weights and one clip
 over all tensors; the noise is split among the silos as in Kairouz, Liu & Steinke, The Distributed Discrete Gaussian
 Mechanism for Federated Learning with Secure Aggregation, ICML 2021, but continuous. What it amounts to is computed by
-`caveat.accounting`.
+`caveat.wrappers.accounting`.
 
 What it does not do. Gaussian noise in floating point has holes that can tell neighbours apart (Mironov, On Significance
 of the Least Significant Bits for Differential Privacy, CCS 2012), which is not addressed here. Without secure
@@ -64,13 +64,13 @@ class Private(Wrapper):
 
     @property
     def covers(self) -> tuple[str, ...]:
-        """The works of the schedule of which updates are clipped and noised."""
-        return tuple(dict.fromkeys(step.work.__name__ for step in self.base.schedule() if step.trains))
+        """Names of the rounds of which updates are clipped and noised."""
+        return tuple(dict.fromkeys(step.name for step in self.base.schedule() if step.trains))
 
     @property
     def uncovered(self) -> tuple[str, ...]:
-        """The works of the schedule of which updates leave a silo as they are; wrappers around this one add others."""
-        return tuple(dict.fromkeys(step.work.__name__ for step in self.base.schedule() if not step.trains))
+        """Names of the rounds of which updates leave a silo as they are; wrappers around this one add others."""
+        return tuple(dict.fromkeys(step.name for step in self.base.schedule() if not step.trains))
 
     @property
     def deviation(self) -> float:
@@ -78,11 +78,11 @@ class Private(Wrapper):
         return self.noise * self.clip / math.sqrt(self.silos)
 
     def schedule(self) -> Iterable[Round]:
-        for step in self.base.schedule():
-            protected = replace(step, work=self.train, aggregate=partial(self.settle, step), linear="silos")
+        for own, step in zip(self.base.schedule(), super().schedule(), strict=True):
+            # By the name that it has at the base, and with its random numbers, but carried out here.
+            protected = replace(own, work=self.train, aggregate=partial(self.settle, own), linear="silos", path="")
             yield protected if step.trains else step
 
-    # Named as the works that it stands for are, since their random numbers are drawn by that name.
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         """The base's work of the site's round, and its update clipped and noised.
 
@@ -116,7 +116,7 @@ def check_private(method: Method) -> None:
     for t, step in enumerate(method.schedule()):
         if step.trains and not step.linear:
             raise ConfigurationError(
-                f"clipping and noise do not fit {method.name!r}: in round {t}, {step.work.__name__!r}, the server "
+                f"clipping and noise do not fit {method.name!r}: in round {t}, {step.name!r}, the server "
                 "needs more of the silos' updates than their mean, and what it needs besides would not be protected"
             )
 

@@ -36,7 +36,7 @@ def choose(answers: Answers, within: Mapping[Decision, Tensor]) -> Prediction:
 
 
 def scalar(value: float) -> Tensor:
-    """float64, an infinite threshold as the largest number there is: what is kept and sent has to be finite."""
+    """A threshold as a float64 scalar. What is kept and sent has to be finite: infinity becomes the largest number."""
     return torch.tensor(value, dtype=torch.float64).nan_to_num()
 
 
@@ -57,8 +57,8 @@ class Switched(Wrapper):
         return self.base.init_server(site) | {"decision": {"ready": torch.tensor(False), "limit": scalar(torch.inf)}}
 
     def schedule(self) -> Iterable[Round]:
-        yield from self.base.schedule()
-        yield Round(self.broadcast, self.calibrate, self.settle, everyone=True, trains=False)
+        yield from super().schedule()
+        yield Round(self.broadcast, self.calibrate, self.settle, everyone=True, trains=False, name="calibrate")
 
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server) | {"decision": server["decision"]}
@@ -75,6 +75,7 @@ class Switched(Wrapper):
         return Update({"decision": sent}, len(site.calibration)), state | {"decision": kept}
 
     def settle(self, server: State, replies: Replies, site: Site) -> State:
+        """Add up the silos' histograms, and keep the threshold of the federation's model."""
         counts = [u.payload["decision"]["scores"] for u in replies.updates.values() if u.payload["decision"]]
         limit = quantile(self.score, torch.stack(counts).sum(0), 1 - self.abstain) if counts else torch.inf
         return server | {"decision": {"ready": torch.tensor(True), "limit": scalar(limit)}}

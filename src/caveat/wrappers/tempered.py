@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -23,17 +24,21 @@ class Tempered(Wrapper):
 
     @property
     def scaled(self) -> list[str]:
-        return [whose.name.lower() for whose in self.method.models]
+        """The names of the base's models, each of which gets a temperature."""
+        return [whose.name.lower() for whose in self.models]
 
     def init_server(self, site: Site) -> State:
         return self.base.init_server(site) | {f"temperature {model}": temperature.start() for model in self.scaled}
 
     def schedule(self) -> Iterable[Round]:
-        yield from self.base.schedule()
-        for _ in range(temperature.ROUNDS):
-            yield Round(self.broadcast, self.measure, self.advance, when=self.searching, everyone=True, trains=False)
+        yield from super().schedule()
+        measured = Round(
+            self.broadcast, self.measure, self.advance, self.searching, everyone=True, trains=False, name="measure"
+        )
+        yield from repeat(measured, temperature.ROUNDS)
 
     def searching(self, server: State) -> bool:
+        """Whether the temperature of some model is not found yet."""
         return not all(temperature.converged(server[f"temperature {model}"]) for model in self.scaled)
 
     def broadcast(self, server: State) -> Payload:
@@ -54,6 +59,7 @@ class Tempered(Wrapper):
         return Update({"likelihood": sums}, len(y)), state
 
     def advance(self, server: State, replies: Replies, site: Site) -> State:
+        """Take a step of each search, by the sums of all silos."""
         searches = {}
         for model in self.scaled:
             search = server[f"temperature {model}"]

@@ -61,7 +61,7 @@ class Uncertainty:
                 )
 
     def fitting(self, method: Method) -> Uncertainty:
-        """The same for a method beside the configured one: without the keys that mean nothing to it."""
+        """These settings for a method beside the configured one: without the keys that mean nothing to it."""
         policy = self.policy or method.policy
         strange = {key: None for key, owners in OWNERS.items() if policy not in owners}
         if self.score not in method.scores:

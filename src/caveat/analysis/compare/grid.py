@@ -151,7 +151,9 @@ class Grid(GridFile):
         return self.seeds[: self.tuning.seeds] if self.tuning else ()
 
     def override(self, value: Any) -> str:
-        assert self.tuning is not None
+        """How a value that is tuned is set. Raises LookupError where nothing is tuned."""
+        if self.tuning is None:
+            raise LookupError("a grid without tuning sets no value")
         return f"{self.tuning.key}={toml(value)}"
 
     def places(self) -> Iterator[tuple[Setting, MethodVariant, int]]:

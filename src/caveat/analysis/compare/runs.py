@@ -15,7 +15,7 @@ from ... import data
 from ...config import Config
 from ...core import CaveatError, ConfigurationError
 from ...data import Silos
-from ...engines.processes.children import outlive_nobody
+from ...engines.processes.children import end_with_parent
 from ...files.atomic import write_bytes
 from ...files.schema.record import written
 from ...html.pages.run.page import write_report
@@ -158,7 +158,7 @@ def _key(config: Config) -> str:
 
 def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: int) -> None:
     """Run or continue one run, in a process of its own; leave a note if it fails."""
-    outlive_nobody(parent)
+    end_with_parent(parent)
     torch.set_num_threads(1)  # the parent's threads did not come along, and OpenMP would wait for them
     try:
         if (place / "config.toml").exists():

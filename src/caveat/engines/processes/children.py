@@ -8,8 +8,8 @@ import signal
 import sys
 
 
-def outlive_nobody(parent: int) -> None:
-    """Leave Ctrl-C to the parent, and end when it ends, however it does. For a child, at its beginning."""
+def end_with_parent(parent: int) -> None:
+    """Leave Ctrl-C to the parent, and end when it ends, however it ends; to be called first of all in a child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":

@@ -21,10 +21,11 @@ AHEAD = 2
 
 
 class ReplyCollector(Protocol):
-    """What becomes of replies. Silos are asked group by group."""
+    """Takes the replies of a round as they come. Silos are asked group by group."""
 
     @property
-    def groups(self) -> Sequence[Sequence[SiloId]]: ...
+    def groups(self) -> Sequence[Sequence[SiloId]]:
+        """The cohort, in the order in which its parts are asked."""
 
     def ready(self, group: int) -> bool:
         """Whether silos of a group may be asked: not before replies of an earlier one have come.
@@ -32,9 +33,11 @@ class ReplyCollector(Protocol):
         Waits until those are added up, and raises what that has raised, but does not wait for replies.
         """
 
-    def take(self, silo: SiloId, update: Update) -> None: ...
+    def take(self, silo: SiloId, update: Update) -> None:
+        """A silo has replied."""
 
-    def replies(self, population: int) -> Replies: ...
+    def replies(self, population: int) -> Replies:
+        """The replies of a federation of so many silos, after the last one has come."""
 
 
 class BufferedReplies:
@@ -61,10 +64,8 @@ class StreamingMean:
     """
 
     def __init__(self, examples: Mapping[SiloId, int], size: int, workers: int, aside: Executor | None) -> None:
-        """`examples`: what each silo of the cohort counts as. `size`: of what was sent in bytes; replies are taken to
-        be as large.
-
-        `aside` is what adds up, one call after the other; if None, it is the caller.
+        """`examples` is what each silo of the cohort counts as, `size` the bytes of what was sent, as large as which
+        replies are taken to be. `aside` adds up, one call after the other; where it is None, the caller does.
         """
         self.examples, self.aside = examples, aside
         names, count = sorted(examples), max(FEWEST, 2 * workers, TOGETHER // max(size, 1))

@@ -17,16 +17,18 @@ from typing import Any
 
 import torch
 
-from ...core import ConfigurationError, Payload, Replies, RunError, SiloId, Update, Weights, Work
+from ...core import ConfigurationError, Payload, Replies, RunError, SiloId, Update, Weights
 from ...core.tensors import size
-from ..executor import Executor, SiloError, address
-from .children import outlive_nobody
+from ..executor import Executor, SiloError
+from ..memory import keep_freed_memory
+from .children import end_with_parent
 from .collectors import AHEAD, BufferedReplies, ReplyCollector, StreamingMean
 from .shared_buffer import SharedBuffer
 
 
 class ProcessPool:
-    """A transport to silos on this machine. Use it as a context manager: leaving it ends the workers.
+    """A transport to silos on this machine. Use it as a context manager: entering it starts the workers, leaving it
+    ends them.
 
     With one worker everything runs in the calling process, so that a debugger can stop inside a silo. Results
     are the same bits for any number of workers.
@@ -39,23 +41,25 @@ class ProcessPool:
         self.method = executor.method
         self.silos: Sequence[SiloId] = executor.sorted_names
         self.examples: Mapping[SiloId, int] | None = None
-        """n_k by silo; unknown where silos are made when they are asked for."""
+        """n_k by silo; None where silos are made when they are asked for."""
         if isinstance(executor.silos, dict):
             self.examples = {name: len(silo.train) for name, silo in executor.silos.items()}
         self.down = SharedBuffer()
+        self.count = workers if workers > 1 else 0
         self.workers: list[_Worker] = []
         self.aside: ThreadPoolExecutor | None = None
         """A thread that adds up while workers work; it starts with the first sum, after the workers were forked."""
         if workers > 1:
             self.aside = ThreadPoolExecutor(1, "caveat-sums", torch.set_num_threads, (1,))
+
+    def __enter__(self) -> ProcessPool:
+        keep_freed_memory()
         try:
-            for _ in range(workers if workers > 1 else 0):
-                self.workers.append(_Worker(executor, self.down, self.workers))
+            for _ in range(self.count):
+                self.workers.append(_Worker(self.executor, self.down, self.workers))
         except BaseException:
             self.__exit__()
             raise
-
-    def __enter__(self) -> ProcessPool:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -71,19 +75,18 @@ class ProcessPool:
         self.executor.states.forget_all(t - 1)
 
     def exchange(
-        self, t: int, work: Work, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
+        self, t: int, address: str, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
     ) -> Replies:
         """Have every silo of the cohort carry out the work; of a linear round, keep means alone.
 
         Raises SiloError if one fails.
         """
-        name = address(self.executor.method, work)
         collector = self._collector(payload, cohort, linear)
         if self.workers:
-            self._spread(t, name, payload, collector)
+            self._spread(t, address, payload, collector)
         else:
             for silo in chain.from_iterable(map(self.queue, collector.groups)):
-                collector.take(silo, self.executor.perform(t, name, payload, silo))
+                collector.take(silo, self.executor.perform(t, address, payload, silo))
         return collector.replies(len(self.silos))
 
     def queue(self, group: Sequence[SiloId]) -> Sequence[SiloId]:
@@ -101,9 +104,9 @@ class ProcessPool:
             return BufferedReplies(cohort)
         return StreamingMean(counts, size(payload), len(self.workers), self.aside)
 
-    def _spread(self, t: int, name: str, payload: Payload, collector: ReplyCollector) -> None:
+    def _spread(self, t: int, address: str, payload: Payload, collector: ReplyCollector) -> None:
         self.down.restart()
-        order = {"t": t, "work": name, "down": self.down.write(payload)}
+        order = {"t": t, "work": address, "down": self.down.write(payload)}
         idle, busy = list(self.workers), dict[object, _Worker]()
 
         def collect() -> None:
@@ -133,7 +136,7 @@ class _Worker:
     def __init__(self, executor: Executor, down: SharedBuffer, others: Sequence[_Worker]) -> None:
         self.pipe, theirs = Pipe()
         self.buffers = [SharedBuffer() for _ in range(AHEAD)]
-        """For replies of one group of silos, and of the next while those are being added up."""
+        """One for the replies of a group of silos, one for the next group's while those are being added up."""
         self.slot = 0
         self.order: dict[str, Any] = {}
         self.fresh = True
@@ -147,7 +150,7 @@ class _Worker:
             self.process = os.fork()
         if self.process == 0:
             with contextlib.suppress(BaseException):
-                outlive_nobody(parent)
+                end_with_parent(parent)
                 for end in (self.pipe, *(other.pipe for other in others)):
                     end.close()
                 _serve(executor, down, self.buffers, theirs)
@@ -159,6 +162,7 @@ class _Worker:
         self.slot, self.fresh = slot, self.buffers[slot].unread
 
     def ask(self, order: dict[str, Any]) -> None:
+        """Send an order. Raises RunError if the process has died."""
         self.order = order | {"slot": self.slot, "fresh": self.fresh}
         self.fresh = False
         try:
@@ -167,6 +171,7 @@ class _Worker:
             raise self._dead() from error
 
     def answer(self) -> tuple[SiloId, Update]:
+        """Wait for the answer. Raises SiloError if the silo failed, RunError if the process has died."""
         try:
             answer = json.loads(self.pipe.recv_bytes())
         except (EOFError, ConnectionResetError) as error:
@@ -182,6 +187,7 @@ class _Worker:
         )
 
     def end(self) -> None:
+        """Kill the process, whatever it does, and give its memory back."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):

@@ -16,9 +16,9 @@ from ...core import Payload
 ALIGNED = 64
 """Bytes: where tensors begin, as processors like it."""
 MANY = 1000
-"""Windows on a buffer, before it is looked at which of them are still there."""
+"""Windows on a buffer after which those that nobody uses any more are forgotten."""
 BufferLayout = dict[str, list[list[Any]]]
-"""Per group the name, type, shape and place of each tensor: all that a reader needs, as JSON knows it."""
+"""The name, type, shape and place of each tensor by group: all that a reader needs, as JSON can say it."""
 
 
 class SharedBuffer:
@@ -37,7 +37,7 @@ class SharedBuffer:
         self.map: mmap.mmap | None = None
         self.end = 0
         self.windows: list[weakref.ref[memoryview]] = []
-        """On what was read: each is there as long as a tensor that lies in it."""
+        """The parts of the buffer that were read: each is there as long as a tensor that lies in it."""
         self.many = MANY
 
     @property
@@ -75,6 +75,7 @@ class SharedBuffer:
         }
 
     def close(self) -> None:
+        """Give up the file; tensors that were read stay valid."""
         os.close(self.descriptor)
 
     def _window(self) -> memoryview:

@@ -16,18 +16,18 @@ ONE, TWO = frozenset({"sums"}), frozenset({"sums", "global", "local", "choice"})
 """The groups of a stream, where one model answers and where one of two is chosen."""
 COUNTS = {"examples": (), "known": (), "correct": (), "answered": (), "answered_correct": (), "quadrants": (2, 2),
           "decisions": (3,)}  # fmt: skip
-"""Of inputs, with their shapes."""
+"""The shapes of the sums that count inputs."""
 TOTALS = ("nll", "brier", "entropy", "aleatoric", "epistemic")
-"""Sums of numbers of which there is no bound to be exact about."""
+"""Sums of numbers that are not counts, and of which only the size is checked."""
 BINNED = ("bin_count", "bin_confidence", "bin_correct")
-"""Also per class, as "class_bin_count" and so on."""
+"""The sums per bin; there are others of each class, such as "class_bin_count"."""
 CLASSES = "class_"
 SLACK = 1e-6
-"""Relative, for sums of probabilities."""
+"""The relative error that is allowed in sums of probabilities."""
 
 
 Read = Callable[[SiloId, Payload], object]
-"""What a silo's measurements are for; raises anything for those that make no sense."""
+"""Reads a silo's measurements, and raises anything if they make no sense."""
 
 
 def left_out_measuring(

@@ -44,6 +44,7 @@ def left_out(
 
 
 def form(payload: Payload) -> Form:
+    """The form of a payload: its tensors without their numbers."""
     return tuple(
         (group, name, str(tuple(tensor.shape)), str(tensor.dtype))
         for group, tensors in sorted(payload.items())
@@ -73,7 +74,10 @@ def by_itself(update: Update, sent: Payload, most: int, variances: frozenset[str
 
 
 def unlike_most(forms: Mapping[SiloId, Form], sent: Form = ()) -> dict[SiloId, str]:
-    """Those whose tensors are not the ones that most silos have; of equally many, those nearest to `sent` count."""
+    """The silos whose tensors are not the ones that most silos have, and why.
+
+    Where several forms are equally common, the one nearest to `sent` counts as that of most silos.
+    """
     if len(set(forms.values())) < 2:
         return {}
     counts = Counter(forms.values())

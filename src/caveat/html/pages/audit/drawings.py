@@ -58,9 +58,10 @@ def sweep_chart(rows: Rows) -> Markup | None:
 def _references(frame: Axes, points: Sequence[tuple[float, float, float, float]] | None) -> list[Markup]:
     """From the first point on, what falls as n^-1/2 and as n^-1; their names are beside the frame, clear of lines."""
     drawn: list[Markup] = []
+    if not points:
+        return drawn
     name_y = -math.inf
-    for exponent, name in ((-0.5, "1/\N{SQUARE ROOT}n"), (-1.0, "1/n")) if points else ():
-        assert points is not None
+    for exponent, name in ((-0.5, "1/\N{SQUARE ROOT}n"), (-1.0, "1/n")):
         x, y = math.log10(points[0][0]), math.log10(points[0][1])
         end = frame.x_range[1], y + exponent * (frame.x_range[1] - x)
         drawn.append(line((frame.x(x), frame.y(y)), (frame.right, frame.y(end[1])), "diagonal"))

@@ -123,8 +123,8 @@ def plane(
 
 
 def _place(frame: Axes, place: Place) -> Markup:
-    assert place.x.mean is not None
-    assert place.y.mean is not None
+    if place.x.mean is None or place.y.mean is None:
+        raise ValueError(f"{place.name} has no place on a plane without a figure on each axis")
     x, y = frame.x(place.x.mean), frame.y(place.y.mean)
     drawn = [element("title", place.note)]
     drawn += [_stroke((frame.x(low), y), (frame.x(high), y)) for low, high in _bounds(place.x)]

@@ -195,13 +195,13 @@ class _Tried:
 
     def written(self, record: Comparison) -> Markup:
         """Every value with its score, the chosen one in bold."""
-        assert record.tuning is not None
-        by = next((m for m in record.measures if record.tuning.by.startswith(m.name)), Measure(name=""))
+        by = record.tuning.by if record.tuning else ""
+        measure = next((m for m in record.measures if by.startswith(m.name)), Measure(name=""))
         chosen = setting_value(self.run.tuned.get(self.key))
         parts = []
         for trial in self.run.tuning:
             value = setting_value(trial.value)
-            score = element("small", figure(by, trial.score) or "failed", title=trial.error or None)
+            score = element("small", figure(measure, trial.score) or "failed", title=trial.error or None)
             parts.append(
                 element("span", element("b" if value == chosen else "span", value), " ", score, class_="trial")
             )

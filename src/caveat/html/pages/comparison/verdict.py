@@ -104,7 +104,8 @@ def _turned(pair: DifferenceRecord) -> DifferenceRecord:
 
 
 def _lead(first: str, second: str, gap: DifferenceRecord, measure: Measure) -> str:
-    assert gap.mean is not None
+    if gap.mean is None:
+        raise ValueError(f"there is no difference of {first} and {second} to tell")
     unit = f" points of {measure.name}" if measure.percent else f" in {measure.name}"
     bounds = interval(measure, gap)
     if figure(measure, gap.mean) == figure(measure, 0.0):

@@ -1,0 +1,66 @@
+"""The contract holds, and notices what breaks it, where Python leaves out asserts (`python -O`)."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+PLAIN = "FedAvg and not PerFedAvg"
+CHEAP = f"({PLAIN} or Private) and (two_workers or mutated or manifest or joins_late or well_formed)"
+SCRIPT = """
+import os, sys
+import pytest
+if __debug__:
+    sys.exit("this is to run under -O")
+{planted}
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning", *sys.argv[1:]]))
+"""
+OF_A_PROCESS = """
+from caveat.methods import FedAvg
+train = FedAvg.train
+def other(self, down, state, site):
+    update, after = train(self, down, state, site)
+    update.payload["model"]["head.1.bias"] += os.getpid() % 1000
+    return update, after
+FedAvg.train = other
+"""
+"""Other bits with other workers."""
+MUTATING = """
+from caveat.methods import FedAvg
+average = FedAvg.average
+def other(self, server, replies, site):
+    server["model"]["head.1.bias"] += 1
+    return average(self, server, replies, site)
+FedAvg.average = other
+"""
+
+
+def optimised(planted: str, tests: str) -> subprocess.CompletedProcess[str]:
+    """Those tests of the contract under -O, with something planted before they are imported."""
+    command = [sys.executable, "-O", "-c", SCRIPT.format(planted=planted), str(HERE / "test_contract.py"), "-k", tests]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return subprocess.run(command, env=plain, text=True, capture_output=True, cwd=HERE.parents[1])
+
+
+def test_the_contract_holds() -> None:
+    done = optimised("", CHEAP)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("planted", "test"),
+    [(OF_A_PROCESS, "two_workers_give_the_bits_of_one"), (MUTATING, "nothing_passed_in_is_mutated")],
+    ids=["other bits", "mutation"],
+)
+def test_a_planted_difference_is_seen(planted: str, test: str) -> None:
+    done = optimised(planted, f"{test} and {PLAIN}")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search("AssertionError: model/.* is another", done.stdout)
+    assert "1 failed, " in done.stdout
