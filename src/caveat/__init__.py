@@ -1,5 +1,6 @@
 """caveat: uncertainty-aware federated learning in heterogeneous data silos."""
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from .training.fit import Training
     from .wrappers.privacy import Privacy
     from .wrappers.uncertainty import Uncertainty
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # what runs log is for whoever asks for it
 
 _PLACES = {
     "data": "", "uncertainty": "",

@@ -45,22 +45,22 @@ def run(
     with calls.explained():
         workers = EngineSettings(workers=workers).workers
     folder = Path(out or tempfile.mkdtemp(prefix="caveat-"))
-    planned = LocalRun(folder=folder, spec=spec, silos=silos, workers=workers)
+    local_run = LocalRun(folder=folder, spec=spec, silos=silos, workers=workers)
     try:
         calls.check_folder(folder)
         check_same(folder, silos)
-        planned.check()
-        calls.keep(planned)
+        local_run.check()
+        calls.keep(local_run)
     except BaseException:
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     try:
-        carry_out(planned, progress or Silent(), type(method).__name__)
+        carry_out(local_run, progress or Silent(), type(method).__name__)
     except BaseException as error:
         error.add_note(f"What was computed is in {folder}: the same call with out={str(folder)!r} continues it.")
         raise
-    finished = Run(planned)
+    finished = Run(local_run)
     if out is None:
         weakref.finalize(finished, shutil.rmtree, folder, ignore_errors=True)
     return finished

@@ -270,3 +270,11 @@ def test_nothing_is_left_of_a_refused_call(silos: Silos, tmp_path: Path, monkeyp
     with pytest.raises(ConfigurationError):
         caveat.run(silos, caveat.FedAvg(), newcomers=["nobody"], **SMALL)
     assert not any(tmp_path.iterdir())
+
+
+def test_what_a_run_does_is_logged(silos: Silos, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="caveat"):
+        caveat.run(silos, caveat.FedAvg(), out=tmp_path / "run", **SMALL)
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO"]
+    assert "fedavg from round 0" in caplog.text
+    assert "finished after 3 rounds" in caplog.text

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import caveat
 from caveat.config import load
-from caveat.config.nearest import origin
+from caveat.config.nearest import nearest_recipe
 from caveat.core import Data, Decision, Method, Prediction, Silo, Tensors
 from caveat.data import Silos
 from caveat.files.schema.record import written
@@ -147,10 +147,10 @@ def test_the_error_of_a_mean_entropy_is_that_of_the_entropies() -> None:
 
 
 def test_a_configuration_is_of_the_recipe_from_which_few_settings_lead_to_it() -> None:
-    nearest = origin(load("digits"))
+    nearest = nearest_recipe(load("digits"))
     assert nearest is not None
     assert written(nearest) == {"schema": 1, "recipe": "digits", "sets": []}
-    found = origin(load("digits", ["training.lr=0.01", "engine.workers=1", "data.shift.angles=[0, 90, 180]"]))
+    found = nearest_recipe(load("digits", ["training.lr=0.01", "engine.workers=1", "data.shift.angles=[0, 90, 180]"]))
     sets = ["data.shift.angles=[0.0, 90.0, 180.0]", "training.lr=0.01"]
     assert found is not None
     assert written(found) == {"schema": 1, "recipe": "digits", "sets": sets}
@@ -158,10 +158,10 @@ def test_a_configuration_is_of_the_recipe_from_which_few_settings_lead_to_it() -
 
 def test_a_setting_that_starts_a_section_afresh_leads_to_no_recipe() -> None:
     config = load("digits")
-    assert origin(replace(config, data=replace(config.data, source="npz:a.npz"))) is None
+    assert nearest_recipe(replace(config, data=replace(config.data, source="npz:a.npz"))) is None
 
 
 def test_a_configuration_far_from_every_recipe_is_of_none() -> None:
-    assert origin(load("digits", ["method.name=fedprox"])) is None
+    assert nearest_recipe(load("digits", ["method.name=fedprox"])) is None
     unset = replace(load("digits"), data=replace(load("digits").data, silos=None))
-    assert origin(unset) is None  # which no --set does
+    assert nearest_recipe(unset) is None  # which no --set does

@@ -22,7 +22,7 @@ from caveat.core import CaveatError, ConfigurationError, Data, RunError
 from caveat.data import Silos
 from caveat.files.locks import locked
 from caveat.files.payloads import read_payload
-from caveat.runs.execution import run_rounds
+from caveat.runs.execution import finish
 from caveat.runs.local import Run, open_run, resume, start
 from caveat.runs.progress import Silent
 
@@ -123,7 +123,7 @@ def test_permuting_all_test_labels_changes_no_bit_of_what_is_learned(whole: Path
     other = Run(replace(run.experiment, silos=permuted, folder=tmp_path / "permuted"))
     other.folder.mkdir()
     other.experiment.prepare()
-    run_rounds(other.experiment, Silent())
+    finish(other.experiment, Silent())
     for file in [*whole.glob("state/**/*.safetensors"), whole / "model" / "model.safetensors"]:
         assert file.read_bytes() == (other.folder / file.relative_to(whole)).read_bytes(), file.name
     validation = [line for line in (whole / "rounds.jsonl").read_text().splitlines() if '"validation"' in line]

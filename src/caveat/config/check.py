@@ -41,14 +41,14 @@ def load(source: str | None = None, sets: Sequence[str] = ()) -> Config:
     Raises ConfigurationError with one line per problem: the file and line, the key, and the nearest valid key.
     """
     file = find(source)
-    origin = read(file, f"recipe {file.stem}" if file.parent == RECIPES else str(file), sets)
-    return _checked(_merged(origin), origin)
+    text = read(file, f"recipe {file.stem}" if file.parent == RECIPES else str(file), sets)
+    return _checked(_merged(text), text)
 
 
 def loads(text: str, called: str) -> Config:
     """The configuration of a TOML text, called so in messages. Raises ConfigurationError as `load` does."""
-    origin = parse(text, called)
-    return _checked(_merged(origin), origin)
+    parsed = parse(text, called)
+    return _checked(_merged(parsed), parsed)
 
 
 def find(source: str | None) -> Path:
@@ -68,32 +68,32 @@ def recipes() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
-def _merged(origin: ConfigText) -> dict[str, Any]:
+def _merged(source: ConfigText) -> dict[str, Any]:
     """The file's table with the overrides in it."""
-    table: dict[str, Any] = _plain(origin.table)
+    table: dict[str, Any] = _plain(source.table)
     for section in ("method", "model"):
         named = table[section].get("name") if isinstance(table.get(section), dict) else None
-        if named is not None and origin.overrides.get((section, "name"), named) != named:
+        if named is not None and source.overrides.get((section, "name"), named) != named:
             table[section] = {}
-            if section == "method" and not has_personal(origin.overrides[section, "name"]):
+            if section == "method" and not has_personal(source.overrides[section, "name"]):
                 table.pop("personal", None)
             if section == "method" and isinstance(table.get("training"), dict):
                 given = table["training"].get("optimizer")
-                table["training"] |= own_training(origin.overrides[section, "name"], given)
+                table["training"] |= own_training(source.overrides[section, "name"], given)
     named = table["engine"].get("name", "embedded") if isinstance(table.get("engine"), dict) else None
-    if named is not None and origin.overrides.get(("engine", "name"), named) != named:
+    if named is not None and source.overrides.get(("engine", "name"), named) != named:
         table["engine"] = {}
     named = table["data"].get("source") if isinstance(table.get("data"), dict) else None
-    if named is not None and origin.overrides.get(("data", "source"), named) != named:
+    if named is not None and source.overrides.get(("data", "source"), named) != named:
         table["data"] = {}  # silos, shifts and constants of other data
     labels = table["data"].get("labels") if isinstance(table.get("data"), dict) else None
     named = labels.get("partition") if isinstance(labels, dict) else None
-    if named is not None and origin.overrides.get(("data", "labels", "partition"), named) != named:
+    if named is not None and source.overrides.get(("data", "labels", "partition"), named) != named:
         table["data"]["labels"] = {}
     for one, other in (ALTERNATIVES, ALTERNATIVES[::-1]):
-        if one in origin.overrides and other not in origin.overrides and isinstance(table.get("training"), dict):
+        if one in source.overrides and other not in source.overrides and isinstance(table.get("training"), dict):
             table["training"].pop(other[-1], None)
-    for path, value in origin.overrides.items():
+    for path, value in source.overrides.items():
         inner = table
         for key in map(str, path[:-1]):
             if not isinstance(inner.get(key), dict):
@@ -108,7 +108,7 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=str))
 
 
-def _checked(table: dict[str, Any], origin: ConfigText) -> Config:
+def _checked(table: dict[str, Any], source: ConfigText) -> Config:
     problems: list[Problem] = []
     method = table.setdefault("method", {})
     name = method.get("name") if isinstance(method, dict) else None
@@ -123,7 +123,7 @@ def _checked(table: dict[str, Any], origin: ConfigText) -> Config:
         except ConfigurationError as error:
             problems += problems_of(error, ())
     if config is None or problems:
-        raise origin.error([Problem(path, text or _unknown(path, name)) for path, text in problems])
+        raise source.error([Problem(path, text or _unknown(path, name)) for path, text in problems])
     return config
 
 

@@ -21,7 +21,7 @@ NO_RESULT = {("engine", "workers")}
 """Keys that change no bit of a result."""
 
 
-def origin(config: Config) -> Origin | None:
+def nearest_recipe(config: Config) -> Origin | None:
     """The nearest recipe, and the "SECTION.KEY=VALUE" that lead from it to a configuration; None if none is near."""
     alike = [name for name in configuration.recipes() if _method(name) == config.method.name]
     found = [(name, sets) for name in alike if (sets := _sets(config, name)) is not None]

@@ -64,8 +64,8 @@ class SiloClient:
 
     def join(self, terms: Terms) -> dict[str, str | int]:
         """Its sizes, class counts and the hashes of its splits, under what was agreed."""
-        self.abide(terms)
-        part = self.part(terms)
+        self.keep_configuration(terms)
+        part = self.run(terms)
         part.silos.check(terms.config.training.batch_size)
         card = part.info.silo_infos[self.file.silo].to_json()
         record = splits_record(part.silos, len(part.silos.classes))[self.file.silo]
@@ -76,14 +76,14 @@ class SiloClient:
 
         Raises RunError for an order that no server of this federation has a reason to give.
         """
-        self.abide(terms)
+        self.keep_configuration(terms)
         folder = self.folder(terms)
         busy = f"{folder}: another process has been at work there for {BUSY:.0f} s"
         with held(folder / "lock", busy, BUSY):
-            place = self.part(terms).executor()
-            check(order, place, self.file.silo)
-            place.states.forget(self.file.silo, order.counted)
-            update = place.perform(order.t, order.work, payload, self.file.silo)
+            executor = self.run(terms).executor()
+            check(order, executor, self.file.silo)
+            executor.states.forget(self.file.silo, order.counted)
+            update = executor.perform(order.t, order.work, payload, self.file.silo)
             ledger = Ledger(folder / "ledger.jsonl")
             ledger.rewind(ledger.bytes)
             ledger.add({self.file.silo: update}, t=order.t, work=order.work)
@@ -91,7 +91,7 @@ class SiloClient:
                 self._keep_model(folder, terms, order.t, payload)
         return update
 
-    def abide(self, terms: Terms) -> None:
+    def keep_configuration(self, terms: Terms) -> None:
         """Keep a federation's configuration when it is first seen. Raises DataError for another one after that."""
         path = self.file.private(self.home(terms).name) / "config.toml"
         if not path.exists():
@@ -99,15 +99,15 @@ class SiloClient:
         elif lasting(configuration.loads(path.read_text(), str(path))) != lasting(terms.config):
             raise DataError(f"the federation's configuration is not the one that was joined, {path}")
 
-    def part(self, terms: Terms) -> SiloRun:
+    def run(self, terms: Terms) -> SiloRun:
         """The experiment that these terms make of its data."""
-        return self._part(terms, Silos((self._data(terms),), agreement(terms).classes))
+        return self._run(terms, Silos((self._data(terms),), agreement(terms).classes))
 
     def predicting(self, terms: Terms) -> SiloRun:
         """The same, with what it takes to read new inputs."""
-        return self._part(terms, self.silos(terms))
+        return self._run(terms, self.silos(terms))
 
-    def _part(self, terms: Terms, silos: Silos) -> SiloRun:
+    def _run(self, terms: Terms, silos: Silos) -> SiloRun:
         return SiloRun(
             spec=spec_of(terms.config, terms.method), folder=self.folder(terms), silos=silos, names=terms.names,
             secret=self.file.secret(),
@@ -160,12 +160,12 @@ def agreement(terms: Terms) -> SharedSchema:
     return terms.agreement
 
 
-def check(order: Order, place: Executor, silo: SiloId) -> None:
+def check(order: Order, executor: Executor, silo: SiloId) -> None:
     """Raises RunError for an order for somebody else, for a work that is no round's, or for a round that is over."""
     if order.silo != silo:
         raise RunError(f"an order for silo {order.silo!r}, but this is {silo!r}")
-    place.ordered(order.t, order.work)
-    if order.t < (newest := place.states.newest(silo)):
+    executor.ordered(order.t, order.work)
+    if order.t < (newest := executor.states.newest(silo)):
         raise RunError(f"an order of round {order.t}, but there is a state of round {newest}")
 
 

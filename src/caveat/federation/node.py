@@ -39,22 +39,22 @@ class NodeHandler:
         terms = Terms.of_text(str(question["terms"]))
         if "silo" not in context.node_config:
             return {"silo": _partition(context, terms)[0]}
-        with discreet():
+        with without_details():
             member = _member(context)
             return member.join(terms) if question.get("question") == "join" else member.introduce(terms)
 
     def perform(self, context: Context, order: Order, text: str, payload: Payload) -> Update:
         if "silo" in context.node_config:
-            with discreet():
+            with without_details():
                 return _member(context).perform(Terms.of_text(text), order, payload)
-        silo, place = _partition(context, Terms.of_text(text))
-        check(order, place, silo)
-        place.states.forget(silo, order.counted)
-        return place.perform(order.t, order.work, payload, silo)
+        silo, executor = _partition(context, Terms.of_text(text))
+        check(order, executor, silo)
+        executor.states.forget(silo, order.counted)
+        return executor.perform(order.t, order.work, payload, silo)
 
 
 @contextmanager
-def discreet() -> Iterator[None]:
+def without_details() -> Iterator[None]:
     """Keep what an error says at the silo: it may name files, or values of single samples."""
     try:
         yield
@@ -72,11 +72,11 @@ def _member(context: Context) -> SiloClient:
 def _partition(context: Context, terms: Terms) -> tuple[SiloId, Executor]:
     if "partition-id" not in context.node_config:
         raise ConfigurationError('the node says neither silo="PATH" nor a partition-id: start it with --node-config')
-    place = _workplace(terms.to_text())
-    names, k = list(place.silos), int(context.node_config["partition-id"])
+    executor = _workplace(terms.to_text())
+    names, k = list(executor.silos), int(context.node_config["partition-id"])
     if k >= len(names):
         raise ConfigurationError(f"partition-id = {k}, but the configuration makes {len(names)} silos")
-    return names[k], place
+    return names[k], executor
 
 
 @lru_cache(maxsize=2)

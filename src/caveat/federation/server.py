@@ -61,7 +61,7 @@ class StartCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowerRun(BaseRun):
-    """A plan for silos that only their own machines have the data of."""
+    """A run on silos whose data only their own machines have."""
 
     wire: GridMessages
     members: OpenMembership
@@ -90,13 +90,13 @@ class SimulatedRun(LocalRun):
         return nullcontext(engine_of(self, self.config, self.wire, self.members))
 
 
-def engine_of(plan: BaseRun, config: Config, wire: GridMessages, members: Greeter) -> Flower:
+def engine_of(run: BaseRun, config: Config, wire: GridMessages, members: Greeter) -> Flower:
     bounds = {key: getattr(config.federation, key) for key in ("quorum", "deadline", "patience")}
     given = {key: value for key, value in bounds.items() if value is not None}
     # Noise may make a variance negative, which the server then does not take over.
     variances = VARIANCES if config.privacy.clip is None else VARIANCES - {VARIANCE}
-    read = partial(read_alone, plan)
-    return Flower(Evaluated(plan.complete), wire, members, variances=variances, read=read, **given)
+    read = partial(read_alone, run)
+    return Flower(Evaluated(run.complete), wire, members, variances=variances, read=read, **given)
 
 
 def server_app(config_file: Path) -> ServerApp:
@@ -168,12 +168,12 @@ def _simulate(
     for name, part, rounds in _unfinished(config, folder):
         terms = Terms("simulation", config, name, str(part), tuple(silo.name for silo in silos))
         members = FixedMembership(FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes), terms)
-        plan = SimulatedRun(
+        run = SimulatedRun(
             spec=spec_of(rounds, name), folder=part, silos=silos, wire=wire, members=members, config=config
         )  # fmt: skip
         members.gather(wire, config.federation.patience or PATIENCE)
         _begin(config, folder, part, begun, start)
-        carry_out(plan, progress, name)
+        carry_out(run, progress, name)
 
 
 def _unfinished(config: Config, folder: Path) -> Iterator[tuple[str, Path, Config]]:

@@ -13,15 +13,15 @@ from ..runs.summary import rows, silo_record
 from ..wrappers.evaluation import TEST
 
 
-def read_alone(plan: BaseRun, split: str, silo: SiloId, payload: Payload) -> None:
+def read_alone(run: BaseRun, split: str, silo: SiloId, payload: Payload) -> None:
     """Raises DataError for a silo's measurements on a split that are not those asked for, and whatever a run's rows and
     summary would raise for them.
     """
-    card, sums, tested = plan.info.silo_infos[silo], payload["sums"], split == TEST
-    if int(sums["examples"]) != card.examples[split]:
-        raise DataError(f"{int(sums['examples'])} inputs of {split}, of which it has {card.examples[split]}")
-    scores = {f"score.{name}" for name in plan.method.scores} if tested else set()
-    shape = (len(plan.info.classes), metrics.BINS)
+    info, sums, tested = run.info.silo_infos[silo], payload["sums"], split == TEST
+    if int(sums["examples"]) != info.examples[split]:
+        raise DataError(f"{int(sums['examples'])} inputs of {split}, of which it has {info.examples[split]}")
+    scores = {f"score.{name}" for name in run.method.scores} if tested else set()
+    shape = (len(run.info.classes), metrics.BINS)
     for group, tensors in payload.items():
         if group.rpartition(".")[2] in ("method", "choice"):
             continue
@@ -29,7 +29,7 @@ def read_alone(plan: BaseRun, split: str, silo: SiloId, payload: Payload) -> Non
             raise DataError(f"{group} has other scores than {', '.join(sorted(scores)) or 'none'}")
         if tensors["class_bin_count"].shape != shape:
             raise DataError(f"{group} has bins {tuple(tensors['class_bin_count'].shape)}, expected {shape}")
-    found: list[Record] = [*rows(plan.method, card, payload, {"round": 1, "split": split})]
+    found: list[Record] = [*rows(run.method, info, payload, {"round": 1, "split": split})]
     if tested:
-        found += [silo_record(plan.method, card, payload), *summarise_streams(plan.method, {silo: payload}).values()]
+        found += [silo_record(run.method, info, payload), *summarise_streams(run.method, {silo: payload}).values()]
     json.dumps([written(record) for record in found], allow_nan=False)

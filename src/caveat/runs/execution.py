@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 
 from ..core import seeded
-from ..engines.rounds import run
+from ..engines import rounds
 from ..engines.threads import one_thread
 from ..files.checkpoints import ServerStore
 from ..files.locks import locked
@@ -15,42 +16,50 @@ from .base import BaseRun
 from .progress import Progress
 from .recorder import Recorder
 
+logger = logging.getLogger(__name__)
 
-def carry_out(plan: BaseRun, progress: Progress, title: str) -> None:
-    """Whatever of a run is not done yet."""
-    if (plan.folder / "summary.json").exists():
+
+def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
+    """Carry out whatever of a run is not done yet."""
+    if (run.folder / "summary.json").exists():
         return
-    steps = Counter(step.trains for step in plan.complete.schedule())
+    steps = Counter(step.trains for step in run.complete.schedule())
     progress.begin(title, steps[True])
     try:
-        plan.prepare()
-        run_rounds(plan, progress)
+        run.prepare()
+        finish(run, progress)
     finally:
         progress.end()
 
 
-def run_rounds(plan: BaseRun, progress: Progress) -> None:
-    """Carry out all rounds that are left, from the newest checkpoint, and write the result."""
-    with locked(plan.folder / "state"):
-        _run_rounds(plan, progress)
+def finish(run: BaseRun, progress: Progress) -> None:
+    """Carry out all rounds that are left, from the newest checkpoint, and write the result.
 
-
-def _run_rounds(plan: BaseRun, progress: Progress) -> None:
+    Raises RunError if another process has the folder, or if a round fails.
+    """
     began = time.perf_counter()
-    site = plan.server_site()
-    store = ServerStore(plan.folder / "state")
-    saved = store.load()
-    with seeded(plan.spec.seed, "init_server"):
-        start, server, run_state = 0, plan.complete.init_server(site), RunState()
-    if saved is not None:
-        server, checkpoint = saved
-        start, run_state = checkpoint.t + 1, checkpoint
-    with plan.engine() as engine, one_thread():
-        recorder = Recorder(plan, engine, store, run_state, progress)
-        engine.begin(start, recorder.rewind())
-        run_state.seconds["engine"] += time.perf_counter() - began
-        server = run(
-            engine.method, engine, site, server,
-            participation=plan.spec.participation, start=start, number=run_state.number, after=recorder.after,
-        )  # fmt: skip
-        recorder.finish(server)
+    with locked(run.folder / "state"):
+        store = ServerStore(run.folder / "state")
+        site, saved = run.server_site(), store.load()
+        with seeded(run.spec.seed, "init_server"):
+            start, server, run_state = 0, run.complete.init_server(site), RunState()
+        if saved is not None:
+            server, checkpoint = saved
+            start, run_state = checkpoint.t + 1, checkpoint
+        logger.info("%s: %s from round %d of the schedule", run.folder, run.method.name, start)
+        with run.engine() as engine, one_thread():
+            recorder = Recorder(run, engine, store, run_state, progress)
+            engine.begin(start, recorder.rewind())
+            run_state.seconds["engine"] += time.perf_counter() - began
+            server = rounds.run(
+                engine.method,
+                engine,
+                site,
+                server,
+                participation=run.spec.participation,
+                start=start,
+                number=run_state.number,
+                after=recorder.after,
+            )
+            recorder.finish(server)
+        logger.info("%s: finished after %d rounds of training", run.folder, run_state.number)

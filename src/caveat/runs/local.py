@@ -15,7 +15,7 @@ from torch import Tensor
 from .. import config as configuration
 from .. import data
 from ..config import Config
-from ..config.nearest import origin
+from ..config.nearest import nearest_recipe
 from ..core import Answers, ConfigurationError, Payload, Prediction, RunError, SiloId, Site, State, Tensors
 from ..core.silo_info import FederationInfo
 from ..data.pools import Array
@@ -154,7 +154,7 @@ def start(config: Config, out: Path, progress: Progress | None = None, silos: da
     except OSError as error:
         raise ConfigurationError(f"cannot make the folder {out}: {error.strerror}") from error
     write_bytes(out / "config.toml", configuration.dump(config).encode())
-    if (recipe := origin(config)) is not None:
+    if (recipe := nearest_recipe(config)) is not None:
         write_record(out / "origin.json", recipe)
     return _with_baselines(config, silos, out, progress or Silent())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Mapping, Sequence
 
@@ -23,6 +24,7 @@ from .base import BaseRun, Engine
 from .progress import Progress
 from .summary import count, rows, summarise
 
+logger = logging.getLogger(__name__)
 SPLITS = ("validation", "test")
 """What the final model is measured on."""
 
@@ -31,17 +33,17 @@ class Recorder:
     """Keeps the books of a run: evaluates, appends rows, saves checkpoints, tells the progress."""
 
     def __init__(
-        self, plan: BaseRun, engine: Engine, store: ServerStore, run_state: RunState, progress: Progress
+        self, run: BaseRun, engine: Engine, store: ServerStore, run_state: RunState, progress: Progress
     ) -> None:
-        self.plan, self.engine, self.store = plan, engine, store
+        self.run, self.engine, self.store = run, engine, store
         self.run_state, self.progress = run_state, progress
-        self.rows = plan.folder / "rounds.jsonl"
-        self.ledger = Ledger(plan.folder / "ledger.jsonl")
+        self.rows = run.folder / "rounds.jsonl"
+        self.ledger = Ledger(run.folder / "ledger.jsonl")
         self.mark = time.perf_counter()
 
     def rewind(self) -> dict[SiloId, int]:
         """Drop what a round that was never completed has left; return the last counted round of each silo."""
-        for part in self.plan.folder.rglob(".*.part"):
+        for part in self.run.folder.rglob(".*.part"):
             part.unlink()
         self.ledger.rewind(self.run_state.ledger)
         with self.rows.open("ab") as file:
@@ -60,12 +62,12 @@ class Recorder:
         self.ledger.add(done.replies.updates, round=done.number, t=done.t, phase=phase)
         self._left_out(About(round=done.number, phase=phase), done.replies.left_out)
         metrics: dict[str, float] = {}
-        if done.step.trains and done.number % self.plan.spec.evaluation.every == 0:
-            for split in self.plan.spec.evaluation.splits:
-                metrics = self._evaluate(done.t, done.number, phase, split, server, self.plan.measured)[0]
+        if done.step.trains and done.number % self.run.spec.evaluation.every == 0:
+            for split in self.run.spec.evaluation.splits:
+                metrics = self._evaluate(done.t, done.number, phase, split, server, self.run.measured)[0]
             self.run_state.measured = done.t
         self._lap("evaluate")
-        milestone = self.plan.complete.milestone(server)
+        milestone = self.run.complete.milestone(server)
         known = {k: v for k, v in (self.run_state.milestones or [{}])[-1].items() if k != "round"}
         if milestone != known:
             self.run_state.milestones.append({"round": done.number, **milestone})
@@ -79,7 +81,7 @@ class Recorder:
     def _check_numbers(self, number: int, phase: str, server: State) -> None:
         """Raises RunError for a state that no run can continue from, so that the checkpoint before it stays."""
         # An infinity may stand for what is not known yet, but none can be sent.
-        sent = self.plan.complete.broadcast(server)
+        sent = self.run.complete.broadcast(server)
         for state in (server, sent):
             for group, tensors in state.items():
                 for name, tensor in tensors.items():
@@ -94,41 +96,41 @@ class Recorder:
         t, number = self.run_state.last, self.run_state.number
         final: dict[str, dict[SiloId, Payload]] = {}
         for split in SPLITS:
-            known = split in self.plan.spec.evaluation.splits and self.run_state.measured == t
-            final[split] = self._evaluate(t, number, "final", split, server, self.plan.measured, not known)[1]
+            known = split in self.run.spec.evaluation.splits and self.run_state.measured == t
+            final[split] = self._evaluate(t, number, "final", split, server, self.run.measured, not known)[1]
         newcomers: dict[SiloId, Payload] = {}
-        if self.plan.spec.newcomers:
-            newcomers = self._evaluate(t, number, "final", "test", server, self.plan.spec.newcomers)[1]
+        if self.run.spec.newcomers:
+            newcomers = self._evaluate(t, number, "final", "test", server, self.run.spec.newcomers)[1]
         self._lap("evaluate")
         self._write_model(t, server)
-        for name, shown in (("gallery", self.plan.gallery()), ("features", self.plan.features())):
+        for name, shown in (("gallery", self.run.gallery()), ("features", self.run.features())):
             if shown is not None:
-                write_record(self.plan.folder / f"{name}.json", shown)
+                write_record(self.run.folder / f"{name}.json", shown)
         self._lap("engine")
-        summary = summarise(self.plan, self.run_state, final["test"], server, self._privacy(), newcomers)
-        write_record(self.plan.folder / "summary.json", summary)
+        summary = summarise(self.run, self.run_state, final["test"], server, self._privacy(), newcomers)
+        write_record(self.run.folder / "summary.json", summary)
 
     def _privacy(self) -> PrivacyRecord | None:
         """What clipping and noise come to, by what was sent."""
-        if (private := find(self.plan.complete, Private)) is None:
+        if (private := find(self.run.complete, Private)) is None:
             return None
         messages = read_ledger(self.ledger.path).messages
-        return PrivacyRecord.model_validate(self.plan.spec.privacy.outcome(messages, private.silos, private.covers))
+        return PrivacyRecord.model_validate(self.run.spec.privacy.outcome(messages, private.silos, private.covers))
 
     def _write_model(self, t: int, server: State) -> None:
-        folder, method = self.plan.folder, self.plan.method
+        folder, method = self.run.folder, self.run.method
         (folder / "model").mkdir(exist_ok=True)
-        write_bytes(folder / "model" / "model.safetensors", to_bytes(self.plan.complete.broadcast(server)))
+        write_bytes(folder / "model" / "model.safetensors", to_bytes(self.run.complete.broadcast(server)))
         write_record(
             folder / "model" / "model.json",
             ModelFile(
                 schema=ModelFile.SCHEMA,
                 method=dataclasses.asdict(method) | {"name": type(method).__name__},  # type: ignore[call-overload]
                 t=t,
-                model=vars(self.plan.spec.model),
-                personal={silo: vars(own) for silo, own in self.plan.own_models.items()},
-                shape=list(self.plan.info.shape),
-                classes=list(self.plan.info.classes),
+                model=vars(self.run.spec.model),
+                personal={silo: vars(own) for silo, own in self.run.own_models.items()},
+                shape=list(self.run.info.shape),
+                classes=list(self.run.info.classes),
             ),
         )
 
@@ -142,8 +144,8 @@ class Recorder:
         self.ledger.add(replies.updates, t=t, **about)
         self._left_out(about, replies.left_out)
         if write:
-            cards = [self.plan.info.silo_infos[name] for name in silos if name in payloads]
-            found = [row for card in cards for row in rows(self.plan.method, card, payloads[card.name], about)]
+            infos = [self.run.info.silo_infos[name] for name in silos if name in payloads]
+            found = [row for info in infos for row in rows(self.run.method, info, payloads[info.name], about)]
             append_records(self.rows, found)
         mean = across({silo: figures(payload["sums"]) for silo, payload in payloads.items()})["mean"]
         return {name: mean[name] for name in ("accuracy", "entropy")}, payloads
@@ -151,7 +153,9 @@ class Recorder:
     def _left_out(self, about: About, reasons: Mapping[SiloId, str]) -> None:
         """Name the silos that were asked and are not counted, in the rows and in the log."""
         for silo, why in reasons.items():
-            self.progress.note(f"round {about['round']}, {about.get('split', about['phase'])}: without {silo}: {why}")
+            text = f"round {about['round']}, {about.get('split', about['phase'])}: without {silo}: {why}"
+            self.progress.note(text)
+            logger.warning("%s: %s", self.run.folder, text)
         append_records(self.rows, [LeftOut(**about, silo=silo, left_out=why) for silo, why in reasons.items()])
 
     def _lap(self, name: str) -> float:

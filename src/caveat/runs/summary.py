@@ -61,7 +61,7 @@ def rows(method: Method, silo: SiloInfo, payload: Payload, about: Mapping[str, A
 
 
 def summarise(
-    plan: BaseRun,
+    run: BaseRun,
     run_state: RunState,
     test: Mapping[SiloId, Payload],
     server: State,
@@ -72,11 +72,11 @@ def summarise(
 
     Those of newcomers, which took no part, are marked as such, and no other figure is of them.
     """
-    method, outcome = plan.method, dict[str, Any](plan.complete.outcome(server))
-    personal = {silo: own.name for silo, own in plan.own_models.items() if "local" in test.get(silo, {})}
+    method, outcome = run.method, dict[str, Any](run.complete.outcome(server))
+    personal = {silo: own.name for silo, own in run.own_models.items() if "local" in test.get(silo, {})}
     silos = [
-        silo_record(method, plan.info.silo_infos[name], test[name]).model_copy(update=_own(personal.get(name)))
-        for name in plan.measured
+        silo_record(method, run.info.silo_infos[name], test[name]).model_copy(update=_own(personal.get(name)))
+        for name in run.measured
         if name in test
     ]
     streams = summarise_streams(method, test)
@@ -86,13 +86,13 @@ def summarise(
         schema=Summary.SCHEMA,
         version=__version__,
         method=method.name,
-        policy=Policy.model_validate(outcome.pop("policy", {"name": plan.spec.uncertainty.policy or method.policy})),
-        seed=plan.spec.seed,
+        policy=Policy.model_validate(outcome.pop("policy", {"name": run.spec.uncertainty.policy or method.policy})),
+        seed=run.spec.seed,
         rounds_run=run_state.number,
         complete=True,
-        classes=list(plan.info.classes),
-        silos=[*silos, *_newcomers(plan, newcomers)],
-        absent=[name for name in plan.measured if name not in test],
+        classes=list(run.info.classes),
+        silos=[*silos, *_newcomers(run, newcomers)],
+        absent=[name for name in run.measured if name not in test],
         domains=_domains(silos),
         mean=inside.chosen.mean,
         worst=_worst(silos),
@@ -122,9 +122,9 @@ def _own(model: str | None) -> dict[str, str]:
     return {} if model is None else {"model": model}
 
 
-def _newcomers(plan: BaseRun, payloads: Mapping[SiloId, Payload]) -> list[SiloRecord]:
+def _newcomers(run: BaseRun, payloads: Mapping[SiloId, Payload]) -> list[SiloRecord]:
     """The records of silos that took no part, marked as such."""
-    found = (silo_record(plan.method, plan.info.silo_infos[name], payload) for name, payload in payloads.items())
+    found = (silo_record(run.method, run.info.silo_infos[name], payload) for name, payload in payloads.items())
     return [record.model_copy(update={"newcomer": True}) for record in found]
 
 
