@@ -135,9 +135,9 @@ def test_a_silo_may_join_later(tmp_path: Path) -> None:
     federation.grid.tamper[federation.node["coast"]] = arrive
     config = load(str(federation.folder / "config.toml"), ["federation.begin_with=2"])
     run = federation.serve(config)
-    trained = [m for m in ledger.read_ledger(run / "ledger.jsonl").messages if "split" not in m]
+    trained = [m for m in ledger.read_ledger(run / "ledger.jsonl").messages if m.split is None]
     # It comes while the first round is at work, and the second one knows of it.
-    assert [m["round"] for m in trained if m["silo"] == "valley"] == [2, 3, 4]
+    assert [m.round for m in trained if m.silo == "valley"] == [2, 3, 4]
     assert "silo valley has joined: 52 training examples" in federation.notes
     assert list(json.loads((run / "splits.json").read_text())) == NAMES
 
@@ -199,7 +199,7 @@ def test_a_start_that_was_killed_early_can_be_repeated(tmp_path: Path, monkeypat
         write(path, value)
 
     with monkeypatch.context() as patch:
-        for name in ("write_json", "write_bytes"):
+        for name in ("write_json", "write_bytes", "write_record"):
             patch.setattr(server, name, partial(killed_at_the_second, write=getattr(server, name)))
         with pytest.raises(KeyboardInterrupt):
             serve(federation.config, federation.grid, federation.run, Silent(), given)

@@ -78,12 +78,12 @@ class Grid(GridFile):
         problems = []
         firsts = [(setting, method) for setting in self.columns for method in self.rows]
         trials = [
-            cell for setting, method in firsts for cell in self.tried(method, setting) or [self.first(method, setting)]
+            run for setting, method in firsts for run in self.tried(method, setting) or [self.first(method, setting)]
         ]
         others = [PlannedRun(self.rows[0], self.columns[0], seed) for seed in self.seeds]
-        for cell in (*trials, *others):
+        for run in (*trials, *others):
             try:
-                cell.config()
+                run.config()
             except ConfigurationError as error:
                 problems.append(str(error))
         if problems:

@@ -58,7 +58,7 @@ def recorded(results: ComparisonFolder) -> Comparison:
 def _check_data(results: ComparisonFolder) -> None:
     first: dict[tuple[str, int], FinishedRun] = {}
     for setting, method, seed in results.grid.places():
-        planned = results.cell(setting, method, seed)
+        planned = results.planned(setting, method, seed)
         if planned is not None and (found := results.done(planned)) is not None:
             other = first.setdefault((setting.name, seed), found)
             if other.splits != found.splits:
@@ -85,7 +85,7 @@ def _tuning(grid: Grid) -> TuningReport | None:
 def _run(results: ComparisonFolder, setting: Setting, method: MethodVariant, seed: int) -> ComparedRun:
     """One place of the table: its run if it is done, else why there is none."""
     tried = _trials(results, setting, method) if seed == results.grid.seeds[0] else ()
-    planned = results.cell(setting, method, seed)
+    planned = results.planned(setting, method, seed)
     folder, tuned, found = "", {}, None
     if planned is None:
         why = results.why_none(setting, method)
@@ -149,21 +149,20 @@ def _table(results: ComparisonFolder, setting: Setting, measure: Measure) -> Mea
     best = _best([found.mean for found in intervals.values()], measure)
     rows = tuple(
         Result(
-            row=method.name,
-            seeds=len(finished[method.name]),
+            row=name,
+            seeds=len(finished[name]),
             failed=sum(_has_failed(results, setting, method, seed) for seed in results.grid.seeds),
-            best=method.name in known and intervals[method.name].mean == best,
-            **(_spread(intervals[method.name], measure, finished[method.name], values[method.name])
-               if method.name in known else {}),
-            rank=ranks.get(method.name),
+            best=name in known and intervals[name].mean == best,
+            **(_spread(intervals[name], measure, finished[name], known[name]) if name in known else {}),
+            rank=ranks.get(name),
         )
-        for method in methods
-    )  # fmt: skip
+        for name, method in ((method.name, method) for method in methods)
+    )
     return MeasureTable(column=setting.name, measure=measure.name, rows=rows, pairs=_pairs(known))
 
 
 def _finished(results: ComparisonFolder, setting: Setting, method: MethodVariant) -> dict[int, FinishedRun]:
-    planned = {seed: results.cell(setting, method, seed) for seed in results.grid.seeds}
+    planned = {seed: results.planned(setting, method, seed) for seed in results.grid.seeds}
     found = {seed: results.done(run) for seed, run in planned.items() if run is not None}
     return {seed: done for seed, done in found.items() if done is not None}
 
@@ -203,7 +202,7 @@ def _ends(found: Interval, measure: Measure) -> dict[str, float]:
 
 
 def _has_failed(results: ComparisonFolder, setting: Setting, method: MethodVariant, seed: int) -> bool:
-    planned = results.cell(setting, method, seed)
+    planned = results.planned(setting, method, seed)
     if planned is None:
         return bool(results.why_none(setting, method))
     return results.failure(planned) is not None

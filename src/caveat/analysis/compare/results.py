@@ -32,6 +32,11 @@ class FinishedRun:
         return read(self.folder / "summary.json", Summary)
 
     @cached_property
+    def _file(self) -> dict[str, Any]:
+        """The summary as it is written, for what is asked for by a path."""
+        return written(self.summary)
+
+    @cached_property
     def splits(self) -> Any:
         """Sizes and hashes of the data."""
         return read_plain(self.folder / "splits.json")
@@ -78,12 +83,12 @@ class FinishedRun:
         if not measure.figure:
             return {}
         path = measure.figure if "/" in measure.figure else f"test/{measure.figure}"
-        found = {silo.name: looked_up(written(silo), path) for silo in self.silos}
+        found = {silo["name"]: looked_up(silo, path) for silo in self._file["silos"] if not silo.get("newcomer")}
         return {name: value for name, value in found.items() if value is not None}
 
     def of_run(self, measure: Measure) -> float | None:
         """A measure of the whole run; None for one of silos, or where the run has none."""
-        return looked_up(written(self.summary), measure.path) if measure.path else None
+        return looked_up(self._file, measure.path) if measure.path else None
 
 
 def looked_up(record: Any, path: str) -> float | None:
@@ -118,57 +123,57 @@ class ComparisonFolder:
         self._found: dict[tuple[Path, int | None], FinishedRun] = {}
         self._configs: dict[tuple[str, int | None], Config] = {}
 
-    def place(self, cell: PlannedRun) -> Path:
-        return self.folder / cell.folder
+    def place(self, run: PlannedRun) -> Path:
+        return self.folder / run.folder
 
-    def config(self, cell: PlannedRun, rounds: int | None) -> Config:
-        if (cell.folder, rounds) not in self._configs:
-            self._configs[cell.folder, rounds] = cell.config(rounds)
-        return self._configs[cell.folder, rounds]
+    def config(self, run: PlannedRun, rounds: int | None) -> Config:
+        if (run.folder, rounds) not in self._configs:
+            self._configs[run.folder, rounds] = run.config(rounds)
+        return self._configs[run.folder, rounds]
 
-    def done(self, cell: PlannedRun) -> FinishedRun | None:
-        """The cell's run, if it is finished."""
-        place, rounds = self.place(cell), self._known_rounds(cell)
+    def done(self, run: PlannedRun) -> FinishedRun | None:
+        """What a planned run has left, if it is finished."""
+        place, rounds = self.place(run), self._known_rounds(run)
         if (place, rounds) not in self._found:
             if not (place / "summary.json").exists():
                 return None
-            self.check_begun(cell)
+            self.check_begun(run)
             self._found[place, rounds] = FinishedRun(place)
         return self._found[place, rounds]
 
-    def check_begun(self, cell: PlannedRun) -> None:
-        """Raises ConfigurationError if the cell's folder holds a run of other settings."""
-        path, rounds = self.place(cell) / "config.toml", self._known_rounds(cell)
+    def check_begun(self, run: PlannedRun) -> None:
+        """Raises ConfigurationError if the folder of a planned run holds one of other settings."""
+        path, rounds = self.place(run) / "config.toml", self._known_rounds(run)
         if not path.exists():
             return
         begun = load(str(path))
-        if rounds is None and self._follows(cell):
+        if rounds is None and self._follows(run):
             rounds = begun.rounds  # nobody knows yet
-        wanted = self.config(cell, rounds)
+        wanted = self.config(run, rounds)
         if begun != wanted:
             differing = ", ".join(_differences(begun, wanted))
             raise ConfigurationError(
-                f"{path.parent} holds a run of {cell.method.name} with other settings: {differing}; name a new folder "
+                f"{path.parent} holds a run of {run.method.name} with other settings: {differing}; name a new folder "
                 "with --out"
             )
 
-    def failure(self, cell: PlannedRun) -> str | None:
-        """Why the cell's run failed, if it did, or why it cannot be run."""
-        if self.done(cell) is not None:
+    def failure(self, run: PlannedRun) -> str | None:
+        """Why a planned run failed, if it did, or why it cannot be run."""
+        if self.done(run) is not None:
             return None
-        note = self.note_of_failure(cell)
+        note = self.note_of_failure(run)
         if note.is_file():
             return note.read_text().strip()
-        return self._without_lead(cell) if self._follows(cell) else None
+        return self._without_lead(run) if self._follows(run) else None
 
-    def _without_lead(self, cell: PlannedRun) -> str | None:
-        """Why nobody will ever say how long the cell trains."""
-        lead = self._lead(cell)
-        why = self.failure(lead) if lead else self.why_none(cell.setting, self._leader)
+    def _without_lead(self, run: PlannedRun) -> str | None:
+        """Why nobody will ever say how long the run trains."""
+        lead = self._lead(run)
+        why = self.failure(lead) if lead else self.why_none(run.setting, self._leader)
         return f"it takes the rounds of {self._leader.name}, which failed" if why else None
 
-    def note_of_failure(self, cell: PlannedRun) -> Path:
-        place = self.place(cell)
+    def note_of_failure(self, run: PlannedRun) -> Path:
+        place = self.place(run)
         return place.with_name(f"{place.name}.failed")
 
     def chosen(self, method: MethodVariant, setting: Setting) -> Sets | None:
@@ -181,22 +186,22 @@ class ComparisonFolder:
         trials = self.grid.trials(method, setting)
         if not trials:
             return ()
-        failures = [self.failure(cell) for _, cells in trials for cell in cells if self.done(cell) is None]
+        failures = [self.failure(run) for _, runs in trials for run in runs if self.done(run) is None]
         if any(why is None or why.startswith(KILLED) for why in failures):
             return None
-        scores = {cells[0].tuned: score for _, cells in trials if (score := self.score(cells))}
+        scores = {runs[0].tuned: score for _, runs in trials if (score := self.score(runs))}
         return max(scores, key=lambda tuned: scores[tuned]) if scores else None
 
-    def score(self, cells: list[PlannedRun]) -> tuple[float, float] | None:
+    def score(self, runs: list[PlannedRun]) -> tuple[float, float] | None:
         """Mean over runs of accuracy on validation data, and of log-likelihood; None unless all of them are done."""
-        found = [self.done(cell) for cell in cells]
+        found = [self.done(run) for run in runs]
         scores = [each.score(self.grid.judged) for each in found if each is not None]
-        if len(scores) < len(cells):
+        if len(scores) < len(runs):
             return None
         accuracies, likelihoods = zip(*scores, strict=True)
-        return sum(accuracies) / len(cells), sum(likelihoods) / len(cells)
+        return sum(accuracies) / len(runs), sum(likelihoods) / len(runs)
 
-    def cell(self, setting: Setting, method: MethodVariant, seed: int) -> PlannedRun | None:
+    def planned(self, setting: Setting, method: MethodVariant, seed: int) -> PlannedRun | None:
         """The run in a place of the table; None while tuning has not chosen."""
         chosen = self.chosen(method, setting)
         return None if chosen is None else self.grid.at(method, setting, seed, chosen)
@@ -208,52 +213,52 @@ class ComparisonFolder:
         ended = all(self.done(trial) or self.failure(trial) for trial in trials)
         return failures[0] if failures and ended else ""
 
-    def rounds(self, cell: PlannedRun) -> int | None:
-        """How long the cell trains, if another method decides that. Raises LookupError while that one is not done."""
-        if not self._follows(cell):
+    def rounds(self, run: PlannedRun) -> int | None:
+        """How long the run trains, if another method decides that. Raises LookupError while that one is not done."""
+        if not self._follows(run):
             return None
-        leader = self._lead(cell)
+        leader = self._lead(run)
         found = self.done(leader) if leader else None
         if found is None:
             raise LookupError(self.grid.rounds_of)
         return found.rounds
 
-    def _known_rounds(self, cell: PlannedRun) -> int | None:
+    def _known_rounds(self, run: PlannedRun) -> int | None:
         try:
-            return self.rounds(cell)
+            return self.rounds(run)
         except LookupError:
             return None
 
-    def _follows(self, cell: PlannedRun) -> bool:
-        return self.grid.rounds_of not in ("", cell.method.name)
+    def _follows(self, run: PlannedRun) -> bool:
+        return self.grid.rounds_of not in ("", run.method.name)
 
     @property
     def _leader(self) -> MethodVariant:
         return next(method for method in self.grid.rows if method.name == self.grid.rounds_of)
 
-    def _lead(self, cell: PlannedRun) -> PlannedRun | None:
-        return self.cell(cell.setting, self._leader, cell.seed)
+    def _lead(self, run: PlannedRun) -> PlannedRun | None:
+        return self.planned(run.setting, self._leader, run.seed)
 
     def known(self) -> list[PlannedRun]:
         """Every run that is known to be needed: those that tuning tries, and those of the table's places so far."""
         wanted: dict[str, PlannedRun] = {}
         for setting in self.grid.columns:
             for method in self.grid.rows:
-                for cell in self.grid.tried(method, setting):
-                    wanted.setdefault(cell.folder, cell)
+                for run in self.grid.tried(method, setting):
+                    wanted.setdefault(run.folder, run)
         for setting, method, seed in self.grid.places():
-            if (chosen := self.cell(setting, method, seed)) is not None:
+            if (chosen := self.planned(setting, method, seed)) is not None:
                 wanted.setdefault(chosen.folder, chosen)
         return list(wanted.values())
 
     def open(self) -> list[PlannedRun]:
         """What can be run now: not done, not failed, and nothing to wait for."""
-        return [cell for cell in self.known() if self._can_run(cell)]
+        return [run for run in self.known() if self._can_run(run)]
 
-    def _can_run(self, cell: PlannedRun) -> bool:
-        if self.done(cell) is not None or self.failure(cell) is not None:
+    def _can_run(self, run: PlannedRun) -> bool:
+        if self.done(run) is not None or self.failure(run) is not None:
             return False
-        return not self._follows(cell) or self._known_rounds(cell) is not None
+        return not self._follows(run) or self._known_rounds(run) is not None
 
     def total(self) -> int:
         """Runs of the whole comparison."""

@@ -29,7 +29,7 @@ KEPT = 2
 
 
 class Runner:
-    """Runs cells in forked processes, so that one that fails or is killed takes no other along."""
+    """Carries out runs in forked processes, so that one that fails or is killed takes no other along."""
 
     def __init__(self, results: ComparisonFolder, workers: int, progress: Progress) -> None:
         self.results, self.workers, self.progress = results, workers, progress
@@ -43,18 +43,18 @@ class Runner:
         Raises DataError for data that cannot be used and ConfigurationError for what does not fit them.
         """
         first: dict[tuple[str, str], PlannedRun] = {}
-        for cell in self._waiting():
-            first.setdefault((cell.setting.name, cell.method.name), cell)
-        for cell in first.values():
-            config = self._config(cell)
-            check(config, self._silos(config), self.results.place(cell))
+        for run in self._waiting():
+            first.setdefault((run.setting.name, run.method.name), run)
+        for run in first.values():
+            config = self._config(run)
+            check(config, self._silos(config), self.results.place(run))
 
     def run(self) -> None:
         """Until nothing is left that can be run. What failed before is tried again, once."""
         self._forget_failures()
         self._write_missing_pages()
         total = self.results.total()
-        self.finished = sum(self.results.done(cell) is not None for cell in self.results.known())
+        self.finished = sum(self.results.done(run) is not None for run in self.results.known())
         self.progress.begin(self.results.grid.title, total)
         try:
             while (waiting := self._waiting()) or self.running:
@@ -81,37 +81,37 @@ class Runner:
                 write_report(place)
 
     def _waiting(self) -> list[PlannedRun]:
-        running = {cell.folder for cell, _ in self.running.values()}
-        return [cell for cell in self.results.open() if cell.folder not in running]
+        running = {run.folder for run, _ in self.running.values()}
+        return [run for run in self.results.open() if run.folder not in running]
 
     def _next(self, waiting: list[PlannedRun]) -> PlannedRun:
         """One whose data are in memory, if there is one."""
-        known = [cell for cell in waiting if _key(self._config(cell)) in self.silos]
+        known = [run for run in waiting if _key(self._config(run)) in self.silos]
         return (known or waiting)[0]
 
-    def _config(self, cell: PlannedRun) -> Config:
-        return self.results.config(cell, self.results.rounds(cell))
+    def _config(self, run: PlannedRun) -> Config:
+        return self.results.config(run, self.results.rounds(run))
 
-    def _begin(self, cell: PlannedRun) -> None:
-        self.results.check_begun(cell)
-        config, note = self._config(cell), self.results.note_of_failure(cell)
+    def _begin(self, run: PlannedRun) -> None:
+        self.results.check_begun(run)
+        config, note = self._config(run), self.results.note_of_failure(run)
         try:
             silos = self._silos(config)
         except CaveatError as error:
             self.finished += 1
-            self._leave(note, cell, str(error))
+            self._leave(note, run, str(error))
             return
         context = multiprocessing.get_context("fork")  # shares the data, and no pickle
-        place = self.results.place(cell)
+        place = self.results.place(run)
         process = context.Process(target=_carry_out, args=(config, silos, place, note, os.getpid()))
         process.start()
-        self.running[process] = cell, time.perf_counter()
+        self.running[process] = run, time.perf_counter()
 
-    def _leave(self, note: Path, cell: PlannedRun, why: str) -> None:
+    def _leave(self, note: Path, run: PlannedRun, why: str) -> None:
         """A note of why a run failed."""
         note.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(note, why.encode())
-        self.progress.note(f"{cell.title} failed: {why.splitlines()[-1]}")
+        self.progress.note(f"{run.title} failed: {why.splitlines()[-1]}")
 
     def _silos(self, config: Config) -> Silos:
         key = _key(config)
@@ -128,18 +128,18 @@ class Runner:
             process.join()
             self._told(process, *self.running.pop(process))
 
-    def _told(self, process: BaseProcess, cell: PlannedRun, began: float) -> None:
+    def _told(self, process: BaseProcess, run: PlannedRun, began: float) -> None:
         """Say what became of a run; a process that was killed could not leave a note."""
-        note = self.results.note_of_failure(cell)
+        note = self.results.note_of_failure(run)
         self.finished += 1
-        found = self.results.done(cell)
+        found = self.results.done(run)
         if found is None:
             killed = f"{KILLED} with status {process.exitcode}; was it out of memory?"
-            self._leave(note, cell, note.read_text().strip() if note.exists() else killed)
+            self._leave(note, run, note.read_text().strip() if note.exists() else killed)
             return
         figures: dict[str, float] = written(found.summary.mean) if found.summary.mean else {}
         mean: dict[str, float] = {name: figures[name] for name in ("accuracy", "entropy") if name in figures}
-        self.progress.round(self.finished, cell.title, {**mean, "seconds": time.perf_counter() - began})
+        self.progress.round(self.finished, run.title, {**mean, "seconds": time.perf_counter() - began})
 
 
 def check_folder(results: ComparisonFolder) -> None:
@@ -148,8 +148,8 @@ def check_folder(results: ComparisonFolder) -> None:
     other = folder.exists() and not (folder / "grid.json").exists()
     if other and (not folder.is_dir() or any(path.suffix != ".part" for path in folder.iterdir())):
         raise ConfigurationError(f"{folder} exists and is not a comparison; name a new folder with --out")
-    for cell in results.known():
-        results.check_begun(cell)
+    for run in results.known():
+        results.check_begun(run)
 
 
 def _key(config: Config) -> str:

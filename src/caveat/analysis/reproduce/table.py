@@ -6,9 +6,10 @@ import os
 import tomllib
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
 
 from ...config import one_of
 from ...config.text import toml
@@ -18,6 +19,7 @@ from ..compare.grid import Grid
 
 FOLDER = Path(__file__).parent / "tables"
 Keys = dict[str, Any]
+FORBID = ConfigDict(extra="forbid")
 
 
 class Scale(StrEnum):
@@ -30,24 +32,33 @@ class Scale(StrEnum):
 
 
 class TablePart(BaseModel):
+    """A part of a file of `tables/`, in which no key is unknown."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class MeasurePart(TablePart):
-    name: str
-    figure: str = ""
-    path: str = ""
-    higher: bool | None = None
-    percent: bool = False
+@dataclass(frozen=True, config=FORBID)
+class TableMeasure(Measure):
+    """A measure that has either a figure or a path."""
 
     @model_validator(mode="after")
-    def _one(self) -> MeasurePart:
+    def _one(self) -> Self:
         if bool(self.figure) == bool(self.path):
             raise ValueError("a measure has a figure or a path")
         return self
 
 
-class ColumnPart(TablePart):
+@dataclass(frozen=True, config=FORBID)
+class TableTuning(TuningPlan):
+    """What every method of a table tries."""
+
+    values: Annotated[tuple[Any, ...], Field(min_length=1)]
+    seeds: Annotated[int, Field(gt=0)] = 1
+
+
+class TableSetting(TablePart):
+    """A setting, and what differs in it at either scale."""
+
     name: str
     recipe: str = ""
     sets: Keys = {}
@@ -55,7 +66,9 @@ class ColumnPart(TablePart):
     paper: Keys = {}
 
 
-class RowPart(TablePart):
+class TableMethod(TablePart):
+    """A method, and what differs in it at either scale."""
+
     name: str
     sets: Keys
     cpu: Keys = {}
@@ -64,13 +77,6 @@ class RowPart(TablePart):
     """What the paper prints, by column and measure."""
     note: str = ""
     tuning: tuple[Any, ...] = ()
-
-
-class TuningPart(TablePart):
-    key: str
-    values: Annotated[tuple[Any, ...], Field(min_length=1)]
-    model: str = ""
-    seeds: Annotated[int, Field(gt=0)] = 1
 
 
 class PaperTable(TablePart):
@@ -85,13 +91,13 @@ class PaperTable(TablePart):
     recipe: str
     minutes: dict[Scale, float]
     """Expected, with three seeds: on two cores; on a GPU."""
-    tuning: TuningPart
+    tuning: TableTuning
     rounds_of: str = ""
     cpu: Keys = {}
     paper: Keys = {}
-    measures: Annotated[tuple[MeasurePart, ...], Field(min_length=1)]
-    columns: Annotated[tuple[ColumnPart, ...], Field(min_length=1)]
-    rows: Annotated[tuple[RowPart, ...], Field(min_length=1)]
+    measures: Annotated[tuple[TableMeasure, ...], Field(min_length=1)]
+    columns: Annotated[tuple[TableSetting, ...], Field(min_length=1)]
+    rows: Annotated[tuple[TableMethod, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _figures_have_places(self) -> PaperTable:
@@ -139,9 +145,9 @@ def grid(table: PaperTable, scale: Scale, seeds: tuple[int, ...], command: str =
         ),
         columns=columns,
         seeds=seeds,
-        tuning=TuningPlan(**table.tuning.model_dump()),
+        tuning=table.tuning,
         rounds_of=table.rounds_of,
-        measures=tuple(Measure(**part.model_dump()) for part in table.measures),
+        measures=table.measures,
         command=command,
         about=table.differs,
         published=Published(table.source, table.differs, _figures(table), table.claims),
