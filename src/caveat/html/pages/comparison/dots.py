@@ -11,7 +11,7 @@ from ....files.schema.comparison import DifferenceRecord, IntervalRecord, Measur
 from ...charts.axes import Axes, Ticks, inner_ticks, limits
 from ...charts.dots import Groups, dot_plot, dots, lay_out, named
 from ...charts.marks import DIAMOND, colour, hollow
-from ...charts.svg import WIDTH, Point, group, line, text
+from ...charts.svg import WIDTH, Point, group, line, rect, text
 from ...text import MINUS, cut, probability
 from .numbers import bracketed, directed, dot, figure, header, known, signed, tick, with_unit
 from .verdict import LEVEL
@@ -116,7 +116,8 @@ def silo_plot(
     step = max(3.4, min(6.5, 26 / len(methods)))
     rows = lay_out(groups, max(18.0, step * (len(methods) - 1) + 11), shown, most=16)
     titles, size = len(rows.at) * len(methods) <= _MOST_TITLES, 3.4 if len(methods) <= 4 else 2.6
-    drawn = []
+    corners = [(rows.frame.left, y - rows.height / 2) for y in rows.at[::2]]
+    drawn = [*(rect(corner, rows.frame.width, rows.height, "track") for corner in corners), *named(rows)]
     for i, (method, values) in enumerate(methods.items()):
         offset = step * (i - (len(methods) - 1) / 2)
         found = [
@@ -129,7 +130,7 @@ def silo_plot(
         else:
             marked = [dots(rows.frame, series[method], found, size)]
         drawn.append(group("", *marked, class_=colour(series[method]), name=method))
-    return dot_plot(rows, about, scale(measure, shown), header(measure), *named(rows), *drawn, class_="many")
+    return dot_plot(rows, about, scale(measure, shown), header(measure), *drawn, class_="many")
 
 
 def _silo_limits(values: Sequence[IntervalRecord], measure: Measure) -> Point | None:
