@@ -51,7 +51,10 @@ def _cell(at: Point, width: float, height: float, shade: float, title: str) -> M
 
 
 def rank_plane(counts: Sequence[Sequence[int]], names: tuple[str, str], label: str) -> Markup:
-    """How many inputs have which ranks, darker for more; a row of `counts` is a band of the second from below."""
+    """How many inputs have which ranks of two scores, called `names`, darker for more.
+
+    A row of `counts` is a band of ranks of the second score, the lowest first; a column one of the first score.
+    """
     cells = len(counts)
     frame, side = Axes(46, 10, 300, 300, (0, cells), (0, cells)), 300 / cells
     most = max(max(row) for row in counts) or 1

@@ -48,7 +48,9 @@ class Rows:
     """The middles of the rows of `names`."""
     names: Sequence[str]
     heads: Sequence[tuple[str, float]]
+    """Headings and where their text stands."""
     most: int
+    """Letters of a name that are shown."""
 
     @property
     def named(self) -> bool:
@@ -57,6 +59,7 @@ class Rows:
 
     @property
     def places(self) -> list[tuple[str, float]]:
+        """Names with the middles of their rows."""
         return list(zip(self.names, self.at, strict=True))
 
 

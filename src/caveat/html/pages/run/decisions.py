@@ -22,7 +22,10 @@ _WHO = {"both": "both", "only_local": "only local", "only_global": "only global"
 
 
 def decisions(run: RunFolder) -> dict[str, Any] | None:
-    """What the page shows, by name; None where there was nothing to decide: one model that answers everything."""
+    """The section's tables, figures and legends by name.
+
+    None where there was nothing to decide: one model that answers everything, and one stream.
+    """
     tested = streams(run)
     several = len(tested) > 1
     found = {

@@ -35,7 +35,7 @@ class PromiseKept:
 
 @dataclass(frozen=True)
 class Promise:
-    """What was promised and what the test split says of it; a table beside the verdict, where there are figures."""
+    """What was promised and what the test split says of it; where there are figures, the verdict captions a table."""
 
     statement: str
     verdict: str

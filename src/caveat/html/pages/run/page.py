@@ -27,7 +27,7 @@ _TEMPLATE = "pages/run/run.html.j2"
 def write_report(run: Path, out: Path | None = None) -> Path:
     """Write the report of the run in folder `run` to `out`, by default its report.html, and return where it is.
 
-    Raises DataError if `run` is not a run's folder or one of its files is damaged.
+    Raises DataError if `run` is not a run's folder or one of its files is damaged, RunError if it cannot be written.
     """
     target = out or run / "report.html"
     page = render(read_run(run))
