@@ -34,7 +34,7 @@ NEEDED = {
 }
 """What is stricter than the layers: methods know no data and no files, pages and engines know no model."""
 WITHIN = {
-    "html": ({"text"}, {"templates", "charts"}, {"pages"}),
+    "html": ({"text", "intervals"}, {"templates", "tables", "charts"}, {"pages"}),
     "analysis": ({"statistics"}, {"compare", "audit"}, {"reproduce"}),
 }
 """The layers within a folder."""

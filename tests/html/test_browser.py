@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_comparison import fake_comparison
 from fake_run import fake_run, minimal_run, quadrant_run
 
+from caveat.files.schema.comparison import Comparison
+from caveat.html.pages.comparison.page import render
 from caveat.html.pages.run.page import write_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -117,8 +120,10 @@ def chromium(profile: Path) -> Iterator[Browser]:
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
     process = subprocess.Popen(
         ["bash", "-c", command, CHROMIUM, *options, "--remote-debugging-pipe", f"--user-data-dir={profile}"],
-        pass_fds=(their_read, their_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        pass_fds=(their_read, their_write),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     os.close(their_read)
     os.close(their_write)
     browser = Browser(write, read, profile)
@@ -199,22 +204,42 @@ def test_a_silo_is_highlighted_in_every_picture(browser: Browser, full: Path) ->
         choice.value = "silo-4";
         choice.dispatchEvent(new Event("change"));
     """)
-    focused = "[...document.querySelectorAll('SECTION svg [data-silo].focus')].map((e) => e.dataset.silo)"
+    focused = "[...document.querySelectorAll('SECTION svg [data-name].focus')].map((e) => e.dataset.name)"
     for section, pictures in (("#overview", 3), ("#silos", 4), ("#rounds", 2), ("#features", 2)):
         assert browser.run(focused.replace("SECTION", section)) == ["silo-4"] * pictures
     assert browser.run('[...document.querySelectorAll("select")].map((e) => e.value)') == ["silo-4"] * 3
-    faded = "getComputedStyle(document.querySelector(\"#features [data-silo='silo-3']\")).opacity"
+    faded = "getComputedStyle(document.querySelector(\"#features [data-name='silo-3']\")).opacity"
     assert float(browser.run(faded)) < 0.5
 
 
 def test_examples_can_be_sorted_by_decision_and_back(browser: Browser, full: Path) -> None:
     browser.open(full)
-    silo_infos = browser.run('document.querySelectorAll("#samples details[open] .silo_infos li").length')
+    cards = browser.run('document.querySelectorAll("#samples details[open] .cards li").length')
+    assert cards > 0
     browser.run('document.querySelector("input[value=decision]").click()')
     titles = browser.run('[...document.querySelector(".decided").querySelectorAll("h3")].map((e) => e.textContent)')
     assert titles == ["abstain", "global"]
-    shown = "[...document.querySelectorAll('#samples details[open] .silo_infos li')].filter((e) => e.checkVisibility())"
-    assert browser.run(f"{shown}.length") == silo_infos
+    shown = "[...document.querySelectorAll('#samples details[open] .cards li')].filter((e) => e.checkVisibility())"
+    assert browser.run(f"{shown}.length") == cards
     browser.run('document.querySelector("input[value=uncertainty]").click()')
     assert browser.run('document.querySelectorAll(".decided").length') == 0
-    assert browser.run(f"{shown}.length") == silo_infos
+    assert browser.run(f"{shown}.length") == cards
+
+
+def test_a_method_is_highlighted_in_pictures_and_tables_of_a_comparison(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(render(Comparison.model_validate(fake_comparison())), encoding="utf-8")
+    browser.open(path)
+    browser.run("""
+        const choice = document.getElementById("row");
+        choice.value = "fedbn";
+        choice.dispatchEvent(new Event("change"));
+    """)
+    assert browser.problems == []
+    focused = "[...new Set([...document.querySelectorAll('SECTION .focus')].map((e) => e.dataset.name))]"
+    for section in ("#headline svg", "#table table", "#silos svg", "#rounds svg", "#trade-offs svg", "#runs table"):
+        assert browser.run(focused.replace("SECTION", section)) == ["fedbn"], section
+    faded = "getComputedStyle(document.querySelector(\"#rounds svg [data-name='uefl']\")).opacity"
+    assert float(browser.run(faded)) < 0.5
+    browser.run("document.querySelector(\"#table tr[data-name='fedbn']\").click()")
+    assert browser.run("document.querySelectorAll('.focus').length") == 0

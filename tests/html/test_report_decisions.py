@@ -14,7 +14,7 @@ from rich.console import Console
 
 from caveat.core import DataError
 from caveat.files.run_folder import read_run
-from caveat.html.charts.charts import wilson
+from caveat.html.intervals import wilson
 from caveat.html.pages.run.guarantee import guarantee_lines
 from caveat.html.pages.run.page import write_report
 from caveat.html.pages.run.shares import share_bar, told

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from fake_ledger import FORMS, SUMS_BYTES, UPDATE_BYTES, federated_run, message, silo_folder, write_lines
 from fake_run import minimal_run, write_json
+from html_page import Page
 from rich.console import Console
-from test_report import Page, cells, sections
+from test_report import cells, sections
 
 from caveat.core import DataError
 from caveat.files.run_folder import read_run
@@ -50,8 +51,10 @@ def test_who_was_left_out_is_kept_apart_from_the_figures(federated: Path) -> Non
     run = read_run(federated)
     assert [row.silo for row in run.rows] == ["a", "b"]
     assert [(row.round, row.split, row.silo) for row in run.left_out] == [
-        (2, None, "hill"), (3, None, "hill"), (4, "test", "hill"),
-    ]  # fmt: skip
+        (2, None, "hill"),
+        (3, None, "hill"),
+        (4, "test", "hill"),
+    ]
     assert run.absent == ["hill"]
 
 
@@ -187,9 +190,12 @@ def test_a_long_ledger_with_many_forms_makes_no_long_page(tmp_path: Path) -> Non
     text = write_report(run).read_text()
     assert len(text) < 2_000_000
     for said in (
-        "25,000 messages of 250 silos", "50 more silos are not shown", "10 more forms are not shown",
-        "50 more tensors are not shown", "not shown: 230 silos, rounds 26 to 75.",
-    ):  # fmt: skip
+        "25,000 messages of 250 silos",
+        "50 more silos are not shown",
+        "10 more forms are not shown",
+        "50 more tensors are not shown",
+        "not shown: 230 silos, rounds 26 to 75.",
+    ):
         assert said in text
 
 
@@ -214,9 +220,11 @@ def test_the_terminal_lists_every_tensor_then_the_silos(federated: Path) -> None
     assert "form bbbbbbbbbbbb, 8 bytes: 10 to measure validation, 2 to measure test" in text
     assert ["model/0.weight", "2", "x", "4", "float32", "32"] in lines
     assert lines[-4:] == [
-        ["a", "9", "4", "192", "40"], ["b", "9", "4", "192", "40"], ["hill", "4", "2", "96", "16"],
+        ["a", "9", "4", "192", "40"],
+        ["b", "9", "4", "192", "40"],
+        ["hill", "4", "2", "96", "16"],
         ["all", "22", "4", "480", "96"],
-    ]  # fmt: skip
+    ]
 
 
 def test_a_silo_sees_what_it_has_sent_itself(tmp_path: Path) -> None:

@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_run import DOMAINS, SILOS, decided_run, fake_run, interrupted_run, minimal_run, write_json
+from html_page import Page
 from scipy.stats import ttest_1samp
-from test_report import Page, sections
 
 from caveat.core import DataError
 from caveat.files.run_folder import RunFolder, read_run
-from caveat.html.charts.charts import wilson
+from caveat.html.intervals import wilson
 from caveat.html.pages.run.again import again
 from caveat.html.pages.run.overview import overview
 from caveat.html.pages.run.page import write_report
 from caveat.html.pages.run.panels import ACCURACY, ECE, ENTROPY, panel, rows_of
 from caveat.html.pages.run.scatter import scatter
 
-ROW = re.compile(r'<g class="c(\d)" data-silo="([^"]*)"><title>(.*?)</title>(.*?)</g>(?=<g class="c|</svg>)')
+ROW = re.compile(r'<g class="c(\d)" data-name="([^"]*)"><title>(.*?)</title>(.*?)</g>(?=<g class="c|</svg>)')
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +92,11 @@ def test_a_mark_and_its_line_are_where_the_figure_and_its_interval_are(run: RunF
     for silo in run.silos:
         colour, inside = rows[silo.name]
         assert int(colour) == DOMAINS.index(silo.domain)
-        low, high = re.findall(r'x1="([\d.]+)" y1="[\d.]+" x2="([\d.]+)"[^>]*class="spread"', inside)[-1]
+        low, high = re.findall(r'd="M([\d.]+),[\d.]+L([\d.]+),[\d.]+" class="whisker"', inside)[-1]
         ends = [v0 + (float(x) - x0) / (x1 - x0) * (v1 - v0) for x in (low, high)]
         assert ends == pytest.approx(wilson(round((silo.test.accuracy or 0) * 200), 200), abs=1e-4)
-    disc = re.findall(r'<circle cx="([\d.]+)" cy="[\d.]+" r="4"', rows["silo-0"][1])
-    assert v0 + (float(disc[0]) - x0) / (x1 - x0) * (v1 - v0) == pytest.approx(run.silos[0].test.accuracy, abs=1e-4)
+    (edge,) = re.findall(r'd="M([\d.]+),[\d.]+a4,4 [^"]*" class="fill"', rows["silo-0"][1])
+    assert v0 + (float(edge) + 4 - x0) / (x1 - x0) * (v1 - v0) == pytest.approx(run.silos[0].test.accuracy, abs=1e-4)
 
 
 def test_figures_and_intervals_of_all_methods_are_in_the_title_of_a_row(run: RunFolder) -> None:
@@ -110,7 +110,9 @@ def test_a_figure_beyond_its_line_is_within_the_axes(tmp_path: Path) -> None:
     run = changed(fake_run(tmp_path / "run", beside=False), ece=0.9)
     figure = panel(run, rows_of(run), ECE)
     assert figure is not None
-    assert max(float(x) for x in re.findall(r'c[x]="([\d.]+)"', figure.drawing)) <= 480
+    marks = [float(x) for x in re.findall(r'd="M([\d.]+),[^"]*" class="fill"', figure.drawing)]
+    assert len(marks) == SILOS + len(DOMAINS)
+    assert max(marks) <= 480
 
 
 def test_silos_of_one_domain_each_are_in_one_list(tmp_path: Path) -> None:
@@ -138,8 +140,9 @@ def test_features_lie_where_they_are_on_the_same_axes_before_and_after(full: Pat
     content = json.loads((full / "features.json").read_text())["silos"][0]
     frames = []
     for figure, stage in zip(found.figures, ("encoder", "discretised"), strict=True):
-        (inside,) = re.findall(r'<g class="c0" data-silo="silo-0">(.*?)</g>', figure.drawing)
-        drawn = [tuple(map(float, each)) for each in re.findall(r'cx="([\d.]+)" cy="([\d.]+)" r="([\d.]+)"', inside)]
+        (inside,) = re.findall(r'<g class="c0" data-name="silo-0">(.*?)</g>', figure.drawing)
+        edges = re.findall(r'd="M([\d.]+),([\d.]+)a([\d.]+),', inside)  # a disc's path starts at its left
+        drawn = [(float(x) + float(r), float(y), float(r)) for x, y, r in edges]
         places = np.array(list(dict.fromkeys(map(tuple, content["points"][stage]))))
         assert len(drawn) == len(places)
         x, y, radius = np.array(drawn).T
@@ -172,7 +175,7 @@ def test_the_contents_lead_to_every_section(full: Path) -> None:
     text = write_report(full).read_text()
     links = [a["href"] for a in Page(text).all("a")]
     assert links[0] == "#main"
-    assert links[1:] == [f"#{name}" for name in sections(text)]
+    assert links[1:] == [f"#{name}" for name in Page(text).sections]
 
 
 def test_a_run_of_a_recipe_says_so(tmp_path: Path) -> None:
@@ -183,13 +186,13 @@ def test_a_run_of_a_recipe_says_so(tmp_path: Path) -> None:
     )
     expected = "caveat run digits --set rounds=3 --set 'data.source=npz:a b.npz' --out NEW"
     assert again(read_run(folder)).recipe == expected
-    assert f"<code>{expected}</code>" in write_report(folder).read_text().replace("&#39;", "'")
+    assert f">{expected}</pre>" in write_report(folder).read_text().replace("&#39;", "'")
 
 
 def test_a_page_of_a_hundred_silos_is_light_and_its_pictures_low(tmp_path: Path) -> None:
     text = write_report(fake_run(tmp_path / "run", silos=100)).read_text()
     assert len(text.encode()) < 8_000_000
-    assert text.count("<tr data-silo=") == 100
+    assert text.count("<tr data-name=") == 100
     heights = [float(found) for found in re.findall(r'viewBox="0 0 480 ([\d.]+)"[^>]*class="dots"', text)]
     assert heights
     assert max(heights) < 800

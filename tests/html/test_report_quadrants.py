@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_run import decided_run, fake_run, quadrant_run, write_json
-from test_report import Page
+from html_page import Page
 
 from caveat.core import DataError
 from caveat.files.schema.gallery import Gallery, GallerySilo, Item, Quadrant

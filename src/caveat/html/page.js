@@ -1,12 +1,20 @@
-// One silo, highlighted in every picture and table that has it.
+"use strict";
+// All of this is convenience: the page says everything without it.
+const root = document.documentElement;
+const theme = document.getElementById("theme");
+theme.hidden = false;
+theme.addEventListener("click", () => {
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+});
+
+// One silo or method, highlighted in every picture and table that has it.
 const choices = [...document.querySelectorAll(".highlight select")];
-let chosen = "";
 const highlight = (name) => {
-  chosen = name;
   root.classList.toggle("chosen", Boolean(name));
   for (const choice of choices) choice.value = name;
-  for (const mark of document.querySelectorAll("[data-silo]")) {
-    mark.classList.toggle("focus", mark.dataset.silo === name);
+  for (const mark of document.querySelectorAll("[data-name]")) {
+    mark.classList.toggle("focus", mark.dataset.name === name);
   }
 };
 for (const choice of choices) {
@@ -14,8 +22,9 @@ for (const choice of choices) {
   choice.addEventListener("change", () => highlight(choice.value));
 }
 if (choices.length) {
-  for (const mark of document.querySelectorAll("tr[data-silo], .dots [data-silo]")) {
-    mark.addEventListener("click", () => highlight(mark.dataset.silo === chosen ? "" : mark.dataset.silo));
+  highlight(choices[0].value);  // a browser may keep what was chosen before the page was loaded again
+  for (const mark of document.querySelectorAll("tr[data-name], .dots [data-name]")) {
+    mark.addEventListener("click", () => highlight(mark.classList.contains("focus") ? "" : mark.dataset.name));
   }
 }
 

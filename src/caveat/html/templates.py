@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .text import decimal, percent
 
 
-def environment(*folders: Path) -> Environment:
-    """Templates of these folders, then of this one. A name that nobody gave a value is an error."""
+def render(template: str, **parts: Any) -> str:
+    """The page that a template, named by its path from this folder, makes of `parts`; `contents` are its sections."""
+    return _environment().get_template(template).render(parts, contents=[])
+
+
+@cache
+def _environment() -> Environment:
+    """Keeps compiled templates. A name that nobody gave a value is an error."""
     found = Environment(
-        loader=FileSystemLoader([*folders, Path(__file__).parent]),
+        loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

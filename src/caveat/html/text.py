@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+MINUS = "\N{MINUS SIGN}"
+_SPACE = "\N{NO-BREAK SPACE}"
 _LONGEST = 200
 
 
@@ -13,10 +15,29 @@ def plain(text: str, longest: int = _LONGEST) -> str:
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
+def cut(name: str, most: int) -> str:
+    """A name without its middle where it is too long: names of variants begin alike. It goes on with a whole word."""
+    if len(name) <= most:
+        return name
+    part, space, words = name[-(most // 2) :].partition(" ")
+    end = words if space else part
+    return f"{name[: most - len(end) - 1]}…{end}"
+
+
 def listed(items: Sequence[str], most: int) -> str:
     """The first `most`, and how many more there are."""
     more = len(items) - most
     return ", ".join(items[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def joined(names: Sequence[str]) -> str:
+    """All of at least one: a, b and c."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def plural(count: int, name: str) -> str:
+    """1 run, 2 runs."""
+    return f"{count:,} {name}" + ("" if count == 1 else "s")
 
 
 def ranges(numbers: Iterable[int], most: int) -> str:
@@ -36,6 +57,11 @@ def times(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape)) or "scalar"
 
 
+def count(number: int | None) -> str:
+    """With a comma after thousands; empty for None."""
+    return "" if number is None else f"{number:,}"
+
+
 def size(count: float) -> str:
     """Bytes to three digits: 1 kB is 1,000 B."""
     for unit in ("B", "kB", "MB", "GB"):
@@ -45,9 +71,59 @@ def size(count: float) -> str:
     return f"{count:.4g} TB"
 
 
+def megabytes(count: float | None) -> str:
+    """A number of MB, of 1,000,000 B each, with two digits at least; empty for None."""
+    if count is None:
+        return ""
+    value = count / 1e6
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
+
+
+def duration(seconds: float | None, tenths: float = 10) -> str:
+    """In seconds below two minutes, with tenths below `tenths` seconds, then in minutes or hours; empty for None."""
+    if seconds is None:
+        return ""
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds < tenths else f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     return "" if value is None else f"{100 * value:.{digits}f} %"
 
 
 def decimal(value: float | None, digits: int = 3) -> str:
     return "" if value is None else f"{value:.{digits}f}"
+
+
+def tick(value: float) -> str:
+    """A number on an axis."""
+    return f"{value:g}".replace("-", MINUS)
+
+
+def percent_tick(value: float) -> str:
+    """A share on an axis, as percent."""
+    return f"{tick(100 * value)} %"
+
+
+def minus(number: str) -> str:
+    """A written number with a true minus sign, and without one where it reads as zero."""
+    return number.replace("-", MINUS) if float(number) else number.lstrip("-")
+
+
+def signed(number: str) -> str:
+    """A written number with a true minus sign, or with a plus where it is more than zero."""
+    return f"+{number}" if float(number) > 0 else minus(number)
+
+
+def probability(p: float | None) -> str:
+    """0.042, or < 0.001; empty for None."""
+    if p is None:
+        return ""
+    return f"<{_SPACE}0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+def equation(p: float) -> str:
+    """p = 0.042, or p < 0.001, on one line."""
+    written = probability(p)
+    return f"p{_SPACE}{written}" if p < 0.001 else f"p{_SPACE}={_SPACE}{written}"

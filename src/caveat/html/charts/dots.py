@@ -1,167 +1,118 @@
-"""Dot plots: a row per silo, by domain, with a mark per method and the interval that its figure lies in."""
+"""Dot plots: named rows from top to bottom, with marks and the intervals that their figures lie in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from .charts import shorten
-from .svg import Axes, colour, drawing, element, join, line, marker, text, ticks
+from ..text import cut
+from .axes import Axes, Ticks
+from .marks import colour, marks, strokes
+from .svg import WIDTH, Point, drawing, group, line, text
 
-WIDTH = 480
-_NAMED = 40
-"""Silos whose rows have room for a name."""
-_NAME = 14
-"""Characters of it."""
-_TALLEST = 640
-"""How high rows without names are together."""
+Groups = Sequence[tuple[str, Sequence[str]]]
+"""Headings, empty for rows without one, each with the names of its rows."""
+_LETTER = 6.9
+"""How wide a letter of a name is, at most, in the units of a drawing."""
+_LOWEST = 17.0
+"""The height of a row that has room for a name."""
+_HEAD = 24.0
 
 
 @dataclass(frozen=True)
 class Dot:
+    """A figure with the interval that it lies in, where there is one."""
+
     value: float
     low: float | None = None
     high: float | None = None
     note: str = ""
 
+    @property
+    def known(self) -> list[float]:
+        """The figure and the ends of its interval."""
+        return [end for end in (self.value, self.low, self.high) if end is not None]
+
 
 @dataclass(frozen=True)
 class Rows:
-    """The silos from top to bottom, in groups; `names` of one group need no heading."""
+    """Where rows are, and the frame that holds them."""
 
-    groups: Sequence[tuple[str, Sequence[str]]]
-    series: Mapping[str, int]
-    """By silo: its colour and mark."""
-
-    @property
-    def silos(self) -> list[str]:
-        return [name for _, names in self.groups for name in names]
-
-    @property
-    def headed(self) -> bool:
-        return 1 < len(self.groups) < len(self.silos)
+    frame: Axes
+    width: float
+    """Of the drawing."""
+    height: float
+    at: Sequence[float]
+    """The middles of the rows of `names`."""
+    names: Sequence[str]
+    heads: Sequence[tuple[str, float]]
+    """Headings and where their text stands."""
+    most: int
+    """Letters of a name that are shown."""
 
     @property
     def named(self) -> bool:
-        return len(self.silos) <= _NAMED
-
-
-@dataclass(frozen=True)
-class Series:
-    """A method's dots by silo and their mean; `beside` counts the methods beside the page's own, which has none."""
-
-    name: str
-    dots: Mapping[str, Dot]
-    mean: float | None
-    beside: int | None = None
-
-
-@dataclass(frozen=True)
-class DotLayout:
-    """Where the rows of a plot are."""
-
-    rows: Rows
-    left: float
-    height: float
-    at: Mapping[str, float]
-    """By silo: the middle of its row."""
-    heads: Sequence[tuple[str, int, float]]
-    """Group, its mark, and where its heading is."""
-    bottom: float
+        """Whether there is room for names."""
+        return self.height >= _LOWEST
 
     @property
-    def width(self) -> float:
-        return WIDTH - self.left - 10
+    def places(self) -> list[tuple[str, float]]:
+        """Names with the middles of their rows."""
+        return list(zip(self.names, self.at, strict=True))
 
 
-def layout(rows: Rows, methods: int = 1) -> DotLayout:
-    """Rows with room for so many methods' dots."""
-    longest = max(len(shorten(name, _NAME)) for name in rows.silos)
-    left = 6.9 * longest + 14 if rows.named else 12.0
-    height = 15.0 + 5.0 * methods if rows.named else max(2.5, _TALLEST / len(rows.silos))
-    y, at, heads = 4.0, dict[str, float](), list[tuple[str, int, float]]()
-    for group, names in rows.groups:
-        if rows.headed:
-            heads.append((group, rows.series[names[0]], y + 14))
-            y += 22
-        for name in names:
-            at[name] = y + height / 2
-            y += height
-        y += 6 if rows.headed else 0
-    return DotLayout(rows, left, height, at, heads, y)
+def lay_out(
+    groups: Groups, height: float, shown: Point, top: float = 4, right: float = 10, most: int = 18, width: float = WIDTH
+) -> Rows:
+    """Rows of a height in a drawing of a width, with room at the right and for names of at most so many letters."""
+    names = [name for _, members in groups for name in members]
+    left = _LETTER * min(max(map(len, names)), most) + 14 if height >= _LOWEST else 12.0
+    y, at, heads = top, list[float](), list[tuple[str, float]]()
+    for head, members in groups:
+        if head:
+            heads.append((head, y + 17))
+            y += _HEAD
+        at += [y + height * (i + 0.5) for i in range(len(members))]
+        y += height * len(members)
+    frame = Axes(left, top, width - left - right, y - top, shown, (0, 1))
+    return Rows(frame, width, height, at, names, heads, most)
 
 
-def dot_plot(
-    rows: Rows, series: Sequence[Series], write: Callable[[float], str], label: str, top: float | None
-) -> Markup:
-    """Marks of `series`, the page's own method first; `top` is the largest value that there can be."""
-    place = layout(rows, len(series))
-    marks = ticks(*_range(series, top), 5)
-    frame = Axes(place.left, 0, place.width, place.bottom, (marks[0], marks[-1]), (0, 1))
-    return drawing(
-        WIDTH,
-        place.bottom + 22,
-        label,
-        *(line((frame.x(t), 4), (frame.x(t), place.bottom), "grid") for t in marks),
-        *(text(frame.x(t), place.bottom + 15, write(t), "middle", "tick") for t in marks),
-        *names(place),
-        *(_mean(frame, one) for one in reversed(series)),
-        *(_row(frame, place, series, name) for name in rows.silos),
-        class_="dots",
-    )
-
-
-def _range(series: Sequence[Series], top: float | None) -> tuple[float, float]:
-    dots = [dot for one in series for dot in one.dots.values()]
-    ends = [end for dot in dots for end in (dot.value, dot.low, dot.high) if end is not None]
-    low, high = min(ends), max(ends)
-    return (low, top) if top is not None else (min(0.0, low), high)
-
-
-def names(place: DotLayout) -> list[Markup]:
-    """Headings of groups with their mark, and the silos' names where there is room."""
+def named(rows: Rows, series: Mapping[str, int] | None = None) -> list[Markup]:
+    """A line per row with its name, where there is room for one, and headings, with the marks that `series` gives."""
     drawn = []
-    for group, series, y in place.heads:
-        head = text(12, y, shorten(group, 40), "start", "head")
-        drawn.append(element("g", marker(series, 4, y - 4, "fill", 3.6), head, class_=colour(series)))
-    for name, y in place.at.items() if place.rows.named else ():
-        drawn.append(line((place.left, y), (WIDTH - 10, y), "lane"))
-        drawn.append(text(place.left - 9, y + 4, shorten(name, _NAME), "end", "tick"))
+    for head, y in rows.heads:
+        own = series[head] if series else None
+        mark = marks(own, [(4, y - 4)], 3.6) if own is not None else ""
+        title = text(12 if series else 0, y, cut(head, 40), "start", "head")
+        drawn.append(group("", mark, title, class_=colour(own) if own is not None else ""))
+    if rows.named:
+        for name, y in rows.places:
+            drawn.append(line((rows.frame.left, y), (rows.frame.right, y), "lane"))
+            drawn.append(label(rows.frame.left - 9, y + 4, name, rows.most))
     return drawn
 
 
-def _mean(frame: Axes, one: Series) -> Markup:
-    if one.mean is None:
-        return Markup()
-    x = frame.x(one.mean)
-    kind = "mean" if one.beside is None else f"beside b{one.beside % 3}"
-    rule = element("polyline", points=f"{x:.2f},2 {x:.2f},{frame.bottom:.2f}", class_="stroke")
-    return element("g", element("title", f"mean of {one.name}"), rule, class_=f"line {kind}")
+def label(x: float, y: float, name: str, most: int) -> Markup:
+    """A name that ends at `x`, cut where it is too long, with all of it as a title."""
+    shown = text(x, y, cut(name, most), "end")
+    return shown if len(name) <= most else group(name, shown)
 
 
-def _row(frame: Axes, place: DotLayout, series: Sequence[Series], name: str) -> Markup:
-    found = [(i, one, one.dots[name]) for i, one in enumerate(series) if name in one.dots]
-    mark, drawn = place.rows.series[name], list[Markup]()
-    for i, one, dot in reversed(found):  # the page's own method on top
-        if place.rows.named:
-            drawn.append(_dot(frame, place.at[name] + 5.5 * (i - (len(series) - 1) / 2), dot, one.beside, mark, 4.0))
-        elif one.beside is None:
-            drawn.append(_dot(frame, place.at[name], dot, None, mark, min(3.2, max(1.4, place.height / 3))))
-    title = f"{name}: " + "; ".join(f"{one.name} {dot.note}" for _, one, dot in found)
-    return element("g", element("title", title), *drawn, class_=colour(mark), data_silo=name) if drawn else Markup()
+def dot_plot(rows: Rows, about: str, ticks: Ticks, unit: str, *drawn: Markup, class_: str = "") -> Markup:
+    """A drawing of rows with an axis across, under it what is drawn in them; `about` is its alternative text."""
+    axis = [rows.frame.across(ticks), *([rows.frame.named(unit)] if unit else [])]
+    bottom = rows.frame.bottom + (38 if unit else 22)
+    return drawing(rows.width, bottom, about, *axis, *drawn, class_=f"dots {class_}".strip())
 
 
-def _dot(frame: Axes, y: float, dot: Dot, beside: int | None, mark: int, size: float) -> Markup:
-    x, reach = frame.x(dot.value), list[Markup]()
-    if dot.low is not None and dot.high is not None:
-        reach.append(line((frame.x(dot.low), y), (frame.x(dot.high), y), "spread"))
-    if beside is None:
-        return join([*reach, marker(mark, x, y, "fill", size)])
-    return element("g", *reach, hollow(beside, x, y), class_="other")
+def dots(frame: Axes, series: int, found: Sequence[tuple[Dot, float]], size: float, class_: str = "fill") -> Markup:
+    """Marks of one series at their heights, over their intervals, which are cut at the edges of the frame."""
 
+    def x(value: float) -> float:
+        return min(max(frame.x(value), frame.left), frame.right)
 
-def hollow(beside: int, x: float, y: float) -> Markup:
-    """The mark of a method beside the page's own."""
-    return marker((0, 3, 1)[beside % 3], x, y, "hollow", 2.9)
+    spans = [((x(dot.low), y), (x(dot.high), y)) for dot, y in found if dot.low is not None and dot.high is not None]
+    return strokes(spans) + marks(series, [(frame.x(dot.value), y) for dot, y in found], size, class_)

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ....files.schema.comparison import DifferenceRecord, IntervalRecord, Measure
-from ...charts.svg import Axes, Point, colour, drawing, element, line, text
-from .numbers import better, bracketed, figure, probability, signed, with_unit
-from .plots import across, cut_inside, hollow, label, label_width, limits, marks, values_of, whisker, whiskers
+from ...charts.axes import Axes, Ticks, inner_ticks, limits
+from ...charts.dots import Groups, dot_plot, dots, lay_out, named
+from ...charts.marks import DIAMOND, colour, hollow
+from ...charts.svg import WIDTH, Point, group, line, rect, text
+from ...text import MINUS, cut, probability
+from .numbers import bracketed, directed, dot, figure, header, known, signed, tick, with_unit
 from .verdict import LEVEL
 
-_WIDTH, _ROW = 460, 26
+BySilo = Mapping[str, IntervalRecord]
+"""By silo."""
 _SIDE = 21
 """Letters of each name of a pair."""
 _MOST_TITLES = 1500
@@ -21,8 +25,8 @@ _MOST_TITLES = 1500
 
 
 @dataclass(frozen=True)
-class Dot:
-    """A line of a dot plot."""
+class MethodRow:
+    """A line of a plot of methods."""
 
     name: str
     series: int
@@ -32,31 +36,34 @@ class Dot:
     """What stands where there is no figure."""
 
 
-def dot_limits(dots: Sequence[Dot], measure: Measure) -> Point | None:
-    return limits([*values_of(dot.value for dot in dots), *(d.paper for d in dots if d.paper is not None)], measure)
+def method_limits(rows: Sequence[MethodRow], measure: Measure) -> Point | None:
+    printed = [row.paper for row in rows if row.paper is not None]
+    return limits([*known(row.value for row in rows), *printed], measure.percent)
 
 
-def dot_plot(dots: Sequence[Dot], measure: Measure, shown: Point, about: str) -> Markup:
+def scale(measure: Measure, shown: Point) -> Ticks:
+    """Numbers along an axis of the measure."""
+    return [(value, tick(measure, value)) for value in inner_ticks(shown)]
+
+
+def method_plot(methods: Sequence[MethodRow], measure: Measure, shown: Point, about: str) -> Markup:
     """A line per method, in the order given: mean and interval, the paper's figure hollow, the mean in digits."""
-    left = label_width(dot.name for dot in dots)
-    frame = Axes(left, 6, _WIDTH - left - 46, _ROW * len(dots), shown, (0, 1))
-    lines = [_dot(frame, dot, frame.top + _ROW * (i + 0.5), measure) for i, dot in enumerate(dots)]
-    name = f"{measure.name}{f' ({better(measure)})' if better(measure) else ''}"
-    return drawing(_WIDTH, frame.bottom + 38, about, across(frame, measure, name), *lines, class_="measured")
+    rows = lay_out([("", [method.name for method in methods])], 26, shown, right=46, most=22)
+    drawn = [_method(rows.frame, one, y, measure) for one, y in zip(methods, rows.at, strict=True)]
+    unit = directed(measure.name, measure)
+    return dot_plot(rows, about, scale(measure, shown), unit, *named(rows), *drawn, class_="measured")
 
 
-def _dot(frame: Axes, dot: Dot, y: float, measure: Measure) -> Markup:
-    drawn: list[Markup | str] = [label(frame.left - 8, y + 4, dot.name)]
-    printed = "" if dot.paper is None else f"; the paper: {with_unit(measure, dot.paper)}"
-    if dot.paper is not None:
-        drawn.append(hollow(frame.x(dot.paper), y))
-    if dot.value.mean is None:
-        drawn.append(text(frame.left + 6, y + 4, dot.absent, "start", "alarm"))
+def _method(frame: Axes, one: MethodRow, y: float, measure: Measure) -> Markup:
+    printed = "" if one.paper is None else f"; the paper: {with_unit(measure, one.paper)}"
+    drawn = [] if one.paper is None else [hollow(DIAMOND, (frame.x(one.paper), y), 4.4)]
+    if found := dot(one.value):
+        drawn.append(dots(frame, one.series, [(found, y)], 4.6))
+        drawn.append(text(WIDTH, y + 4, figure(measure, found.value), "end"))
     else:
-        drawn += [whisker(frame, dot.value, y), marks(dot.series, [(frame.x(dot.value.mean), y)], 4.6)]
-        drawn.append(text(_WIDTH, y + 4, figure(measure, dot.value.mean), "end"))
-    note = element("title", f"{dot.name}: {bracketed(measure, dot.value) or dot.absent}{printed}")
-    return element("g", note, *drawn, class_=colour(dot.series), data_row=dot.name)
+        drawn.append(text(frame.left + 6, y + 4, one.absent, "start", "alarm"))
+    note = f"{one.name}: {bracketed(measure, one.value) or one.absent}{printed}"
+    return group(note, *drawn, class_=colour(one.series), name=one.name)
 
 
 def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> Markup:
@@ -64,92 +71,66 @@ def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> M
 
     Pairs without a difference are listed with that said.
     """
-    names = [f"{cut_inside(pair.a, _SIDE)} \N{MINUS SIGN} {cut_inside(pair.b, _SIDE)}" for pair in pairs]
-    left, right = label_width(names, 2 * _SIDE + 3), 104
-    shown = limits([0.0, *values_of(pairs)]) or (-1.0, 1.0)
-    row = 22
-    frame = Axes(left, 34, max(520.0, left + right + 200) - left - right, row * len(pairs), shown, (0, 1))
-    width = frame.right + right
-    zero = line((frame.x(0), frame.top - 4), (frame.x(0), frame.bottom), "boundary")
-    sides = {True: ("first worse", "first better"), False: ("first better", "first worse"), None: ("", "")}
-    heads = [
-        text(frame.x(0) - 8, 26, sides[measure.higher][0], "end", "tick"),
-        text(frame.x(0) + 8, 26, sides[measure.higher][1], "start", "tick"),
-        text(frame.right + 46, 12, "difference", "end", "tick"),
-        text(width, 12, "Holm p", "end", "tick"),
-    ]
-    drawn = []
-    for i, (pair, name) in enumerate(zip(pairs, names, strict=True)):
-        y = frame.top + row * (i + 0.5)
-        drawn.append(element("g", *_pair(frame, pair, name, y, measure, width), class_=_found(pair)))
+    names = [f"{cut(pair.a, _SIDE)} {MINUS} {cut(pair.b, _SIDE)}" for pair in pairs]
+    shown = limits([0.0, *known(pairs)]) or (-1.0, 1.0)
+    width = max(520.0, 320 + 7.0 * max(map(len, names), default=0))
+    rows = lay_out([("", names)], 22, shown, top=34, right=104, most=2 * _SIDE + 3, width=width)
+    frame = rows.frame
+    zero = frame.x(0)
+    heads = [text(frame.right + 46, 12, "difference", "end", "tick"), text(rows.width, 12, "Holm p", "end", "tick")]
+    if measure.higher is not None:
+        left, right = ("worse", "better") if measure.higher else ("better", "worse")
+        heads.append(text(zero - 8, 26, f"first {left}", "end", "tick"))
+        heads.append(text(zero + 8, 26, f"first {right}", "start", "tick"))
+    drawn = [_pair(frame, pair, y, measure) for pair, y in zip(pairs, rows.at, strict=True)]
     unit = "difference in points" if measure.percent else "difference"
-    return drawing(width, frame.bottom + 38, about, across(frame, measure, unit), zero, *heads, *drawn, class_="forest")
+    rule = line((zero, frame.top - 4), (zero, frame.bottom), "boundary")
+    return dot_plot(rows, about, scale(measure, shown), unit, *named(rows), rule, *heads, *drawn, class_="forest")
 
 
-def _found(pair: DifferenceRecord) -> str:
-    return "found" if pair.p_holm is not None and pair.p_holm < LEVEL else "open"
-
-
-def _pair(
-    frame: Axes, pair: DifferenceRecord, name: str, y: float, measure: Measure, width: float
-) -> list[Markup | str]:
-    said = "no seed that both have" if pair.mean is None else bracketed(measure, pair)
-    p = probability(pair.p_holm)
-    title = f"{pair.a} \N{MINUS SIGN} {pair.b}: {said}{f', Holm p {p}' if p else ''}"
-    drawn: list[Markup | str] = [element("title", title), text(frame.left - 8, y + 4, name, "end")]
-    if pair.mean is None:
-        return [*drawn, text(frame.left + 6, y + 4, said, "start", "tick")]
-    mark = marks(0, [(frame.x(pair.mean), y)], 4.2)
-    return [
-        *drawn,
-        whisker(frame, pair, y),
-        mark,
+def _pair(frame: Axes, pair: DifferenceRecord, y: float, measure: Measure) -> Markup:
+    found, p = dot(pair), probability(pair.p_holm)
+    clear = pair.p_holm is not None and pair.p_holm < LEVEL
+    said = bracketed(measure, pair) or "no seed that both have"
+    title = f"{pair.a} {MINUS} {pair.b}: {said}{f', Holm p {p}' if p else ''}"
+    if found is None:
+        return group(title, text(frame.left + 6, y + 4, said, "start", "tick"))
+    drawn = [
+        dots(frame, 0, [(found, y)], 4.2),
         text(frame.right + 46, y + 4, signed(measure, pair.mean), "end"),
-        text(width, y + 4, p or "no test", "end", "" if _found(pair) == "found" else "tick"),
+        text(frame.right + 104, y + 4, p or "no test", "end", "" if clear else "tick"),
     ]
+    return group(title, *drawn, class_="found" if clear else "open")
 
 
 def silo_plot(
-    groups: Sequence[tuple[str, Sequence[str]]],
-    methods: Mapping[str, Mapping[str, IntervalRecord]],
-    measure: Measure,
-    series: Mapping[str, int],
-    about: str,
+    groups: Groups, methods: Mapping[str, BySilo], measure: Measure, series: Mapping[str, int], about: str
 ) -> Markup | None:
     """A line per silo, grouped by domain, with a mark and an interval per method; None without figures.
 
     `methods` is what each has per silo.
     """
     shown = _silo_limits([one for silos in methods.values() for one in silos.values()], measure)
-    silos = [silo for _, members in groups for silo in members]
     if shown is None:
         return None
     step = max(3.4, min(6.5, 26 / len(methods)))
-    row = max(18.0, step * (len(methods) - 1) + 11)
-    heights, heads, y = {}, [], 6.0
-    left = label_width(silos, 16)
-    for domain, members in groups:
-        if domain:
-            heads.append(text(0, y + 12, domain, "start", "tick"))
-            y += 18
-        for silo in members:
-            heights[silo] = y + row / 2
-            y += row
-    frame = Axes(left, 6, _WIDTH - left - 8, y - 6, shown, (0, 1))
-    stripes = [
-        element("rect", x=left, y=heights[silo] - row / 2, width=frame.width, height=row, class_="track")
-        for silo in silos[::2]
-    ]
-    names = [label(left - 8, heights[silo] + 4, silo, 16) for silo in silos]
-    titles = len(silos) * len(methods) <= _MOST_TITLES
-    size = 3.4 if len(methods) <= 4 else 2.6
-    drawn = []
-    for place, (method, values) in enumerate(methods.items()):
-        offset = step * (place - (len(methods) - 1) / 2)
-        found = [(silo, values[silo], heights[silo] + offset) for silo in silos if silo in values]
-        drawn.append(_silos(frame, method, series[method], found, measure, size, titles))
-    body = across(frame, measure)
-    return drawing(_WIDTH, frame.bottom + 38, about, *stripes, body, *heads, *names, *drawn, class_="silo-dots")
+    rows = lay_out(groups, max(18.0, step * (len(methods) - 1) + 11), shown, most=16)
+    titles, size = len(rows.at) * len(methods) <= _MOST_TITLES, 3.4 if len(methods) <= 4 else 2.6
+    corners = [(rows.frame.left, y - rows.height / 2) for y in rows.at[::2]]
+    drawn = [*(rect(corner, rows.frame.width, rows.height, "track") for corner in corners), *named(rows)]
+    for i, (method, values) in enumerate(methods.items()):
+        offset = step * (i - (len(methods) - 1) / 2)
+        found = [
+            (one, y + offset)
+            for silo, y in rows.places
+            if silo in values and (one := dot(values[silo], f"{method}, {silo}: {bracketed(measure, values[silo])}"))
+        ]
+        if titles:
+            marked = [group(one.note, dots(rows.frame, series[method], [(one, y)], size)) for one, y in found]
+        else:
+            marked = [dots(rows.frame, series[method], found, size)]
+        drawn.append(group("", *marked, class_=colour(series[method]), name=method))
+    return dot_plot(rows, about, scale(measure, shown), header(measure), *drawn, class_="many")
 
 
 def _silo_limits(values: Sequence[IntervalRecord], measure: Measure) -> Point | None:
@@ -158,30 +139,9 @@ def _silo_limits(values: Sequence[IntervalRecord], measure: Measure) -> Point | 
     With two or three seeds a silo's interval may be many times as long as all that the silos differ by.
     """
     means = [one.mean for one in values if one.mean is not None]
-    full, own = limits(values_of(values), measure), limits(means, measure)
+    full, own = limits(known(values), measure.percent), limits(means, measure.percent)
     if full is None or own is None:
         return None
     span = own[1] - own[0]
     low, high = max(full[0], own[0] - span), min(full[1], own[1] + span)
     return (max(0.0, low), min(1.0, high)) if measure.percent and own[0] >= 0 and own[1] <= 1 else (low, high)
-
-
-def _silos(
-    frame: Axes,
-    method: str,
-    series: int,
-    found: Sequence[tuple[str, IntervalRecord, float]],
-    measure: Measure,
-    size: float,
-    titles: bool,
-) -> Markup:
-    known = [(name, one, (frame.x(one.mean), y)) for name, one, y in found if one.mean is not None]
-    spans = whiskers(frame, [(one, y) for _, one, (_, y) in known])
-    if titles:
-        drawn = [
-            element("g", element("title", f"{method}, {name}: {bracketed(measure, one)}"), marks(series, [at], size))
-            for name, one, at in known
-        ]
-    else:
-        drawn = [marks(series, [at for _, _, at in known], size)]
-    return element("g", spans, *drawn, class_=colour(series), data_row=method)

@@ -1,21 +1,20 @@
-"""How figures are written: shares as percent without the sign, everything else to three decimals."""
+"""How figures of a measure are written: shares as percent without the sign, everything else to three decimals."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 
 from ....files.schema.comparison import ComparedRun, IntervalRecord, Measure
-
-MINUS = "\N{MINUS SIGN}"
-_SPACE = "\N{NO-BREAK SPACE}"
+from ...charts.dots import Dot
+from ...text import minus
+from ...text import signed as with_sign
+from ...text import tick as written_tick
 
 
 def figure(measure: Measure, value: float | None) -> str:
     """As a number alone; empty for None."""
-    if value is None:
-        return ""
-    written = f"{100 * value:.1f}" if measure.percent else f"{value:.3f}"
-    return written.replace("-", MINUS) if float(written) else written.lstrip("-")
+    return "" if value is None else minus(f"{100 * value:.1f}" if measure.percent else f"{value:.3f}")
 
 
 def with_unit(measure: Measure, value: float | None) -> str:
@@ -24,8 +23,7 @@ def with_unit(measure: Measure, value: float | None) -> str:
 
 def signed(measure: Measure, value: float | None) -> str:
     """With a plus where it is more than nothing."""
-    written = figure(measure, value)
-    return f"+{written}" if value is not None and value > 0 and float(written) else written
+    return "" if value is None else with_sign(f"{100 * value:.1f}" if measure.percent else f"{value:.3f}")
 
 
 def interval(measure: Measure, value: IntervalRecord) -> str:
@@ -43,6 +41,21 @@ def bracketed(measure: Measure, value: IntervalRecord) -> str:
     return f"{mean} [{figure(measure, value.low)}, {figure(measure, value.high)}]"
 
 
+def tick(measure: Measure, value: float) -> str:
+    """On an axis whose name has the unit."""
+    return written_tick(100 * value if measure.percent else value)
+
+
+def dot(value: IntervalRecord, note: str = "") -> Dot | None:
+    """As pictures have it; None without a mean."""
+    return None if value.mean is None else Dot(value.mean, value.low, value.high, note)
+
+
+def known(values: Iterable[IntervalRecord]) -> list[float]:
+    """Means and bounds, those that there are."""
+    return [end for one in values for end in (one.mean, one.low, one.high) if end is not None]
+
+
 def header(measure: Measure) -> str:
     return f"{measure.name}, %" if measure.percent else measure.name
 
@@ -52,39 +65,21 @@ def better(measure: Measure) -> str:
     return {True: "higher is better", False: "lower is better", None: ""}[measure.higher]
 
 
-def probability(p: float | None) -> str:
-    """0.042, or < 0.001; empty for None."""
-    if p is None:
-        return ""
-    return f"<{_SPACE}0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+def directed(name: str, measure: Measure) -> str:
+    """A name of the measure with the direction that is better."""
+    return f"{name} ({better(measure)})" if better(measure) else name
 
 
-def equation(p: float) -> str:
-    """p = 0.042, or p < 0.001, on one line."""
-    written = probability(p)
-    return f"p{_SPACE}{written}" if p < 0.001 else f"p{_SPACE}={_SPACE}{written}"
-
-
-def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    if seconds < 120:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def megabytes(count: float | None) -> str:
-    """1 MB is 1,000,000 B; two digits at least."""
-    if count is None:
-        return ""
-    value = count / 1e6
-    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
-
-
-def mean_of(runs: list[ComparedRun], name: str) -> float | None:
+def mean_of(runs: Sequence[ComparedRun], name: str) -> float | None:
     """The mean of what the finished runs cost; None if none says."""
     found = [getattr(run, name) for run in runs if run.status == "done" and getattr(run, name) is not None]
     return math.fsum(found) / len(found) if found else None
+
+
+def not_done(runs: Sequence[ComparedRun]) -> list[str]:
+    """1 failed, 2 to come; empty if all are done."""
+    counts = {said: sum(run.status == s for run in runs) for s, said in (("failed", "failed"), ("missing", "to come"))}
+    return [f"{count} {said}" for said, count in counts.items() if count]
 
 
 def setting_value(value: object) -> str:
@@ -103,7 +98,3 @@ def as_number(value: object) -> float | None:
         return float(value)
     except ValueError:
         return None
-
-
-def plural(count: int, name: str) -> str:
-    return f"{count:,} {name}" + ("" if count == 1 else "s")

@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
-from markupsafe import Markup
+from typing import Any
 
 from ....files.schema.comparison import Comparison, Measure, Setting
-from ...templates import environment
-from ..run.figures import Chart
+from ... import templates
+from ...charts.marks import swatch
 from . import pictures, tables
-from .plots import paper_swatch, swatch
 from .verdict import leaders, state, verdict
 
-_TEMPLATE = "comparison.html.j2"
-
-
-@dataclass(frozen=True)
-class MeasureSection:
-    """What is shown of one measure under one setting."""
-
-    setting: str
-    measure: str
-    differences: Sequence[Chart]
-    pairs: tables.Table | None
-    domains: tables.Table | None
-    silos: Chart | None
-    silo_table: tables.Table | None
-
-
-@dataclass(frozen=True)
-class SettingSection:
-    """What is shown of one setting, whichever measure is chosen."""
-
-    setting: str
-    verdict: str
-    table: tables.Table | None
-    curves: Sequence[Chart]
-    trade_offs: Sequence[Chart]
+_TEMPLATE = "pages/comparison/comparison.html.j2"
 
 
 def render(record: Comparison) -> str:
@@ -47,66 +18,52 @@ def render(record: Comparison) -> str:
     wholes = [_whole(record, setting) for setting in record.columns]
     parts = [_part(record, setting, measure) for setting in record.columns for measure in record.measures]
     known, alarm = state(record)
-    template = environment(Path(__file__).parent).get_template(_TEMPLATE)
-    return template.render(
+    return templates.render(
+        _TEMPLATE,
         record=record,
         known=known,
         alarm=alarm,
         failed=[run for run in record.cells if run.status == "failed"],
         leaders=leaders(record),
         facts=pictures.facts(record),
-        legend=_legend(record),
-        headlines=[(m.name, pictures.headline(record, m), pictures.scales(record, m)) for m in record.measures],
+        methods=[(swatch(series), name) for name, series in record.series.items()],
+        verdicts=[(whole["setting"], whole["verdict"]) for whole in wholes],
+        settings=_settings(record),
+        headlines=[(m.name, *pictures.headline(record, m)) for m in record.measures],
         wholes=wholes,
         parts=parts,
         tuning_table=tables.tuning_table(record),
         paper_table=tables.paper_table(record),
         run_table=tables.run_table(record),
-        contents=_contents(record, parts, wholes),
     )
 
 
-def _whole(record: Comparison, setting: Setting) -> SettingSection:
-    return SettingSection(
-        setting.name,
-        verdict(record, setting),
-        tables.main_table(record, setting),
-        pictures.curves(record, setting),
-        pictures.trade_offs(record, setting),
-    )
-
-
-def _part(record: Comparison, setting: Setting, measure: Measure) -> MeasureSection:
-    domains, silos = record.places(setting, "domains"), record.places(setting, "silos")
-    return MeasureSection(
-        setting.name,
-        measure.name,
-        pictures.differences(record, setting, measure),
-        tables.pair_table(record, setting, measure),
-        tables.place_table(record, setting, measure, domains, "domain") if len(domains) > 1 else None,
-        pictures.silos(record, setting, measure),
-        tables.place_table(record, setting, measure, silos, "silo"),
-    )
-
-
-def _legend(record: Comparison) -> list[tuple[Markup, str]]:
-    legend = [(swatch(series), name) for name, series in record.series.items()]
-    return [*legend, (paper_swatch(), "paper")] if record.paper else legend
-
-
-def _contents(
-    record: Comparison, parts: Sequence[MeasureSection], wholes: Sequence[SettingSection]
-) -> list[tuple[str, str]]:
-    """The sections that the page has, each with its heading."""
-    have = {
-        "table": ("Table", any(whole.table for whole in wholes)),
-        "differences": ("Differences", any(part.differences for part in parts)),
-        "silos": ("Silos", any(part.silos or part.domains for part in parts)),
-        "rounds": ("Rounds", any(whole.curves for whole in wholes)),
-        "trade-offs": ("Trade-offs", any(whole.trade_offs for whole in wholes)),
-        "tuning": ("Tuning", True),
-        "paper": ("Paper", record.paper is not None),
-        "runs": ("Runs", bool(record.cells)),
-        "again": ("Run it again", bool(record.command)),
+def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
+    """What is shown of one setting, whichever measure is chosen."""
+    return {
+        "setting": setting.name,
+        "verdict": verdict(record, setting),
+        "table": tables.main_table(record, setting),
+        "curves": pictures.curves(record, setting),
+        "trade_offs": pictures.trade_offs(record, setting),
     }
-    return [(name, heading) for name, (heading, there) in have.items() if there]
+
+
+def _part(record: Comparison, setting: Setting, measure: Measure) -> dict[str, Any]:
+    """What is shown of one measure under one setting."""
+    several, of_domain = len(record.places(setting, "domains")) > 1, "domain, mean over its silos and seeds"
+    return {
+        "setting": setting.name,
+        "measure": measure.name,
+        "differences": pictures.differences(record, setting, measure),
+        "pairs": tables.pair_table(record, setting, measure),
+        "domains": tables.place_table(record, setting, measure, "domains", of_domain) if several else None,
+        "silos": pictures.silos(record, setting, measure),
+        "silo_table": tables.place_table(record, setting, measure, "silos", "silo, mean over seeds"),
+    }
+
+
+def _settings(record: Comparison) -> str:
+    """What each method and setting sets, a name followed by its lines."""
+    sets = [(one.name, one.sets) for one in record.rows] + [(one.name, one.sets) for one in record.columns if one.name]
+    return "\n".join(line for name, keys in sets for line in (name, *(f"    {key}" for key in keys)))

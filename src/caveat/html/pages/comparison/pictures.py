@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from typing import Literal
 
-from ....files.schema.comparison import Comparison, IntervalRecord, Measure, Setting, domains_of
-from ...charts.svg import Point
-from ..run.figures import Chart
-from .dots import Dot, dot_limits, dot_plot, forest, silo_plot
-from .numbers import better, duration, figure, header, mean_of, megabytes, setting_value
+from ....files.schema.comparison import ComparedRun, Comparison, IntervalRecord, Measure, Setting, domains_of
+from ...charts.axes import Write
+from ...charts.svg import Chart, Point
+from ...text import duration, megabytes
+from ...text import tick as plain_tick
+from .dots import MethodRow, forest, method_limits, method_plot, silo_plot
+from .numbers import better, directed, dot, figure, header, mean_of, setting_value, tick
 from .planes import Place, course, course_chart, plane
 from .verdict import LEVEL, ranked
 
@@ -20,19 +23,20 @@ _FAR = 2.0
 """Settings share an axis unless it is so many times as long as the longest of their own."""
 
 
-def headline(record: Comparison, measure: Measure) -> list[Chart]:
-    """A dot plot per setting, best first, on one scale where that leaves enough of each to see."""
-    dots = {setting.name: _dots(record, setting, measure) for setting in record.columns}
-    own = {name: found for name, each in dots.items() if (found := dot_limits(each, measure)) is not None}
+def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
+    """A dot plot per setting, best first, on one scale where that leaves enough of each to see; and words below."""
+    rows = {setting.name: _rows(record, setting, measure) for setting in record.columns}
+    own = {name: found for name, each in rows.items() if (found := method_limits(each, measure)) is not None}
     shared = _shared(list(own.values()))
-    figures = []
-    for name, each in dots.items():
-        about = (
-            f"{measure.name.capitalize()} of {len(each)} methods{f' on {name}' if name else ''}, with 95 % intervals"
-        )
-        drawn = dot_plot(each, measure, shared or own.get(name, (0.0, 1.0)), about)
-        figures.append(Chart(name, drawn, ""))
-    return figures if own else []
+    charts = []
+    for name, each in rows.items() if own else ():
+        of = f"{measure.name.capitalize()} of {len(each)} methods{f' on {name}' if name else ''}"
+        shown = shared or own.get(name, (0.0, 1.0))
+        charts.append(Chart(name, method_plot(each, measure, shown, f"{of}, with 95 % intervals")))
+    said = f"Mean over silos and seeds, with its 95 % interval; {better(measure) or 'neither direction is better'}."
+    if any(row.paper is not None for each in rows.values() for row in each):
+        said += " A hollow diamond is the paper's figure."
+    return charts, said + (" Every setting has a scale of its own." if len(rows) > 1 and shared is None else "")
 
 
 def _shared(ranges: Sequence[Point]) -> Point | None:
@@ -43,26 +47,15 @@ def _shared(ranges: Sequence[Point]) -> Point | None:
     return (low, high) if high - low <= _FAR * max(high - low for low, high in ranges) else None
 
 
-def scales(record: Comparison, measure: Measure) -> str:
-    """The words below the headline picture."""
-    dots = [_dots(record, setting, measure) for setting in record.columns]
-    shared = _shared([found for each in dots if (found := dot_limits(each, measure)) is not None])
-    said = f"Mean over silos and seeds, with its 95 % interval; {better(measure) or 'neither direction is better'}."
-    if any(dot.paper is not None for each in dots for dot in each):
-        said += " A hollow diamond is the paper's figure."
-    return said + (" Every setting has a scale of its own." if len(dots) > 1 and shared is None else "")
-
-
-def _dots(record: Comparison, setting: Setting, measure: Measure) -> list[Dot]:
-    dots = []
+def _rows(record: Comparison, setting: Setting, measure: Measure) -> list[MethodRow]:
+    rows = []
     for row in record.rows:
-        result = record.result(row, setting, measure)
-        failed = record.runs(row, setting, "failed")
-        absent = "failed" if failed else "to come" if record.runs(row, setting, "missing") else "no figure"
-        printed = record.printed(row, setting, measure)
-        dots.append(Dot(row.name, record.series[row.name], result, printed, absent if result.mean is None else ""))
+        failed, missing = (record.runs(row, setting, status) for status in ("failed", "missing"))
+        absent = "failed" if failed else "to come" if missing else "no figure"
+        result, printed = record.result(row, setting, measure), record.printed(row, setting, measure)
+        rows.append(MethodRow(row.name, record.series[row.name], result, printed, absent))
     order = [result.row for result in ranked(record.results(setting, measure).rows, measure)]
-    return sorted(dots, key=lambda dot: order.index(dot.name) if dot.name in order else len(order))
+    return sorted(rows, key=lambda row: order.index(row.name) if row.name in order else len(order))
 
 
 def differences(record: Comparison, setting: Setting, measure: Measure) -> list[Chart]:
@@ -73,10 +66,8 @@ def differences(record: Comparison, setting: Setting, measure: Measure) -> list[
     if len(pairs) > _MOST_PAIRS and (order := ranked(results.rows, measure)):
         leads = [order[0].row in (pair.a, pair.b) for pair in pairs]
         parts = [[pair for pair, lead in zip(pairs, leads, strict=True) if lead is which] for which in (True, False)]
-    caption = (
-        f"On the seeds and silos that both have, with 95 % intervals. Holm's correction is for all {len(pairs)} pairs; "
-        f"below {LEVEL:g} a mark is in colour and its p dark."
-    )
+    caption = f"On the seeds and silos that both have, with 95 % intervals. Holm's correction is for all {len(pairs)} "
+    caption += f"pairs; below {LEVEL:g} a mark is in colour and its p dark."
     about = f"Differences in {measure.name} between methods, pairs: {{}}, with 95 % intervals"
     return [Chart(header(measure), forest(part, measure, about.format(len(part))), caption) for part in parts if part]
 
@@ -91,14 +82,14 @@ def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | Non
     methods = {name: found for name, found in methods.items() if found}
     about = f"{measure.name.capitalize()} of {len(places)} silos with each of {len(methods)} methods"
     drawn = silo_plot([(d, list(members)) for d, members in grouped], methods, measure, record.series, about)
-    return None if drawn is None else Chart(header(measure), drawn, "")
+    return None if drawn is None else Chart(header(measure), drawn)
 
 
 def curves(record: Comparison, setting: Setting) -> list[Chart]:
     """Accuracy and entropy on validation data over rounds, means over the seeds that finished."""
-    kinds: tuple[tuple[Literal[1, 2], str, Callable[[float], str]], ...] = (
-        (1, "Accuracy on validation data, %", lambda value: f"{100 * value:g}"),
-        (2, "Entropy on validation data, nats", lambda value: f"{value:g}"),
+    kinds: tuple[tuple[Literal[1, 2], str, Write], ...] = (
+        (1, "Accuracy on validation data, %", lambda value: plain_tick(100 * value)),
+        (2, "Entropy on validation data, nats", plain_tick),
     )
     figures = []
     for which, title, write in kinds:
@@ -113,56 +104,41 @@ def curves(record: Comparison, setting: Setting) -> list[Chart]:
 def trade_offs(record: Comparison, setting: Setting) -> list[Chart]:
     """The first measure against every other, and against time and bytes."""
     first = record.measures[0]
-    costs: tuple[tuple[str, Callable[[str], float | None]], ...] = (
-        ("seconds of a run", lambda row: _cost(record, setting, row, "seconds", 1)),
-        ("MB of a run, up and down", lambda row: _cost(record, setting, row, "bytes", 1e6)),
-    )
-    against: list[tuple[str, str, Callable[[float], str], list[IntervalRecord]]] = [
-        (_named(m), m.name, _writer(m), [record.result(row, setting, m) for row in record.rows])
+    against: list[tuple[str, str, Write, list[IntervalRecord]]] = [
+        (directed(header(m), m), m.name, partial(tick, m), [record.result(row, setting, m) for row in record.rows])
         for m in record.measures[1:]
     ]
-    for name, cost in costs:
-        against.append((name, name, setting_value, [IntervalRecord(mean=cost(row.name)) for row in record.rows]))
+    megabytes_of = ("MB of a run, up and down", ["bytes_up", "bytes_down"], 1e6)
+    for name, keys, unit in (("seconds of a run", ["seconds"], 1.0), megabytes_of):
+        costs = [_cost(record.runs(row, setting, "done"), keys, unit) for row in record.rows]
+        against.append((name, name, setting_value, [IntervalRecord(mean=value) for value in costs]))
     figures = []
     for axis, name, write, values in against:
-        drawn = plane(
-            _places(record, setting, first, name, values),
-            (axis, _named(first)),
-            (write, _writer(first)),
-            f"{first.name.capitalize()} against {name}",
-        )
-        if drawn is not None:
-            figures.append(Chart(f"{first.name.capitalize()} against {name}", drawn, ""))
+        title = f"{first.name.capitalize()} against {name}"
+        places = _places(record, setting, first, name, values)
+        axes = (axis, directed(header(first), first))
+        if (drawn := plane(places, axes, (write, partial(tick, first)), title)) is not None:
+            figures.append(Chart(title, drawn))
     return figures
 
 
 def _places(
     record: Comparison, setting: Setting, first: Measure, name: str, values: Sequence[IntervalRecord]
 ) -> list[Place]:
+    """The methods that have both figures."""
     places = []
-    for row, x in zip(record.rows, values, strict=True):
-        y = record.result(row, setting, first)
-        note = (
-            f"{row.name}: {figure(first, y.mean)} {first.name}, {x.mean:.4g} {name}" if x.mean is not None else row.name
-        )
-        places.append(Place(row.name, record.series[row.name], x, y, note))
+    for row, value in zip(record.rows, values, strict=True):
+        x, y = dot(value), dot(record.result(row, setting, first))
+        if x and y:
+            note = f"{row.name}: {figure(first, y.value)} {first.name}, {x.value:.4g} {name}"
+            places.append(Place(row.name, record.series[row.name], x, y, note))
     return places
 
 
-def _cost(record: Comparison, setting: Setting, row: str, what: str, unit: float) -> float | None:
-    runs = [run for run in record.runs(setting=setting, status="done") if run.row == row]
-    if what == "seconds":
-        return mean_of(runs, "seconds")
-    up, down = mean_of(runs, "bytes_up"), mean_of(runs, "bytes_down")
-    return None if up is None or down is None else (up + down) / unit
-
-
-def _named(measure: Measure) -> str:
-    return f"{header(measure)} ({better(measure)})" if better(measure) else header(measure)
-
-
-def _writer(measure: Measure) -> Callable[[float], str]:
-    return (lambda value: f"{100 * value:g}") if measure.percent else (lambda value: f"{value:g}")
+def _cost(runs: Sequence[ComparedRun], keys: Sequence[str], unit: float) -> float | None:
+    """The sum of what a run cost on average; None if any of it is not known."""
+    known = [cost for key in keys if (cost := mean_of(runs, key)) is not None]
+    return sum(known) / unit if len(known) == len(keys) else None
 
 
 def facts(record: Comparison) -> list[tuple[str, str]]:

@@ -1,87 +1,43 @@
-"""The tables of the page, as rows of written cells; one that the comparison has nothing for is None."""
+"""The tables of the page; one that the comparison has nothing for is None."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import quote
 
 from markupsafe import Markup
 
-from ....files.schema.comparison import (
-    ComparedMethod,
-    ComparedRun,
-    Comparison,
-    IntervalRecord,
-    Measure,
-    Printed,
-    Setting,
-)
+from ....files.schema.comparison import ComparedMethod, ComparedRun, Comparison, IntervalRecord, Measure, Setting
+from ...charts.marks import swatch
 from ...charts.svg import element
-from ..run.sections import HtmlCell
-from .numbers import (
-    as_number,
-    bracketed,
-    duration,
-    figure,
-    header,
-    interval,
-    mean_of,
-    megabytes,
-    probability,
-    setting_value,
-    signed,
-)
-from .plots import swatch
+from ...tables import Cell, Column, Table, column, table, words
+from ...text import MINUS, count, decimal, duration, megabytes, probability
+from .numbers import as_number, bracketed, figure, header, interval, mean_of, not_done, setting_value, signed
 
-
-@dataclass(frozen=True)
-class Column:
-    header: str
-    cells: Sequence[HtmlCell]
-    help: str = ""
-    words: bool = False
-    measure: str = ""
-    """The measure that the column belongs to; empty for one that is there whichever is chosen."""
-
-
-@dataclass(frozen=True)
-class Table:
-    columns: Sequence[Column]
-    names: Sequence[str]
-    """The method of each row; empty for a row of several."""
-
-    @property
-    def rows(self) -> list[tuple[str, tuple[HtmlCell, ...]]]:
-        cells = zip(*(column.cells for column in self.columns), strict=True)
-        return list(zip(self.names, cells, strict=True))
-
-
-def table(columns: Sequence[Column], names: Sequence[str]) -> Table | None:
-    """Without the columns that no row has anything in; None without rows."""
-    kept = [column for column in columns if any(cell.text for cell in column.cells)]
-    return Table(kept, names) if names and kept else None
+_ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
+_EDGE = "at the edge of what was tried: a better value may lie beyond"
 
 
 def main_table(record: Comparison, setting: Setting) -> Table | None:
     """A row per method: every measure, rank and worst silo, what it cost and what was tuned."""
-    rows = record.rows
-    runs = [record.runs(row, setting) for row in rows]
-    measures = [_measured(record, setting, measure) for measure in record.measures]
-    further = [column for measure in record.measures for column in _ranked(record, setting, measure)]
-    return table(
-        [
-            Column("method", [HtmlCell(_name(record, row)) for row in rows], words=True),
-            Column("runs", [_runs(found) for found in runs], "done, of those planned", words=True),
-            *measures,
-            *further,
-            Column("time", _times(runs), "of a run, mean over seeds"),
-            Column("MB up", [HtmlCell(megabytes(mean_of(each, "bytes_up"))) for each in runs], "sent by all silos"),
-            Column("MB down", [HtmlCell(megabytes(mean_of(each, "bytes_down"))) for each in runs], "sent to all silos"),
-            *_tuned(runs),
-        ],
-        [row.name for row in rows],
-    )  # fmt: skip
+    runs = [record.runs(row, setting) for row in record.rows]
+    keys = dict.fromkeys(key for found in runs for run in found for key in run.tuned)
+    columns = [
+        words("method", (_name(record, row) for row in record.rows)),
+        words("runs", map(_runs, runs), "done, of those planned"),
+        *(_measured(record, setting, measure) for measure in record.measures),
+        *(one for measure in record.measures for one in _ranked(record, setting, measure)),
+        column("time", (duration(mean_of(each, "seconds")) for each in runs), "of a run, mean over seeds"),
+        column("MB up", (megabytes(mean_of(each, "bytes_up")) for each in runs), "sent by all silos"),
+        column("MB down", (megabytes(mean_of(each, "bytes_down")) for each in runs), "sent to all silos"),
+        *(column(key, (_values(each, key) for each in runs), "chosen on validation data") for key in keys),
+    ]
+    caption = (
+        "Mean over silos and seeds above its 95 % interval, in bold the best; costs are those of one run, mean over "
+    )
+    caption += "seeds; a triangle marks failed runs."
+    return table(columns, caption, [row.name for row in record.rows])
 
 
 def _name(record: Comparison, row: ComparedMethod) -> Markup:
@@ -90,18 +46,14 @@ def _name(record: Comparison, row: ComparedMethod) -> Markup:
 
 
 def _measured(record: Comparison, setting: Setting, measure: Measure) -> Column:
-    results = [record.result(row, setting, measure) for row in record.rows]
-    direction = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}[
-        measure.higher
-    ]
-    cells = [
-        HtmlCell(_mean(measure, one, one.best) or ("failed" if record.runs(row, setting, "failed") else ""))
-        for row, one in zip(record.rows, results, strict=True)
-    ]
-    return Column(header(measure) + direction, cells)
+    cells = []
+    for row in record.rows:
+        found = record.result(row, setting, measure)
+        cells.append(_mean(measure, found, found.best) or ("failed" if record.runs(row, setting, "failed") else ""))
+    return column(header(measure) + _ARROWS[measure.higher], cells)
 
 
-def _mean(measure: Measure, value: IntervalRecord, best: bool = False) -> Markup | str:
+def _mean(measure: Measure, value: IntervalRecord, best: bool = False) -> str:
     """The mean over its interval."""
     if value.mean is None:
         return ""
@@ -111,170 +63,138 @@ def _mean(measure: Measure, value: IntervalRecord, best: bool = False) -> Markup
 
 
 def _ranked(record: Comparison, setting: Setting, measure: Measure) -> list[Column]:
-    results = [record.result(row, setting, measure) for row in record.rows]
-    worst = [HtmlCell(figure(measure, one.worst)) for one in results]
-    ranks = [HtmlCell("" if one.rank is None else f"{one.rank:.1f}") for one in results]
-    about_worst = f"{measure.name} of the worst silo of each seed, mean over seeds"
-    about_rank = f"mean rank by {measure.name} among the methods, over seeds and silos; 1 is best"
+    name, results = measure.name, [record.result(row, setting, measure) for row in record.rows]
+    worst, ranks = [figure(measure, one.worst) for one in results], [decimal(one.rank, 1) for one in results]
+    about_rank = f"mean rank by {name} among the methods, over seeds and silos; 1 is best"
     return [
-        Column(f"worst silo, {measure.name}", worst, about_worst, measure=measure.name),
-        Column(f"rank, {measure.name}", ranks, about_rank, measure=measure.name),
+        column(f"worst silo, {name}", worst, f"{name} of the worst silo of each seed, mean over seeds", name),
+        column(f"rank, {name}", ranks, about_rank, name),
     ]
-
-
-def _tuned(runs: Sequence[Sequence[ComparedRun]]) -> list[Column]:
-    keys = dict.fromkeys(key for found in runs for run in found for key in run.tuned)
-    return [Column(key, [HtmlCell(_values(found, key)) for found in runs], "chosen on validation data") for key in keys]
 
 
 def _values(runs: Sequence[ComparedRun], key: str) -> str:
     return ", ".join(dict.fromkeys(setting_value(run.tuned[key]) for run in runs if key in run.tuned))
 
 
-def _times(runs: Sequence[list[ComparedRun]]) -> list[HtmlCell]:
-    return [HtmlCell(duration(mean_of(each, "seconds"))) for each in runs]
-
-
-def _runs(runs: Sequence[ComparedRun]) -> HtmlCell:
-    failed, missing = (sum(run.status == status for run in runs) for status in ("failed", "missing"))
-    said = [f"{len(runs) - failed - missing} of {len(runs)}"]
-    said += [f"{failed} failed"] * bool(failed) + [f"{missing} to come"] * bool(missing)
-    return HtmlCell(", ".join(said), "; ".join(run.error or "failed" for run in runs if run.status == "failed"))
+def _runs(runs: Sequence[ComparedRun]) -> Cell:
+    done = f"{sum(run.status == 'done' for run in runs)} of {len(runs)}"
+    errors = "; ".join(run.error or "failed" for run in runs if run.status == "failed")
+    return Cell(", ".join([done, *not_done(runs)]), errors)
 
 
 def place_table(
-    record: Comparison, setting: Setting, measure: Measure, places: Sequence[str], head: str
+    record: Comparison, setting: Setting, measure: Measure, part: Literal["domains", "silos"], caption: str
 ) -> Table | None:
-    """A row per domain or silo, a column per method."""
-    results = [record.result(row, setting, measure) for row in record.rows]
-    columns = [Column(head, [HtmlCell(place) for place in places], words=True)]
-    for one in results:
-        found: Mapping[str, IntervalRecord] = {**one.domains, **one.silos}
-        columns.append(
-            Column(one.row, [HtmlCell(_mean(measure, found.get(place, IntervalRecord()))) for place in places])
-        )
-    return table(columns, [""] * len(places)) if len(columns) > 1 else None
+    """A row per domain or silo, a column per method; None without methods."""
+    places = record.places(setting, part)
+    columns = [words(part.removesuffix("s"), places)]
+    for found in (record.result(row, setting, measure) for row in record.rows):
+        of: Mapping[str, IntervalRecord] = getattr(found, part)
+        columns.append(column(found.row, (_mean(measure, of.get(place, IntervalRecord())) for place in places)))
+    return table(columns, f"{measure.name} by {caption} above its 95 % interval.") if len(columns) > 1 else None
 
 
 def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table | None:
+    """A row per pair of methods, with their difference and its tests."""
     pairs = record.results(setting, measure).pairs
+    columns = [
+        words("pair", (f"{pair.a} {MINUS} {pair.b}" for pair in pairs)),
+        column("difference", (signed(measure, pair.mean) for pair in pairs)),
+        column("95 % interval", (interval(measure, pair) for pair in pairs)),
+        column("p", (probability(pair.p) for pair in pairs), "paired t test over seeds"),
+        column("Holm p", (probability(pair.p_holm) for pair in pairs), "corrected for all pairs"),
+    ]
     return table(
-        [
-            Column("pair", [HtmlCell(f"{pair.a} \N{MINUS SIGN} {pair.b}") for pair in pairs], words=True),
-            Column("difference", [HtmlCell(signed(measure, pair.mean)) for pair in pairs]),
-            Column("95 % interval", [HtmlCell(interval(measure, pair)) for pair in pairs]),
-            Column("p", [HtmlCell(probability(pair.p)) for pair in pairs], "paired t test over seeds"),
-            Column("Holm p", [HtmlCell(probability(p.p_holm)) for p in pairs], "corrected for all pairs"),
-        ],
-        [""] * len(pairs),
+        columns, f"Differences in {measure.name}, the first less the second, on the seeds and silos that both have."
     )
 
 
 def tuning_table(record: Comparison) -> Table | None:
     """A row per method and setting: the values tried, with their scores, and the one chosen."""
-    if record.tuning is None:
+    tuning = record.tuning
+    if tuning is None:
         return None
-    key = record.tuning.key
     found = [(row, setting, record.runs(row, setting)) for setting in record.columns for row in record.rows]
-    tried = [[_Tried(run, key) for run in runs if run.tuning] for _, _, runs in found]
-    return table(
-        [
-            Column("method", [HtmlCell(_name(record, row)) for row, _, _ in found], words=True),
-            Column("setting", [HtmlCell(setting.name) for _, setting, _ in found], words=True),
-            Column("chosen", [_chosen(runs, key) for _, _, runs in found], words=True),
-            Column("tried", [HtmlCell(tries[0].written(record) if tries else "") for tries in tried], words=True),
-        ],
-        [row.name for row, _, _ in found],
-    )
+    caption = f"{tuning.key}, chosen by {tuning.by}"
+    if tuning.seed is not None:
+        caption += f" with seed {', '.join(map(str, tuning.seeds)) or tuning.seed}"
+    caption += f", {tuning.runs} runs for every method" if tuning.runs else ""
+    caption += "; scores beside the values, in bold the one chosen. A triangle marks a choice at the edge of what was "
+    columns = [
+        words("method", (_name(record, row) for row, _, _ in found)),
+        words("setting", (setting.name for _, setting, _ in found)),
+        words("chosen", (_chosen(runs, tuning.key) for _, _, runs in found)),
+        words("tried", (_tried(record, runs, tuning.key, tuning.by) for _, _, runs in found)),
+    ]
+    return table(columns, f"{caption}tried.", [row.name for row, _, _ in found])
 
 
-@dataclass(frozen=True)
-class _Tried:
-    run: ComparedRun
-    key: str
-
-    def written(self, record: Comparison) -> Markup:
-        """Every value with its score, the chosen one in bold."""
-        by = record.tuning.by if record.tuning else ""
-        measure = next((m for m in record.measures if by.startswith(m.name)), Measure(name=""))
-        chosen = setting_value(self.run.tuned.get(self.key))
-        parts = []
-        for trial in self.run.tuning:
-            value = setting_value(trial.value)
-            score = element("small", figure(measure, trial.score) or "failed", title=trial.error or None)
-            parts.append(
-                element("span", element("b" if value == chosen else "span", value), " ", score, class_="trial")
-            )
-        return Markup(" ").join(parts)
+def _tried(record: Comparison, runs: Sequence[ComparedRun], key: str, by: str) -> str:
+    """Every value of the first run that tried any, with its score, the chosen one in bold."""
+    run = next((run for run in runs if run.tuning), None)
+    if run is None:
+        return ""
+    measure = next((m for m in record.measures if by.startswith(m.name)), Measure(name=""))
+    chosen, parts = setting_value(run.tuned.get(key)), []
+    for trial in run.tuning:
+        value = setting_value(trial.value)
+        score = element("small", figure(measure, trial.score) or "failed", title=trial.error or None)
+        parts.append(element("span", element("b" if value == chosen else "span", value), " ", score, class_="trial"))
+    return Markup(" ").join(parts)
 
 
-def _chosen(runs: Sequence[ComparedRun], key: str) -> HtmlCell:
+def _chosen(runs: Sequence[ComparedRun], key: str) -> Cell:
     """Flagged where the best value is the least or the most that was tried: a better one may lie beyond."""
     tuned = next((run for run in runs if run.tuning and key in run.tuned), None)
     if tuned is None:
-        return HtmlCell(_values(runs, key))
+        return Cell(_values(runs, key))
     numbers = sorted(number for trial in tuned.tuning if (number := as_number(trial.value)) is not None)
     edge = len(numbers) > 1 and as_number(tuned.tuned[key]) in (numbers[0], numbers[-1])
-    return HtmlCell(_values(runs, key), "at the edge of what was tried: a better value may lie beyond" if edge else "")
+    return Cell(_values(runs, key), _EDGE if edge else "")
 
 
 def paper_table(record: Comparison) -> Table | None:
     """The paper's figures beside ours."""
-    if record.paper is None:
-        return None
     measures = {measure.name: measure for measure in record.measures}
-    found = [one for one in record.paper.figures if one.measure in measures and one.row in record.series]
-
-    def of(one: Printed) -> Measure:
-        return measures[one.measure]
-
-    ours = [IntervalRecord(mean=one.ours, low=one.low, high=one.high) for one in found]
-    return table(
-        [
-            Column("method", [HtmlCell(one.row) for one in found], words=True),
-            Column("setting", [HtmlCell(one.column) for one in found], words=True),
-            Column("measure", [HtmlCell(header(of(one))) for one in found], words=True),
-            Column("paper", [HtmlCell(figure(of(one), one.paper)) for one in found]),
-            Column(
-                "here",
-                [HtmlCell(bracketed(of(one), own)) for one, own in zip(found, ours, strict=True)],
-                "95 % interval",
-            ),
-            Column(
-                "difference", [HtmlCell(signed(of(one), one.difference)) for one in found], "here \N{MINUS SIGN} paper"
-            ),
-        ],
-        [one.row for one in found],
-    )
+    printed = record.paper.figures if record.paper else ()
+    found = [(one, measures[one.measure]) for one in printed if one.measure in measures and one.row in record.series]
+    ours = [IntervalRecord(mean=one.ours, low=one.low, high=one.high) for one, _ in found]
+    columns = [
+        words("method", (one.row for one, _ in found)),
+        words("setting", (one.column for one, _ in found)),
+        words("measure", (header(measure) for _, measure in found)),
+        column("paper", (figure(measure, one.paper) for one, measure in found)),
+        column("here", (bracketed(m, own) for (_, m), own in zip(found, ours, strict=True)), "95 % interval"),
+        column("difference", (signed(measure, one.difference) for one, measure in found), f"here {MINUS} paper"),
+    ]
+    caption = "The paper's figures and those found here, with 95 % intervals."
+    return table(columns, caption, [one.row for one, _ in found])
 
 
 def run_table(record: Comparison) -> Table | None:
     """A row per run, with its report; failed ones with their error."""
     runs = record.cells
-    return table(
-        [
-            Column("run", [HtmlCell(_link(run)) for run in runs], words=True),
-            Column("setting", [HtmlCell(run.column) for run in runs], words=True),
-            Column("seed", [HtmlCell(str(run.seed)) for run in runs]),
-            Column(
-                "state",
-                [HtmlCell(_state(run), run.error if run.status == "failed" else "") for run in runs],
-                words=True,
-            ),
-            Column("rounds", [HtmlCell("" if run.rounds is None else str(run.rounds)) for run in runs]),
-            Column("time", [HtmlCell(duration(run.seconds)) for run in runs]),
-            Column("MB up", [HtmlCell(megabytes(run.bytes_up)) for run in runs]),
-            Column("MB down", [HtmlCell(megabytes(run.bytes_down)) for run in runs]),
-        ],
-        [run.row for run in runs],
-    )
+    columns = [
+        words("run", map(_link, runs)),
+        words("setting", (run.column for run in runs)),
+        column("seed", (str(run.seed) for run in runs)),
+        words("state", map(_state, runs)),
+        column("rounds", (count(run.rounds) for run in runs)),
+        column("time", (duration(run.seconds) for run in runs)),
+        column("MB up", (megabytes(run.bytes_up) for run in runs)),
+        column("MB down", (megabytes(run.bytes_down) for run in runs)),
+    ]
+    caption = "Links lead to the runs' own pages, in the folders beside this one; caveat report FOLDER writes one that "
+    return table(columns, f"{caption}is not there.", [run.row for run in runs])
 
 
-def _link(run: ComparedRun) -> Markup | str:
+def _link(run: ComparedRun) -> str:
     if run.status != "done" or not run.folder or run.folder.startswith("/"):
         return run.row
     return element("a", run.row, href=f"{quote(run.folder)}/report.html")
 
 
-def _state(run: ComparedRun) -> str:
-    return {"done": "done", "failed": f"failed: {run.error or 'no error was kept'}", "missing": "to come"}[run.status]
+def _state(run: ComparedRun) -> Cell:
+    if run.status == "failed":
+        return Cell(f"failed: {run.error or 'no error was kept'}", run.error)
+    return Cell("to come" if run.status == "missing" else "done")

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ....files.schema.comparison import ComparedMethod, ComparedRun, Comparison, Measure, Setting
-from ...text import plain
-from .numbers import bracketed, duration, figure, header, mean_of, megabytes
+from ...text import duration, megabytes, plain
+from .numbers import bracketed, figure, header, mean_of, not_done
 
 _MEASURES = 2
 
@@ -44,7 +44,7 @@ def _by_setting(record: Comparison) -> Table:
     for row in record.rows:
         runs = record.runs(row)
         figures = [bracketed(measure, record.result(row, setting, measure)) for setting in record.columns]
-        table.add_row(*_plain([row.name, *figures, *_costs(runs), _state(runs)]))
+        table.add_row(*_plain([row.name, *figures, *_costs(runs), ", ".join(not_done(runs))]))
     return table
 
 
@@ -71,21 +71,13 @@ def _cells(record: Comparison, row: ComparedMethod, setting: Setting, shown: Seq
         figure(record.measures[0], first.worst),
         "" if first.rank is None else f"{first.rank:.1f}",
         *_costs(runs),
-        _state(runs),
+        ", ".join(not_done(runs)),
     ]
 
 
 def _costs(runs: list[ComparedRun]) -> list[str]:
-    return [
-        duration(mean_of(runs, "seconds")),
-        megabytes(mean_of(runs, "bytes_up")),
-        megabytes(mean_of(runs, "bytes_down")),
-    ]
-
-
-def _state(runs: Sequence[ComparedRun]) -> str:
-    failed, missing = (sum(run.status == status for run in runs) for status in ("failed", "missing"))
-    return ", ".join([f"{failed} failed"] * bool(failed) + [f"{missing} to come"] * bool(missing))
+    sent = [megabytes(mean_of(runs, name)) for name in ("bytes_up", "bytes_down")]
+    return [duration(mean_of(runs, "seconds")), *sent]
 
 
 def _plain(cells: Sequence[str]) -> list[Text]:

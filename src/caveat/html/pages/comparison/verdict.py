@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....files.schema.comparison import (
-    Comparison,
-    DifferenceRecord,
-    IntervalRecord,
-    Measure,
-    MeasureTable,
-    Result,
-    Setting,
-)
-from ...text import listed
-from .numbers import equation, figure, interval, plural, with_unit
+from ....files.schema.comparison import Comparison, DifferenceRecord, IntervalRecord, Measure, Result, Setting
+from ...text import equation, listed, plural
+from .numbers import figure, interval, with_unit
 
 LEVEL = 0.05
 """A difference counts as found if its p after Holm's correction is below."""
@@ -42,7 +34,7 @@ def verdict(record: Comparison, setting: Setting) -> str:
             f"to {_with_interval(measure, order[0])} with {order[0].row}."
         )
     first, second = order[:2]
-    pair = _gap(results, first.row, second.row, measure)
+    pair = _gap(results.pairs, first.row, second.row, measure)
     if pair is None or pair.mean is None:
         return (
             f"{first.row} has the best mean, {measure.name} {_with_interval(measure, first)}, then {second.row} with "
@@ -85,9 +77,9 @@ def _with_interval(measure: Measure, result: IntervalRecord) -> str:
     return with_unit(measure, result.mean) + (f" (95 % interval {bounds})" if bounds else "")
 
 
-def _gap(results: MeasureTable, first: str, second: str, measure: Measure) -> DifferenceRecord | None:
+def _gap(pairs: Sequence[DifferenceRecord], first: str, second: str, measure: Measure) -> DifferenceRecord | None:
     """By how much `first` is better than `second`: positive is ahead, whatever the direction of the measure."""
-    for pair in results.pairs:
+    for pair in pairs:
         if {pair.a, pair.b} == {first, second}:
             same = (pair.a == first) == bool(measure.higher)
             return pair if same else _turned(pair)
@@ -95,12 +87,8 @@ def _gap(results: MeasureTable, first: str, second: str, measure: Measure) -> Di
 
 
 def _turned(pair: DifferenceRecord) -> DifferenceRecord:
-    def minus(value: float | None) -> float | None:
-        return None if value is None else -value
-
-    return pair.model_copy(
-        update={"a": pair.b, "b": pair.a, "mean": minus(pair.mean), "low": minus(pair.high), "high": minus(pair.low)}
-    )
+    mean, low, high = (None if value is None else -value for value in (pair.mean, pair.high, pair.low))
+    return pair.model_copy(update={"a": pair.b, "b": pair.a, "mean": mean, "low": low, "high": high})
 
 
 def _lead(first: str, second: str, gap: DifferenceRecord, measure: Measure) -> str:

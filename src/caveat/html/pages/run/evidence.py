@@ -9,10 +9,11 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from ....files.schema.run import INSIDE, NOBODY, Histogram, Stream
-from ...charts.charts import key
-from ...charts.svg import Axes, Point, colour, dash, drawing, element, join, marker, polyline, text, ticks
-from ...text import percent
-from .figures import Chart
+from ...charts.axes import Axes, inner_ticks, plot, ticks, written
+from ...charts.lines import Line, draw
+from ...charts.marks import key
+from ...charts.svg import Chart, Point
+from ...text import percent, tick
 
 _STREAMS = (INSIDE, "ood_local", NOBODY)
 """Those that are not others together; their place is their colour, dash and mark."""
@@ -47,9 +48,9 @@ def _figure(model: str, streams: Mapping[str, Histogram]) -> Chart:
     count = math.ceil((high - low) / width)
     shares = {name: _shares(histogram, low, width, count) for name, histogram in streams.items()}
     beyond = any(h.start[0] < low or h.start[-1] >= low + count * width for h in streams.values())
-    label = f"Distribution of log-evidence of {_MODELS[model]}, in nats. "
     notes = {name: told(histogram) for name, histogram in streams.items()}
-    label += "; ".join(f"{name}: {note}" for name, note in notes.items())
+    said = "; ".join(f"{name}: {note}" for name, note in notes.items())
+    label = f"Distribution of log-evidence of {_MODELS[model]}, in nats. {said}"
     caption = f"Share of each stream's test inputs over what {_MODELS[model]} found for evidence, in steps of "
     caption += f"{width:g} nats; {_BETTER[model]}."
     caption += " What lies beyond is counted in the outermost steps." if beyond else ""
@@ -95,33 +96,19 @@ def histogram_chart(
 ) -> Markup:
     """A line of steps per stream over the same edges, its mark at its highest step; `notes` are their titles."""
     y_ticks = ticks(0.0, max(max(each) for each in shares.values()), 4)
-    x_ticks = [t for t in ticks(edges[0], edges[-1], 6) if edges[0] <= t <= edges[-1]]
     frame = Axes(46, 10, 418, 170, (edges[0], edges[-1]), (0, y_ticks[-1]))
-    return drawing(
-        480,
-        frame.bottom + 38,
-        label,
-        frame.axes([(t, f"{t:g}") for t in x_ticks], [(t, percent(t, 0)) for t in y_ticks]),
-        text(frame.right, frame.bottom + 31, "log-evidence, nats", "end", "tick"),
-        join(_steps(frame, name, edges, each, notes[name]) for name, each in shares.items()),
-        class_="chart",
-    )
+    x_ticks, shown = written(inner_ticks(frame.x_range, 6), tick), written(y_ticks, lambda share: percent(share, 0))
+    drawn = [draw(frame, _steps(name, edges, each, notes[name])) for name, each in shares.items()]
+    return plot(frame, label, x_ticks, shown, "log-evidence, nats", *drawn)
 
 
-def _steps(frame: Axes, name: str, edges: Sequence[float], shares: Sequence[float], note: str) -> Markup:
-    series = _STREAMS.index(name)
+def _steps(name: str, edges: Sequence[float], shares: Sequence[float], note: str) -> Line:
     corners: list[Point] = [(edges[0], 0.0)]
     for (left, right), share in zip(pairwise(edges), shares, strict=True):
         corners += [(left, share), (right, share)]
-    points = [(frame.x(x), frame.y(y)) for x, y in [*corners, (edges[-1], 0.0)]]
     highest = max(range(len(shares)), key=shares.__getitem__)
-    at = frame.x((edges[highest] + edges[highest + 1]) / 2), frame.y(shares[highest])
-    drawn = [
-        polyline(points, class_="stroke", stroke_dasharray=dash(series)),
-        marker(series, *at, "fill", size=4),
-        polyline(points, class_="reach"),
-    ]
-    return element("g", element("title", f"{name}: {note}"), *drawn, class_=f"line stream {colour(series)}")
+    peak = (edges[highest] + edges[highest + 1]) / 2, shares[highest]
+    return Line([*corners, (edges[-1], 0.0)], _STREAMS.index(name), f"{name}: {note}", "stream", marked=[peak])
 
 
 def evidence_legend(tested: Mapping[str, Stream]) -> list[tuple[Markup, str]]:

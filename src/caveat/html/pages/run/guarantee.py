@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from ....files.run_folder import RunFolder
 from ....files.schema.run import GuaranteeRecord, Metrics, Summary
-from ...charts.charts import wilson
+from ...intervals import wilson
+from ...tables import Cell, Table, column, table, words
 from ...text import percent
-from .sections import HtmlCell, HtmlColumn, HtmlTable, table
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,12 @@ class PromiseKept:
 
 @dataclass(frozen=True)
 class Promise:
+    """What was promised and what the test split says of it; where there are figures, the verdict captions a table."""
+
     statement: str
-    guaranteed: bool
     verdict: str
-    broken: bool
-    table: HtmlTable | None
+    alarm: bool
+    table: Table | None
 
 
 def guarantee_lines(run: RunFolder) -> list[str]:
@@ -48,12 +49,10 @@ def guarantee_lines(run: RunFolder) -> list[str]:
         return []
     found = run.summary.guarantee
     test = kept(run.summary) if found.guaranteed else None
-    lines = [f"guarantee: {found.statement}"]
-    if test:
-        lines.append(
-            f"on test:   {_share(test.answered, test.inputs)} answered, {_share(test.wrong, test.answered)} wrong"
-        )
-    return lines
+    if test is None:
+        return [f"guarantee: {found.statement}"]
+    answered, wrong = _share(test.answered, test.inputs), _share(test.wrong, test.answered)
+    return [f"guarantee: {found.statement}", f"on test:   {answered} answered, {wrong} wrong"]
 
 
 def promise(run: RunFolder) -> Promise | None:
@@ -64,10 +63,10 @@ def promise(run: RunFolder) -> Promise | None:
     statement = _unbroken(f"{found.statement[:1].upper()}{found.statement[1:]}.")
     if not found.guaranteed:
         verdict = "So every input is abstained from; predictions keep the label of the model that was asked last."
-        return Promise(statement, False, verdict, False, None)
+        return Promise(statement, verdict, True, None)
     test = kept(run.summary)
     verdict, broken = _unbroken(_verdict(found, test)), test is not None and test.broken(found.risk)
-    return Promise(statement, True, verdict, broken, _compared(found, test) if test else None)
+    return Promise(statement, verdict, broken, _compared(found, test, verdict) if test else None)
 
 
 def _unbroken(sentence: str) -> str:
@@ -107,25 +106,20 @@ _ABOUT = (
 )
 
 
-def _compared(found: GuaranteeRecord, test: PromiseKept) -> HtmlTable:
+def _compared(found: GuaranteeRecord, test: PromiseKept, verdict: str) -> Table | None:
     above = "more errors than promised" if test.broken(found.risk) else ""
-    errors = [
-        HtmlCell(f"at most {100 * found.risk:.6g} %"),
-        HtmlCell(_share(found.errors, found.answered)),
-        HtmlCell(_share(test.wrong, test.answered), above),
+    errors: list[Cell | str] = [
+        f"at most {100 * found.risk:.6g} %",
+        _share(found.errors, found.answered),
+        Cell(_share(test.wrong, test.answered), above),
     ]
-    answered = [
-        HtmlCell(""),
-        HtmlCell(_share(found.answered, found.total)),
-        HtmlCell(_share(test.answered, test.inputs)),
+    answered = ["", _share(found.answered, found.total), _share(test.answered, test.inputs)]
+    columns = [
+        words("", ["promised", "calibration", "test"]),
+        column("errors among answered", errors, "all silos together"),
+        column("answered", answered, "all silos together"),
     ]
-    return table(
-        [
-            HtmlColumn("", [HtmlCell("promised"), HtmlCell("calibration"), HtmlCell("test")], words=True),
-            HtmlColumn("errors among answered", errors, "all silos together"),
-            HtmlColumn("answered", answered, "all silos together"),
-        ]
-    )
+    return table(columns, verdict)
 
 
 def _share(part: int, whole: int) -> str:

@@ -11,8 +11,8 @@ from markupsafe import Markup
 from scipy.stats import t as student
 
 from ....files.run_folder import RunFolder
-from ...text import decimal, percent
-from .figures import Chart
+from ...charts.svg import Chart
+from ...text import decimal, percent, signed
 from .panels import ACCURACY, ENTROPY, decision_bars, panel, panel_legend, rows_of
 from .shares import told
 from .streams import kinds
@@ -73,12 +73,8 @@ def _compared(run: RunFolder, name: str, other: RunFolder, about: str) -> str:
     if len(found) > 2:
         half = float(student.ppf(0.975, len(found) - 1)) * stdev(found) / math.sqrt(len(found))
         low, high = 100 * (mean - half), 100 * (mean + half)
-        said += f" (95 % interval over silos {_signed(low)} to {_signed(high)})"
+        said += f" (95 % interval over silos {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"
         said += ", more than chance over silos explains" if low * high > 0 else ", no more than chance explains"
     mine, its = run.mean.entropy, other.mean.entropy
     said += f"; mean entropy is {decimal(mine)} against {decimal(its)} nats" if None not in (mine, its) else ""
     return f"{said}."
-
-
-def _signed(points: float) -> str:
-    return f"{points:+.1f}".replace("-", "\N{MINUS SIGN}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from ....files.run_folder import RunFolder, natural
 from ....files.schema.ledger import Form
-from ....files.sent import Sent, Total
-from ...text import listed, plain, ranges, size, times
-from .sections import HtmlCell, HtmlColumn, HtmlTable, table
+from ....files.sent import Sent
+from ...tables import Table, column, table, words
+from ...text import count, listed, plain, ranges, size, times
 
 _MOST_SILOS = 200
 _MOST_FORMS = 20
@@ -21,45 +21,22 @@ _MOST_BESIDE = 20
 """Silos side by side."""
 
 
-@dataclass(frozen=True)
-class SiloShare:
-    """A table, and what it shows: all, or how much of it."""
-
-    table: HtmlTable
-    caption: str
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """The tensors of a form."""
-
-    form: str
-    about: str
-    part: SiloShare
-
-
-@dataclass(frozen=True)
-class PrivacySection:
-    method: str
-    about: str
-    silos: SiloShare
-    forms: SiloShare
-    manifests: Sequence[Manifest]
-    rounds: SiloShare | None
-
-
-def privacy(run: RunFolder) -> list[PrivacySection]:
-    """Of the run and of each beside it that has a ledger."""
+def privacy(run: RunFolder) -> list[dict[str, Any]]:
+    """What left the silos by the run and by each beside it that has a ledger: tables and words by name."""
     runs = {run.title: run, **run.beside}
     return [_privacy(name, each.sent) for name, each in runs.items() if each.sent]
 
 
-def _privacy(method: str, sent: Sent) -> PrivacySection:
-    total = sent.total
-    about = f"{total.messages:,} messages of {len(sent.silos):,} silos, {size(total.bytes)} in all"
+def _privacy(method: str, sent: Sent) -> dict[str, Any]:
     forms = _largest(sent)
-    manifests = [Manifest(form.form, holds(form), tensor_part(form)) for form in forms]
-    return PrivacySection(method, about, _silos(sent), _forms(sent, forms), manifests, _rounds(sent))
+    return {
+        "method": method,
+        "about": f"{sent.total.messages:,} messages of {len(sent.silos):,} silos, {size(sent.total.bytes)} in all",
+        "silos": _silos(sent),
+        "forms": _forms(sent, forms),
+        "manifests": [(form.form, holds(form), tensor_table(form)) for form in forms],
+        "rounds": _rounds(sent),
+    }
 
 
 def holds(form: Form) -> str:
@@ -77,54 +54,52 @@ def _largest(sent: Sent) -> list[Form]:
     return [form for name, form in sent.forms.items() if name in shown]
 
 
-def _silos(sent: Sent) -> SiloShare:
+def _silos(sent: Sent) -> Table | None:
     names = sorted(sent.silos, key=natural)[:_MOST_SILOS]
+    shown = list(map(plain, names))
     totals = [*(sent.silos[name] for name in names), sent.total]
-    caption = f"What each silo sent, in bytes of tensors{_hidden(len(sent.silos) - len(names), 'silos')}."
-    first = HtmlColumn("silo", [*(HtmlCell(plain(name)) for name in names), HtmlCell("all")], words=True)
-    return SiloShare(table([first, *_total_columns(totals)]), caption)
-
-
-def _total_columns(totals: Sequence[Total]) -> list[HtmlColumn]:
-    rounds = [HtmlCell(f"{len(total.rounds):,}" if total.rounds else "") for total in totals]
-    return [
-        HtmlColumn("messages", [HtmlCell(f"{total.messages:,}") for total in totals]),
-        HtmlColumn("rounds", rounds, "in which its update was counted"),
-        HtmlColumn("training", [HtmlCell(size(total.training)) for total in totals], "the method's own rounds"),
-        HtmlColumn("measuring", [HtmlCell(size(total.measuring)) for total in totals], "sums that figures are made of"),
-        HtmlColumn("in all", [HtmlCell(size(total.bytes)) for total in totals]),
+    columns = [
+        words("silo", [*shown, "all"]),
+        column("messages", (count(total.messages) for total in totals)),
+        column("rounds", (count(len(t.rounds) or None) for t in totals), "in which its update was counted"),
+        column("training", (size(total.training) for total in totals), "the method's own rounds"),
+        column("measuring", (size(total.measuring) for total in totals), "sums that figures are made of"),
+        column("in all", (size(total.bytes) for total in totals)),
     ]
+    caption = f"What each silo sent, in bytes of tensors{_hidden(len(sent.silos) - len(names), 'silos')}."
+    return table(columns, caption, shown, footer=1)
 
 
-def _forms(sent: Sent, forms: Sequence[Form]) -> SiloShare:
+def _forms(sent: Sent, forms: Sequence[Form]) -> Table | None:
     """A row per form and purpose, in the order in which silos first sent it."""
     shown = {form.form for form in forms}
-    uses = [(name, purpose, use) for (name, purpose), use in sent.uses.items() if name in shown]
-    known = [sent.forms[name] for name, _, _ in uses]
-    caption = f"What messages hold, by form: tensors in groups{_hidden(len(sent.forms) - len(forms), 'forms')}."
-    return SiloShare(table([
-        HtmlColumn("form", [HtmlCell(plain(name)) for name, _, _ in uses], words=True),
-        HtmlColumn("to", [HtmlCell(plain(purpose)) for _, purpose, _ in uses], words=True),
-        HtmlColumn("groups of tensors", [HtmlCell(holds(form)) for form in known], words=True),
-        HtmlColumn("messages", [HtmlCell(f"{use.messages:,}") for _, _, use in uses]),
-        HtmlColumn("bytes each", [HtmlCell(f"{form.bytes:,}") for form in known]),
-        HtmlColumn("in all", [HtmlCell(size(use.bytes)) for _, _, use in uses]),
-    ]), caption)  # fmt: skip
+    uses = [(sent.forms[name], purpose, use) for (name, purpose), use in sent.uses.items() if name in shown]
+    columns = [
+        words("form", (plain(form.form) for form, _, _ in uses)),
+        words("to", (plain(purpose) for _, purpose, _ in uses)),
+        words("groups of tensors", (holds(form) for form, _, _ in uses)),
+        column("messages", (count(use.messages) for _, _, use in uses)),
+        column("bytes each", (count(form.bytes) for form, _, _ in uses)),
+        column("in all", (size(use.bytes) for _, _, use in uses)),
+    ]
+    hidden = _hidden(len(sent.forms) - len(forms), "forms")
+    return table(columns, f"What messages hold, by form: tensors in groups{hidden}.")
 
 
-def tensor_part(form: Form, most: int = _MOST_TENSORS) -> SiloShare:
+def tensor_table(form: Form, most: int = _MOST_TENSORS) -> Table | None:
+    """A row per tensor, of the first `most`."""
     found = list(form.tensors.items())[:most]
+    columns = [
+        words("tensor", (plain(name) for name, _ in found)),
+        words("shape", (times(tensor.shape) for _, tensor in found)),
+        words("type", (plain(tensor.dtype) for _, tensor in found)),
+        column("bytes", (count(tensor.bytes) for _, tensor in found)),
+    ]
     hidden = _hidden(len(form.tensors) - len(found), "tensors")
-    caption = f"Tensors of form {plain(form.form)}, {form.bytes:,} bytes{hidden}."
-    return SiloShare(table([
-        HtmlColumn("tensor", [HtmlCell(plain(name)) for name, _ in found], words=True),
-        HtmlColumn("shape", [HtmlCell(times(tensor.shape)) for _, tensor in found], words=True),
-        HtmlColumn("type", [HtmlCell(plain(tensor.dtype)) for _, tensor in found], words=True),
-        HtmlColumn("bytes", [HtmlCell(f"{tensor.bytes:,}") for _, tensor in found]),
-    ]), caption)  # fmt: skip
+    return table(columns, f"Tensors of form {plain(form.form)}, {form.bytes:,} bytes{hidden}.")
 
 
-def _rounds(sent: Sent) -> SiloShare | None:
+def _rounds(sent: Sent) -> Table | None:
     """A row per stretch of rounds in which all silos sent as much; None in a ledger without rounds."""
     names = sorted(sent.silos, key=natural)
     beside, stretches = names[:_MOST_BESIDE], list(_stretches(sent.rounds))
@@ -138,16 +113,12 @@ def _rounds(sent: Sent) -> SiloShare | None:
         hidden.append(f"rounds {skipped[0]} to {skipped[-1]}")
     caption = "Bytes by round and silo, figures on splits included; rounds alike are one row"
     caption += f"; not shown: {', '.join(hidden)}." if hidden else "."
-    silos = [
-        HtmlColumn(plain(name), [HtmlCell(size(of[name]) if name in of else "") for _, of in shown]) for name in beside
+    columns = [
+        words("round", (ranges(numbers, 1) for numbers, _ in shown)),
+        column("all silos", (size(sum(of.values())) for _, of in shown), "in each of these rounds"),
+        *(column(plain(name), (size(of[name]) if name in of else "" for _, of in shown)) for name in beside),
     ]
-    in_all = HtmlColumn("all silos", [HtmlCell(size(sum(of.values()))) for _, of in shown], "in each of these rounds")
-    return SiloShare(
-        HtmlTable(
-            [HtmlColumn("round", [HtmlCell(ranges(numbers, 1)) for numbers, _ in shown], words=True), in_all, *silos]
-        ),
-        caption,
-    )
+    return Table(columns, caption)  # a silo that sent nothing in these rounds keeps its column
 
 
 def _stretches(rounds: Mapping[int, Mapping[str, int]]) -> Iterator[tuple[list[int], Mapping[str, int]]]:

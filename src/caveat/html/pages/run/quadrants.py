@@ -7,7 +7,7 @@ Posterior Networks, IJCAI 2024, table 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
@@ -15,13 +15,15 @@ from ....files.run_folder import RunFolder
 from ....files.schema.gallery import Gallery, Item
 from ....files.schema.run import INSIDE, NOBODY, Stream
 from ...charts.svg import element
+from ...tables import Table, column, table, words
 from ...text import percent
-from .sections import HtmlCell, HtmlColumn, HtmlTable, table
 from .streams import ABOUT, OWN
 
 
 @dataclass(frozen=True)
-class QuadrantExamples:
+class Case:
+    """What is known of an input: by whom, and whether enough to answer."""
+
     name: str
     meaning: str
     model: str
@@ -34,61 +36,40 @@ class QuadrantExamples:
 
 
 QUADRANTS = (
-    QuadrantExamples("known knowns", "the silo's own model knows such inputs: it answers", "local", False),
-    QuadrantExamples(
-        "known unknowns", "the silo's own model knows such inputs, this one is ambiguous: no answer", "local", True
-    ),
-    QuadrantExamples(
-        "unknown knowns", "the silo does not know them, the federation does: its model answers", "global", False
-    ),
-    QuadrantExamples(
-        "unknown unknowns", "neither the silo's nor the federation's model knows enough: no answer", "global", True
-    ),
+    Case("known knowns", "the silo's own model knows such inputs: it answers", "local", False),
+    Case("known unknowns", "the silo's own model knows such inputs, this one is ambiguous: no answer", "local", True),
+    Case("unknown knowns", "the silo does not know them, the federation does: its model answers", "global", False),
+    Case("unknown unknowns", "neither the silo's nor the federation's model knows enough: no answer", "global", True),
 )
-_ONE_MODEL = (
-    QuadrantExamples("answered", "", "local", False),
-    QuadrantExamples("abstained", "", "local", True),
-    QuadrantExamples("answered", "", "global", False),
-    QuadrantExamples("abstained", "", "global", True),
-)
+_ONE_MODEL = tuple(replace(q, name="abstained" if q.abstained else "answered") for q in QUADRANTS)
 _BEST = {INSIDE: QUADRANTS[0], "ood_local": QUADRANTS[2], NOBODY: QUADRANTS[3]}
 
 
-@dataclass(frozen=True)
-class Quadrants:
-    table: HtmlTable
-    caption: str
-
-
-def quadrants(tested: dict[str, Stream]) -> Quadrants | None:
+def quadrants(tested: dict[str, Stream]) -> Table | None:
     """A row per quadrant, a column per stream; None where there is no choice between two models to tell them by."""
     found = {name: stream.quadrants for name, stream in tested.items() if sum(stream.quadrants.values())}
     if not found or not _two_models(tested):
         return None
-    names = [HtmlCell(element("span", q.name) + element("span", q.meaning, class_="meaning")) for q in QUADRANTS]
-    columns = [HtmlColumn(name, [_cell(counts, q.key) for q in QUADRANTS]) for name, counts in found.items()]
+    names = (element("span", q.name) + element("span", q.meaning, class_="meaning") for q in QUADRANTS)
+    columns = [column(name, (_cell(counts, q.key) for q in QUADRANTS)) for name, counts in found.items()]
     caption = "What was known of each stream's test inputs: how many fell into each quadrant, and their share"
     best = [f"{name} in {_BEST[name].name}" for name in found if name in _BEST]
     wanted = f"; best is {', '.join(best)}" if len(best) > 1 else ""
-    return Quadrants(table([HtmlColumn("quadrant", names, words=True), *columns]), f"{caption}{wanted}.")
+    return table([words("quadrant", names), *columns], f"{caption}{wanted}.")
 
 
 def _two_models(tested: dict[str, Stream]) -> bool:
     return any(len(stream.models) > 1 for stream in tested.values())
 
 
-def _cell(counts: dict[str, int], key: str) -> HtmlCell:
+def _cell(counts: dict[str, int], key: str) -> Markup:
     count = counts.get(key, 0)
     share = element("small", percent(count / sum(counts.values())))
-    return HtmlCell(Markup("{} {}").format(f"{count:,}", share))
+    return Markup("{} {}").format(f"{count:,}", share)
 
 
-@dataclass(frozen=True)
-class Examples:
-    """A silo's examples: a row per quadrant, a cell per stream."""
-
-    streams: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[Sequence[Item]]]]
+Examples = tuple[Sequence[str], Sequence[tuple[str, Sequence[Sequence[Item]]]]]
+"""A silo's examples: the streams, and for each quadrant its name and the items of every stream."""
 
 
 def examples(run: RunFolder, gallery: Gallery | None) -> dict[str, Examples]:
@@ -101,7 +82,7 @@ def examples(run: RunFolder, gallery: Gallery | None) -> dict[str, Examples]:
         streams = sorted({stream for *_, stream in items}, key=_place)
         rows = [(q.name, [items.get((q.model, q.abstained, stream), []) for stream in streams]) for q in shown]
         if items:
-            found[silo.name] = Examples(streams, [row for row in rows if any(row[1])])
+            found[silo.name] = streams, [row for row in rows if any(row[1])]
     return found
 
 

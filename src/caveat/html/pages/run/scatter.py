@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ....files.schema.gallery import Features, FeatureSilo
-from ...charts.svg import Axes, Point, colour, drawing, element, marker, text
-from ...text import listed
-from .figures import Chart
+from ...charts.axes import Axes, limits
+from ...charts.marks import colour, marks, swatch
+from ...charts.svg import Chart, Point, drawing, group, rect, text
 
 _STAGES = {"encoder": "Features as the encoder sees them", "discretised": "The same after discretisation"}
-_MOST_NAMES = 8
 _SIZE = 460
 
 
@@ -32,10 +31,12 @@ def scatter(features: Features | None, domains: Sequence[str]) -> Scatter | None
         return None
     order = list(dict.fromkeys([*domains, *(silo.domain or silo.name for silo in features.silos)]))
     series = {silo.name: order.index(silo.domain or silo.name) for silo in features.silos}
-    box = _box([point for silo in features.silos for points in silo.points.values() for point in points])
-    figures = [_figure(features, stage, series, box) for stage in features.stages]
+    places = [point for silo in features.silos for points in silo.points.values() for point in points]
+    x_range, y_range = (limits([place[axis] for place in places]) or (0.0, 1.0) for axis in (0, 1))
+    frame = Axes(1, 1, _SIZE, 0.78 * _SIZE, x_range, y_range)
+    figures = [_figure(features, stage, series, frame) for stage in features.stages]
     shown = dict.fromkeys(silo.domain or silo.name for silo in features.silos)
-    legend = [(_sample(order.index(name)), name) for name in shown]
+    legend = [(swatch(order.index(name)), name) for name in shown]
     explained = sum(features.explained[:2])
     note = f"The two directions in which features of all {len(features.silos)} silos vary most (PCA)"
     note += f", which hold {100 * explained:.0f} % of their variance. " if features.explained else ". "
@@ -45,23 +46,12 @@ def scatter(features: Features | None, domains: Sequence[str]) -> Scatter | None
     return Scatter(figures, legend, [silo.name for silo in features.silos], note)
 
 
-def _box(points: Sequence[Point]) -> tuple[Point, Point]:
-    """The ranges of both axes, with a margin."""
-    found = []
-    for axis in (0, 1):
-        low, high = min(p[axis] for p in points), max(p[axis] for p in points)
-        margin = 0.04 * (high - low) or 1.0
-        found.append((low - margin, high + margin))
-    return found[0], found[1]
-
-
-def _figure(features: Features, stage: str, series: Mapping[str, int], box: tuple[Point, Point]) -> Chart:
-    frame = Axes(1, 1, _SIZE, 0.78 * _SIZE, *box)
+def _figure(features: Features, stage: str, series: Mapping[str, int], frame: Axes) -> Chart:
     title = _STAGES.get(stage, stage)
     count = sum(len(silo.points[stage]) for silo in features.silos)
     label = f"{title}: {count:,} test inputs of {len(features.silos)} silos, projected to two dimensions"
     drawn = [_silo(frame, silo, series[silo.name], stage) for silo in features.silos]
-    back = element("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="back")
+    back = rect((frame.left, frame.top), frame.width, frame.height, "back")
     places = len({point for silo in features.silos for point in silo.points[stage]})
     caption = f"{count:,} test inputs at {places:,} places."
     if stage == "discretised":
@@ -72,13 +62,8 @@ def _figure(features: Features, stage: str, series: Mapping[str, int], box: tupl
 
 
 def _silo(frame: Axes, silo: FeatureSilo, series: int, stage: str) -> Markup:
-    places = Counter(tuple(point) for point in silo.points[stage])
+    places = Counter[Point](silo.points[stage])
     # An area per input: after discretisation, many may lie at one place.
-    marks = [marker(series, frame.x(x), frame.y(y), "spot", 2.6 * count**0.5) for (x, y), count in places.items()]
-    title = element("title", listed([silo.name, *([silo.domain] if silo.domain else [])], _MOST_NAMES))
-    return element("g", title, *marks, class_=colour(series), data_silo=silo.name)
-
-
-def _sample(series: int) -> Markup:
-    group = element("g", marker(series, 7, 7, "fill", 3.6), class_=colour(series))
-    return element("svg", group, viewBox="0 0 14 14", class_="spot", aria_hidden="true")
+    drawn = [marks(series, [frame.at(place)], 2.6 * count**0.5, "spot") for place, count in places.items()]
+    title = ", ".join(filter(None, (silo.name, silo.domain)))
+    return group(title, *drawn, class_=colour(series), name=silo.name)

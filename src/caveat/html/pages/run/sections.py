@@ -3,60 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ....files.run_folder import RunFolder
 from ....files.schema.run import Metrics, SiloRecord
-from ...charts.charts import sparkline
-from ...text import decimal, percent, size
+from ...charts.cells import sparkline
+from ...charts.svg import element
+from ...tables import Cell, Column, Table, column, table, words
+from ...text import count, decimal, duration, percent, size
 from .terminal import metric_column, of_models
 
-
-@dataclass(frozen=True)
-class HtmlCell:
-    text: str | Markup
-    flag: str = ""
-    """Why the cell is marked; empty for one that is not."""
-
-
-@dataclass(frozen=True)
-class HtmlColumn:
-    header: str
-    cells: Sequence[HtmlCell]
-    help: str = ""
-    words: bool = False
-    """Words stand left, numbers right."""
-
-
-@dataclass(frozen=True)
-class HtmlTable:
-    columns: Sequence[HtmlColumn]
-
-    def has(self, header: str) -> bool:
-        return any(column.header == header for column in self.columns)
-
-    @property
-    def rows(self) -> list[tuple[HtmlCell, ...]]:
-        return list(zip(*(column.cells for column in self.columns), strict=True))
-
-
-def table(columns: Sequence[HtmlColumn]) -> HtmlTable:
-    """Without the columns that no row has anything in."""
-    return HtmlTable([column for column in columns if any(cell.text for cell in column.cells)])
-
-
+_EPISTEMIC = "what the model does not know (mutual information, corrected for few samples), in nats"
 METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
     ("accuracy", "accuracy", percent, "share of right predictions, those that were abstained from included"),
     ("entropy", "entropy", decimal, "mean total uncertainty of a prediction, in nats"),
     ("aleatoric", "aleatoric", decimal, "what lies in the data, however well a model knows them, in nats"),
-    (
-        "epistemic",
-        "epistemic",
-        decimal,
-        "what the model does not know (mutual information, corrected for few samples), in nats",
-    ),
+    ("epistemic", "epistemic", decimal, _EPISTEMIC),
     ("nll", "NLL", decimal, "negative log-likelihood, in nats; lower is better"),
     ("brier", "Brier", decimal, "squared distance of probabilities and outcome; lower is better"),
     ("auroc_error", "AUROC error", decimal, "how well uncertainty tells errors from hits; 0.5 is chance, 1 is best"),
@@ -67,82 +30,62 @@ METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
 OF_MODELS = "architecture of the silo's own model, and accuracy of either model on all of the silo's test samples"
 
 
-def silo_table(run: RunFolder) -> HtmlTable | None:
+def silo_table(run: RunFolder) -> Table | None:
     """A row per silo, then the mean over silos and the worst."""
-    silos = run.silos
+    silos, names = run.silos, [silo.name for silo in run.silos]
     if not silos:
         return None
-    names = [silo.name for silo in silos]
     worst = run.worst.silo if run.worst else ""
     metrics = [
-        HtmlColumn(header, [HtmlCell(write(value)) for value in metric_column(run, names, metric)], help)
-        for metric, header, write, help in METRICS
+        column(header, map(write, metric_column(run, names, metric)), help) for metric, header, write, help in METRICS
     ]
     others = [
-        HtmlColumn(f"{name} {header}", [HtmlCell(write(value)) for value in metric_column(other, names, metric)], help)
+        column(f"{name} {header}", map(write, metric_column(other, names, metric)), help)
         for name, other in run.comparable.items()
         for metric, header, write, help in METRICS[:2]
     ]
+    last = ["", ""]
+    counts = [[getattr(silo, f"n_{split}", None) for silo in silos] for split in ("train", run.split)]
     columns = [
-        HtmlColumn("silo", [*map(HtmlCell, names), HtmlCell("mean"), HtmlCell(f"worst {worst}".rstrip())], words=True),
-        HtmlColumn("domain", [*(HtmlCell(silo.domain) for silo in silos), HtmlCell(""), HtmlCell("")], words=True),
+        words("silo", [*names, "mean", f"worst {worst}".rstrip()]),
+        words("domain", [*(silo.domain for silo in silos), *last]),
         *metrics[:2],
-        *(
-            HtmlColumn(" ".join(header.split()), [*map(HtmlCell, cells)], OF_MODELS)
-            for header, cells in of_models(silos)
-        ),
-        _per_silo("codewords", silos, lambda silo: str(silo.codewords or ""), "shared + the silo's own"),
-        _per_silo("perplexity", silos, lambda silo: decimal(silo.perplexity, 1), "codewords in effective use"),
+        *(column(" ".join(header.split()), cells, OF_MODELS) for header, cells in of_models(silos)),
+        column("codewords", [*(str(s.codewords or "") for s in silos), *last], "shared + the silo's own"),
+        column("perplexity", [*(decimal(s.perplexity, 1) for s in silos), *last], "codewords in effective use"),
         *others,
-        *_calibration(run, silos),
+        *_calibration(run, names),
         *metrics[2:],
-        _count("train", silos, "n_train", "samples to train on"),
-        _count(run.split, silos, f"n_{run.split}", "samples that the figures of this table come from"),
-        _classes(run, silos),
+        column("train", [*map(count, counts[0]), *last], "samples to train on"),
+        column(run.split, [*map(count, counts[1]), *last], "samples that the figures of this table come from"),
+        words("classes", [*(_classes(run, silo) for silo in silos), *last], "training samples per class"),
     ]
-    return table(columns)
+    flags = any(header.header == "ECE by chance" and any(cell.text for cell in header.cells) for header in columns)
+    about = "; a triangle marks an ECE above what chance explains." if flags else "."
+    return table(columns, f"Figures of each silo on its own {run.split} samples, entropies in nats{about}", names, 2)
 
 
-def _per_silo(header: str, silos: Sequence[SiloRecord], write: Callable[[SiloRecord], str], help: str) -> HtmlColumn:
-    return HtmlColumn(header, [*(HtmlCell(write(silo)) for silo in silos), HtmlCell(""), HtmlCell("")], help)
+def _classes(run: RunFolder, silo: SiloRecord) -> str:
+    counts, names = silo.class_counts, (run.summary.classes if run.summary else None) or []
+    if not counts:
+        return ""
+    return sparkline(counts, names if len(names) == len(counts) else list(map(str, range(len(counts)))))
 
 
-def _count(header: str, silos: Sequence[SiloRecord], name: str, help: str) -> HtmlColumn:
-    counts = [getattr(silo, name, None) for silo in silos]
-    return HtmlColumn(
-        header, [*(HtmlCell("" if n is None else f"{n:,}") for n in counts), HtmlCell(""), HtmlCell("")], help
-    )
-
-
-def _classes(run: RunFolder, silos: Sequence[SiloRecord]) -> HtmlColumn:
-    names = (run.summary.classes if run.summary else None) or []
-
-    def spark(counts: Sequence[int]) -> Markup:
-        return sparkline(counts, names if len(names) == len(counts) else list(map(str, range(len(counts)))))
-
-    cells = [HtmlCell(spark(silo.class_counts) if silo.class_counts else "") for silo in silos]
-    return HtmlColumn("classes", [*cells, HtmlCell(""), HtmlCell("")], "training samples per class", words=True)
-
-
-def _calibration(run: RunFolder, silos: Sequence[SiloRecord]) -> list[HtmlColumn]:
-    values = metric_column(run, [silo.name for silo in silos], "ece")
-    worst = next((silo for silo in silos if run.worst and silo.name == run.worst.silo), None)
-    metrics: list[Metrics | None] = [*(silo.test for silo in silos), run.mean, worst.test if worst else None]
+def _calibration(run: RunFolder, names: Sequence[str]) -> list[Column]:
+    values = metric_column(run, names, "ece")
+    worst = next((silo.test for silo in run.silos if run.worst and silo.name == run.worst.silo), None)
+    metrics: list[Metrics | None] = [*(silo.test for silo in run.silos), run.mean, worst]
+    about = "what a perfectly calibrated model would show on as many samples: mean to 95 % quantile"
     return [
-        HtmlColumn(
-            "ECE", [_ece(value, m) for value, m in zip(values, metrics, strict=True)], "expected calibration error"
-        ),
-        HtmlColumn(
-            "ECE by chance",
-            [HtmlCell(_band(m)) for m in metrics],
-            "what a perfectly calibrated model would show on as many samples: mean to 95 % quantile",
-        ),
+        column("ECE", map(_ece, values, metrics), "expected calibration error"),
+        column("ECE by chance", map(_band, metrics), about),
     ]
 
 
-def _ece(value: float | None, metrics: Metrics | None) -> HtmlCell:
+def _ece(value: float | None, metrics: Metrics | None) -> Cell:
     above = metrics is not None and metrics.ece_above_chance
-    return HtmlCell(decimal(value), "above what chance explains" if above else "")
+    return Cell(decimal(value), "above what chance explains" if above else "")
 
 
 def _band(metrics: Metrics | None) -> str:
@@ -150,21 +93,21 @@ def _band(metrics: Metrics | None) -> str:
     return f"{band.mean:.3f} to {band.upper:.3f}" if band else ""
 
 
-def method_table(run: RunFolder) -> HtmlTable | None:
+def method_table(run: RunFolder) -> Table | None:
     """This method's figures over those of the methods beside it."""
     runs = {run.title: run, **run.comparable}
     if len(runs) == 1:
         return None
-    worst = [f"{percent(r.worst.accuracy)} ({r.worst.silo})" if r.worst else "" for r in runs.values()]
-    return table(
-        [
-            HtmlColumn("method", [HtmlCell(name) for name in runs], words=True),
-            HtmlColumn("mean accuracy", [HtmlCell(percent(r.mean.accuracy)) for r in runs.values()]),
-            HtmlColumn("mean entropy", [HtmlCell(decimal(r.mean.entropy)) for r in runs.values()]),
-            HtmlColumn("worst silo", list(map(HtmlCell, worst))),
-            HtmlColumn("rounds", [HtmlCell(str(r.rounds_run)) for r in runs.values()]),
-        ]
-    )
+    columns = [
+        words("method", runs),
+        column("mean accuracy", (percent(r.mean.accuracy) for r in runs.values())),
+        column("mean entropy", (decimal(r.mean.entropy) for r in runs.values())),
+        column(
+            "worst silo", (f"{percent(r.worst.accuracy)} ({r.worst.silo})" if r.worst else "" for r in runs.values())
+        ),
+        column("rounds", (str(r.rounds_run) for r in runs.values())),
+    ]
+    return table(columns, "The same data and budget by other methods; each method's own worst silo.")
 
 
 def temperatures(run: RunFolder) -> str:
@@ -173,18 +116,19 @@ def temperatures(run: RunFolder) -> str:
     return ", ".join(f"{value:.3g} for the {name} model" for name, value in found.items())
 
 
-def milestone_table(run: RunFolder) -> HtmlTable | None:
+def milestone_table(run: RunFolder) -> Table | None:
     """One row per milestone, one column per number that any of them has."""
     milestones = run.summary.milestones if run.summary else []
     first = ("round", "iteration", "threshold", "lowest", "highest")
     found = dict.fromkeys(name for milestone in milestones for name in milestone)
     names = [*(name for name in first if name in found), *(name for name in found if name not in first)]
-    if not names:
-        return None
     units = {"lowest": "lowest entropy", "highest": "highest entropy"}
-    return table(
-        [HtmlColumn(units.get(name, name), [HtmlCell(_number(m.get(name))) for m in milestones]) for name in names],
-    )
+    columns = [column(units.get(name, name), (_number(m.get(name)) for m in milestones)) for name in names]
+    if "threshold" in found:
+        caption = "What the server measured and decided on the way, a row whenever it changed; uncertainties in nats."
+    else:
+        caption = "What the method reported of the server's state, by round."
+    return table(columns, caption)
 
 
 def _number(value: float | None) -> str:
@@ -193,7 +137,7 @@ def _number(value: float | None) -> str:
     return f"{value:.0f}" if value == int(value) and abs(value) >= 1 else f"{value:.4g}"
 
 
-def cost_table(run: RunFolder) -> HtmlTable | None:
+def cost_table(run: RunFolder) -> Table | None:
     """Traffic and wall-clock time, in total and per round."""
     if run.summary is None:
         return None
@@ -201,22 +145,31 @@ def cost_table(run: RunFolder) -> HtmlTable | None:
     sent = [("sent by silos", traffic.bytes_up), ("sent to silos", traffic.bytes_down)] if traffic else []
     rows = [(name, size(n), size(n / rounds) if rounds else "") for name, n in sent if n is not None]
     for name, seconds in run.summary.seconds.items():
-        rows.append((f"time to {name}" if name != "engine" else "time of the engine", *_seconds(seconds, rounds)))
-    headers = ("", "in total", "per round")
+        called = f"time to {name}" if name != "engine" else "time of the engine"
+        rows.append((called, _time(seconds), f"{seconds / rounds:.3g} s" if rounds else ""))
     if not rows:
         return None
-    return table([HtmlColumn(headers[i], [HtmlCell(row[i]) for row in rows], words=i == 0) for i in range(3)])
+    names, totals, each = zip(*rows, strict=True)
+    columns = [words("", names), column("in total", totals), column("per round", each)]
+    return table(columns, "What the run moved and how long it took, on the machine that ran it.")
 
 
-def costs(run: RunFolder) -> list[tuple[str, str]]:
-    """What all of it took, in short."""
-    if run.summary is None:
-        return []
-    sent, seconds = run.summary.traffic and run.summary.traffic.bytes_up, sum(run.summary.seconds.values())
-    found = [("sent by silos", size(sent) if sent else ""), ("time", _seconds(seconds, 0)[0] if seconds else "")]
+def headline(run: RunFolder) -> list[tuple[str, str]]:
+    """How large the run was and what all of it took, in short."""
+    count, summary = len(run.silos), run.summary
+    of = Markup(" ") + element("small", f"of {count + len(run.absent)}") if run.absent else ""
+    nats = Markup(" ") + element("small", "nats")
+    sent = summary.traffic.bytes_up if summary and summary.traffic else None
+    seconds = sum(summary.seconds.values()) if summary else 0
+    found = [
+        ("silos", escape(count) + of if count else ""),
+        ("rounds", str(run.rounds_run)),
+        ("mean entropy", decimal(run.mean.entropy) + nats if run.mean.entropy is not None else ""),
+        ("sent by silos", size(sent) if sent else ""),
+        ("time", _time(seconds) if seconds else ""),
+    ]
     return [each for each in found if each[1]]
 
 
-def _seconds(seconds: float, rounds: int) -> tuple[str, str]:
-    total = f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
-    return total, f"{seconds / rounds:.3g} s" if rounds else ""
+def _time(seconds: float) -> str:
+    return duration(seconds, tenths=120)

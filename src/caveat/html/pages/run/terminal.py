@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import JustifyMethod
@@ -70,19 +70,22 @@ def _columns(run: RunFolder) -> list[tuple[str, Cells]]:
     silos = run.silos
     worst = run.worst.silo if run.worst else ""
     own = f"{run.title}\n" if run.comparable else ""
-    accuracy, entropy = _of(run, run, "accuracy", percent), _of(run, run, "entropy", decimal)
+    names = [silo.name for silo in silos]
+
+    def of(other: RunFolder, prefix: str) -> list[tuple[str, Cells]]:
+        accuracies, entropies = (metric_column(other, names, metric) for metric in ("accuracy", "entropy"))
+        return [(f"{prefix}accuracy", (*map(percent, accuracies),)), (f"{prefix}entropy", (*map(decimal, entropies),))]
+
     columns: list[tuple[str, Cells]] = [
-        ("silo", (*(silo.name for silo in silos), "mean", f"worst {worst}".rstrip())),
+        ("silo", (*names, "mean", f"worst {worst}".rstrip())),
         ("domain", (*(silo.domain for silo in silos), "", "")),
-        (f"{own}accuracy", accuracy),
-        (f"{own}entropy", entropy),
+        *of(run, own),
         *([] if run.comparable else of_models(silos)),
         ("codewords", (*(str(silo.codewords or "") for silo in silos), "", "")),
         ("perplexity", (*(decimal(silo.perplexity, 1) for silo in silos), "", "")),
     ]
     for name, other in run.comparable.items():
-        columns.append((f"{name}\naccuracy", _of(other, run, "accuracy", percent)))
-        columns.append((f"{name}\nentropy", _of(other, run, "entropy", decimal)))
+        columns += of(other, f"{name}\n")
     return columns
 
 
@@ -98,11 +101,6 @@ def of_models(silos: Sequence[SiloRecord]) -> list[tuple[str, Cells]]:
         known = [value for value in found if value is not None]
         about.append((header, (*map(percent, found), percent(sum(known) / len(known)) if known else "", "")))
     return about
-
-
-def _of(run: RunFolder, rows_of: RunFolder, metric: str, write: Callable[[float | None], str]) -> Cells:
-    """A metric of `run` in the order of the silos of `rows_of`, then its mean and its own worst silo's."""
-    return tuple(write(value) for value in metric_column(run, [silo.name for silo in rows_of.silos], metric))
 
 
 def metric_column(run: RunFolder, names: Sequence[str], metric: str) -> list[float | None]:

@@ -1,0 +1,109 @@
+"""The rectangle of a plot, the ranges that it shows, and the numbers along its sides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from .svg import WIDTH, Point, drawing, join, line, text
+
+Ticks = Sequence[tuple[float, str]]
+"""Values on an axis and how they are written."""
+Write = Callable[[float], str]
+
+
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers from `low` to `high`, about so many; the first and last enclose the range."""
+    span = max(high - low, 1e-9)
+    power = 10 ** math.floor(math.log10(span / about))
+    step = next(factor * power for factor in (1, 2, 5, 10, 20) if span / (factor * power) <= about)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(i * step, 10) for i in range(first, last + 1)]
+
+
+def inner_ticks(shown: Point, about: int = 5) -> list[float]:
+    """Round numbers within the range, about so many but at least three where there are."""
+    found: list[float] = []
+    for finer in range(about, 3 * about):
+        found = [value for value in ticks(*shown, finer) if shown[0] <= value <= shown[1]]
+        if len(found) >= 3:
+            break
+    return found
+
+
+def limits(values: Sequence[float], share: bool = False) -> Point | None:
+    """A range that holds `values` with some room, and stays within what shares and non-negative figures can be."""
+    if not values:
+        return None
+    low, high = min(values), max(values)
+    room = 0.06 * (high - low) or 0.05 * abs(high) or 0.01
+    least = max(0.0, low - room) if low >= 0 else low - room
+    return least, min(1.0, high + room) if share and high <= 1 else high + room
+
+
+def written(values: Sequence[float], write: Write) -> Ticks:
+    return [(value, write(value)) for value in values]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A plot's rectangle in the drawing, and the ranges of data that it shows."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    x_range: Point
+    y_range: Point
+
+    def x(self, value: float) -> float:
+        return self.left + self.width * _share(value, self.x_range)
+
+    def y(self, value: float) -> float:
+        return self.top + self.height * (1 - _share(value, self.y_range))
+
+    def at(self, point: Point) -> Point:
+        return self.x(point[0]), self.y(point[1])
+
+    @property
+    def right(self) -> float:
+        return self.left + self.width
+
+    @property
+    def bottom(self) -> float:
+        return self.top + self.height
+
+    def axes(self, x_ticks: Ticks, y_ticks: Ticks) -> Markup:
+        """Horizontal grid lines and the numbers along both axes."""
+        grid = [line((self.left, self.y(v)), (self.right, self.y(v)), "grid") for v, _ in y_ticks]
+        beside = [text(self.left - 6, self.y(v) + 3.5, label, "end", "tick") for v, label in y_ticks]
+        return join([*grid, self._below(x_ticks), *beside])
+
+    def across(self, x_ticks: Ticks) -> Markup:
+        """Vertical grid lines and the numbers below."""
+        grid = [line((self.x(v), self.top), (self.x(v), self.bottom), "grid") for v, _ in x_ticks]
+        return join([*grid, self._below(x_ticks)])
+
+    def _below(self, x_ticks: Ticks) -> Markup:
+        base = line((self.left, self.bottom), (self.right, self.bottom), "axis")
+        return join([base, *(text(self.x(v), self.bottom + 15, label, "middle", "tick") for v, label in x_ticks)])
+
+    def named(self, name: str) -> Markup:
+        """What the numbers below are."""
+        return text(self.right, self.bottom + 31, name, "end", "tick")
+
+
+def _share(value: float, limits: Point) -> float:
+    low, high = limits
+    return 0.5 if high == low else (value - low) / (high - low)
+
+
+def plot(
+    frame: Axes, label: str, x_ticks: Ticks, y_ticks: Ticks, name: str, *drawn: Markup, width: float = WIDTH
+) -> Markup:
+    """A drawing with both axes, and within them what is drawn; `label` is its alternative text."""
+    body = [frame.axes(x_ticks, y_ticks), frame.named(name), *drawn]
+    return drawing(width, frame.bottom + 38, label, *body, class_="chart")

@@ -1,0 +1,24 @@
+"""Tables keep what their rows have, and nothing else."""
+
+from __future__ import annotations
+
+from caveat.html.tables import Cell, column, table, words
+
+
+def test_a_column_that_no_row_has_anything_in_is_left_out() -> None:
+    found = table([words("name", ["a", "b"]), column("empty", ["", ""]), column("figure", ["", Cell("1", "odd")])])
+    assert found is not None
+    assert [one.header for one in found.columns] == ["name", "figure"]
+    assert [[cell.text for cell in cells] for _, cells in found.rows] == [["a", ""], ["b", "1"]]
+    assert found.columns[1].cells[1].flag == "odd"
+
+
+def test_no_rows_or_nothing_in_them_are_no_table() -> None:
+    assert table([words("name", [])]) is None
+    assert table([words("name", [""])]) is None
+
+
+def test_rows_after_the_named_ones_have_no_name() -> None:
+    found = table([words("silo", ["a", "b", "mean"])], names=["a", "b"], footer=1)
+    assert found is not None
+    assert [name for name, _ in found.rows] == ["a", "b", ""]
