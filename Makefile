@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: run test check bench flower-versions clean
+.PHONY: run test check bench lowest flower-versions clean
 
 run: $(INSTALLED)  ## the demonstration: FedAvg and UEFL side by side on scikit-learn's digits
 	@rm -rf runs/digits
@@ -18,6 +18,23 @@ check: $(INSTALLED)  ## lint, format and types
 
 bench: $(INSTALLED)  ## ratios, measured side by side: benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py
+
+LOWEST := .cache/lowest
+TORCH = $(shell sed -n 's/^torch==//p' constraints.txt)
+# Flower asks for later versions of much, so its tests stay out; so do two that compare with newer NumPy and scikit-learn.
+FLOWERS = $(shell grep -rlE '^(from|import) [a-z_.]*(flwr|flower|federation[. ])' tests --include='test_*.py')
+NEWER = errors_on_the_grid or bins_hardly_change or figures_against_scikit_learn
+
+lowest:  ## the tests with the lowest versions in pyproject.toml, without Flower; torch as tested, or TORCH=2.4.0
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+		ranges = project['dependencies'] + project['optional-dependencies']['privacy']; \
+		lowest = [each.replace('>=', '==') for each in ranges if not each.startswith('torch')]; \
+		print('torch==$(TORCH)', *lowest, sep='\n')" >$(LOWEST)/lowest.txt
+	grep -E '^(click|mpmath|normflows|pytest|pytest-xdist)==' constraints.txt >>$(LOWEST)/lowest.txt
+	$(LOWEST)/bin/pip install -q --disable-pip-version-check -r $(LOWEST)/lowest.txt -e .
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -q -n logical --dist loadfile \
+		-k 'not ($(NEWER))' $(addprefix --ignore=,$(FLOWERS))
 
 flower-versions:  ## the transport's tests with the oldest and the newest Flower; 3 GB below .cache
 	@PYTHON=$(PYTHON) tests/flower_versions.sh
