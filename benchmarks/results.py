@@ -9,16 +9,15 @@ table that is too wide for a line becomes several.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 from wrapped import wrapped
 
 from caveat.analysis import reproduce
 from caveat.analysis.compare.texts import about, measured
+from caveat.files.schema.comparison import Comparison, TuningReport, read_comparison
 
 SHOWN = 3
 """Measures of a table that are not folded away."""
@@ -30,7 +29,7 @@ def main(out: Path, page: Path = PAGE) -> None:
     for name in reproduce.tables():
         path = out / name / "comparison.json"
         if path.exists():
-            text = placed(text, name, section(name, json.loads(path.read_text())))
+            text = placed(text, name, section(name, read_comparison(path)))
     page.write_text(text)
 
 
@@ -43,18 +42,15 @@ def placed(text: str, name: str, body: str) -> str:
     return f"{before}{mark}\n{body}{end}{rest.split(end, 1)[1]}"
 
 
-def section(name: str, record: dict[str, Any]) -> str:
+def section(name: str, record: Comparison) -> str:
     table = reproduce.named(name)
-    scale = re.search(r"\((\w+) scale\)$", record["title"])
-    seeds, done = len(record["seeds"]), sum(cell["status"] == "done" for cell in record["cells"])
-    tuning = record["tuning"]
+    scale = re.search(r"\((\w+) scale\)$", record.title)
+    seeds, done, tuning = len(record.seeds), len(record.runs(status="done")), record.tuning
     parts = [
         f"`caveat reproduce {name} --scale {scale[1] if scale else 'cpu'} --seeds {seeds} --out DIR`",
         f"{table.source}. {table.differs}",
-        f"{seeds} seeds, {done} of {len(record['cells'])} runs done. Mean and 95 % intervals over seeds and silos, in "
-        f"square brackets the paper's. Every row tried {tuning['runs'] // len(tuning['seeds'])} values of "
-        f"`{tuning['key']}` on seed{'s' * (len(tuning['seeds']) > 1)} {', '.join(map(str, tuning['seeds']))} and kept "
-        f"the one with the best {tuning['by']}.",
+        f"{seeds} seeds, {done} of {len(record.cells)} runs done. Mean and 95 % intervals over seeds and silos, in "
+        f"square brackets the paper's.{'' if tuning is None else tried(tuning)}",
         *measured(record)[:SHOWN],
         "<details><summary>Everything else that was measured, costs and tests</summary>",
         *measured(record)[SHOWN:],
@@ -62,6 +58,15 @@ def section(name: str, record: dict[str, Any]) -> str:
         "</details>\n",
     ]
     return wrapped("\n\n".join(parts))
+
+
+def tried(tuning: TuningReport) -> str:
+    """What every row tried, and by what it chose."""
+    seeds = f"seed{'s' * (len(tuning.seeds) > 1)} {', '.join(map(str, tuning.seeds))}"
+    return (
+        f" Every row tried {(tuning.runs or 0) // len(tuning.seeds)} values of `{tuning.key}` on {seeds} and kept the "
+        f"one with the best {tuning.by}."
+    )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from caveat.analysis import reproduce
 from caveat.analysis.compare.grid import Grid
 from caveat.analysis.compare.texts import markdown
 from caveat.core import ConfigurationError
+from caveat.files.schema.comparison import read_comparison
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
@@ -142,4 +143,4 @@ def test_the_tables_of_a_comparison_are_put_into_the_page_with_every_figure(tmp_
     assert "old" not in text
     assert text.startswith("before\n<!-- uefl-domains -->\n`caveat reproduce uefl-domains")
     assert text.endswith("</details>\n<!-- end of uefl-domains -->\nafter\n")
-    assert figures(text) == figures(markdown(record))
+    assert figures(text) == figures(markdown(read_comparison(tmp_path / "uefl-domains")))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import caveat
 from caveat.methods import METHODS
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -28,3 +29,8 @@ def test_every_method_is_in_the_table() -> None:
 def test_what_the_readme_shows_is_there() -> None:
     for path in re.findall(r"\]\((?!http)([^)]+)\)", README):
         assert (Path(__file__).parents[1] / path).exists(), path
+
+
+def test_what_to_cite_is_this_version() -> None:
+    citation = (Path(__file__).parents[1] / "CITATION.cff").read_text()
+    assert f"\nversion: {caveat.__version__}\n" in citation
