@@ -15,8 +15,8 @@ from mc_dropout import BATCH, PAIRS, ratio
 from torch import Tensor
 
 from caveat.core import Data, Payload, Site, State
-from caveat.engines.executor import workspace
-from caveat.engines.threads import one_thread
+from caveat.engines.executor import channels_last
+from caveat.engines.one_thread import one_thread
 from caveat.methods import FedAvg, FedPN
 from caveat.nn.models import ModelSettings, build_model
 from caveat.nn.posterior import PosteriorNetwork, embedding
@@ -40,14 +40,14 @@ def silo(module: torch.nn.Module) -> Site:
 
 
 def fedavg(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> float:
-    method, module = FedAvg(), workspace(build_model(settings, shape, classes, seed=0)).eval()
+    method, module = FedAvg(), channels_last(build_model(settings, shape, classes, seed=0)).eval()
     down, x = {"model": snapshot(module)}, torch.randn(BATCH, *shape)
     return ratio(torch.no_grad()(lambda: module(x)), lambda: method.answer(down, {}, silo(module), x))
 
 
 def fedpn(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> tuple[float, float]:
     method = FedPN(layers=LAYERS)
-    network = workspace(method.build(build_model(settings, shape, classes, seed=0))).eval()
+    network = channels_last(method.build(build_model(settings, shape, classes, seed=0))).eval()
     assert isinstance(network, PosteriorNetwork)
     down: Payload = {"model": snapshot(network)}
     shares = (torch.arange(classes) < 0.3 * classes).double()

@@ -28,10 +28,10 @@ ENDS: list[float] = []
 def model() -> torch.nn.Module:
     if MODEL != "lenet5":
         return torch.nn.Linear(1000, int(MODEL) // 1001)
-    from caveat.engines.executor import workspace
+    from caveat.engines.executor import channels_last
     from caveat.nn.models import ModelSettings, build_model
 
-    return workspace(build_model(ModelSettings(name="lenet5"), (1, 28, 28), 10, 0))
+    return channels_last(build_model(ModelSettings(name="lenet5"), (1, 28, 28), 10, 0))
 
 
 @client.train()

@@ -10,7 +10,7 @@ import sys
 
 import caveat
 from caveat.core import Replies
-from caveat.engines.threads import one_thread
+from caveat.engines.one_thread import one_thread
 from caveat.files.payloads import read_payload
 from caveat.wrappers.guaranteed import Guaranteed
 

@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from caveat.core import Data, Method, Silo
-from caveat.engines.executor import Executor, workspace
-from caveat.engines.processes.pool import ProcessPool
-from caveat.engines.threads import one_thread
+from caveat.engines.executor import Executor, channels_last
+from caveat.engines.one_thread import one_thread
+from caveat.engines.processes.pool import EmbeddedEngine
 from caveat.files.checkpoints import SiloStore
 from caveat.methods import FedAvg
 from caveat.nn.models import ModelSettings, build_model
@@ -59,7 +59,7 @@ class Job:
         }
 
     def module(self) -> nn.Module:
-        return workspace(build_model(self.model, self.shape, self.classes, 0))
+        return channels_last(build_model(self.model, self.shape, self.classes, 0))
 
     def bare(self, silos: dict[str, Silo]) -> Callable[[], None]:
         """A round as one would write it by hand: load, train, sum."""
@@ -124,11 +124,12 @@ def _repeat(job: Job, silos: dict[str, Silo], pipe: Connection) -> None:
 def rounds(job: Job, method: Method, silos: dict[str, Silo], workers: int) -> Iterator[Callable[[], None]]:
     """A function that carries out the next round on the embedded engine."""
     with TemporaryDirectory() as folder:
-        place = Executor(Evaluated(method), workspace(method.build(job.module())), silos, SiloStore(Path(folder)), 0)
+        module = channels_last(method.build(job.module()))
+        place = Executor(Evaluated(method), module, silos, SiloStore(Path(folder)), 0)
         site = place.site(next(iter(silos)))
         server, t = method.init_server(site), 0
         steps = iter(place.schedule)
-        with ProcessPool(place, workers) as engine:
+        with EmbeddedEngine(place, workers) as engine:
 
             def round() -> None:
                 nonlocal server, t

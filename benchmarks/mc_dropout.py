@@ -11,8 +11,8 @@ from statistics import median
 
 import torch
 
-from caveat.engines.executor import workspace
-from caveat.engines.threads import one_thread
+from caveat.engines.executor import channels_last
+from caveat.engines.one_thread import one_thread
 from caveat.nn.dropout import mc_dropout
 from caveat.nn.models import ModelSettings, build_model
 
@@ -49,7 +49,7 @@ def ratio(one: Callable[[], object], other: Callable[[], object]) -> float:
 
 def passes(settings: ModelSettings, shape: tuple[int, ...]) -> float:
     """MC dropout over one deterministic pass."""
-    model = workspace(build_model(settings, shape, 10, seed=0)).eval()
+    model = channels_last(build_model(settings, shape, 10, seed=0)).eval()
     x = torch.randn(BATCH, *shape)
     return ratio(torch.no_grad()(lambda: model(x)), lambda: mc_dropout(model, x, SAMPLES))
 

@@ -9,9 +9,9 @@ from jobs import LENET, Job, fedavg, rounds
 from torch import nn
 
 from caveat.core import Payload, Site, State, Update
-from caveat.engines.executor import workspace
-from caveat.engines.memory import use_huge_pages
-from caveat.engines.threads import one_thread
+from caveat.engines.allocator import use_huge_pages
+from caveat.engines.executor import channels_last
+from caveat.engines.one_thread import one_thread
 from caveat.methods import FedAvg
 from caveat.nn.models import ModelSettings
 from caveat.training.modules import load, snapshot
@@ -33,7 +33,7 @@ class Plain(Job):
         if MODEL == "lenet5":
             return super().module()
         torch.manual_seed(0)
-        return workspace(nn.Linear(1000, int(MODEL) // 1001))
+        return channels_last(nn.Linear(1000, int(MODEL) // 1001))
 
 
 if __name__ == "__main__":

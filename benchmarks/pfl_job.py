@@ -112,8 +112,8 @@ def bare() -> list[float]:
 
 def caveat() -> list[float]:
     from caveat.core import Data, Silo
-    from caveat.engines.executor import Executor, workspace
-    from caveat.engines.processes.pool import ProcessPool
+    from caveat.engines.executor import Executor, channels_last
+    from caveat.engines.processes.pool import EmbeddedEngine
     from caveat.engines.rounds import Participation
     from caveat.files.checkpoints import SiloStore
     from caveat.methods import FedAvg
@@ -125,11 +125,11 @@ def caveat() -> list[float]:
     silos = {f"{k:04d}": Silo(f"{k:04d}", "", Data(x[k], y[k]), none, none, none) for k in range(USERS)}
     method = FedAvg(rounds=ROUNDS, training=Training(batch_size=BATCH, optimizer="sgd", lr=RATE))
     with TemporaryDirectory() as folder:
-        place = Executor(Evaluated(method), workspace(CNN()), silos, SiloStore(Path(folder)), 0)
+        place = Executor(Evaluated(method), channels_last(CNN()), silos, SiloStore(Path(folder)), 0)
         site = place.site("0000")
         server = method.init_server(site)
         steps = place.schedule
-        with ProcessPool(place, WORKERS) as engine:
+        with EmbeddedEngine(place, WORKERS) as engine:
 
             def round(t: int) -> None:
                 nonlocal server

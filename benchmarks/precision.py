@@ -20,8 +20,8 @@ from mc_dropout import seconds
 import caveat
 from caveat.core import Data, Site
 from caveat.data import DataSettings, Normalise
-from caveat.engines.executor import workspace
-from caveat.engines.threads import one_thread
+from caveat.engines.executor import channels_last
+from caveat.engines.one_thread import one_thread
 from caveat.nn.models import build_model
 
 MODELS = {
@@ -43,7 +43,7 @@ def ratios(settings: caveat.ModelSettings, shape: tuple[int, ...]) -> list[float
         return training.fit(site, caveat.FedAvg().objective(site.module, {}))
 
     sites = {
-        name: Site(name, Data(x, y), none, none, workspace(build_model(settings, shape, 10, seed=0)))
+        name: Site(name, Data(x, y), none, none, channels_last(build_model(settings, shape, 10, seed=0)))
         for name in PRECISIONS
     }
     pairs = [

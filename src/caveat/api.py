@@ -11,13 +11,13 @@ from typing import Unpack
 from .config import EngineSettings
 from .core import Method
 from .data import Silos
-from .runs import calls
+from .runs import python_calls
 from .runs.execution import carry_out
 from .runs.local import LocalRun, Run, check_same, open_run
 from .runs.progress import Progress, Silent
 
 
-@calls.with_arguments(calls.RunArguments)
+@python_calls.with_arguments(python_calls.RunArguments)
 def run(
     silos: Silos,
     method: Method,
@@ -25,7 +25,7 @@ def run(
     workers: int = 1,
     out: str | Path | None = None,
     progress: Progress | None = None,
-    **settings: Unpack[calls.RunArguments],
+    **settings: Unpack[python_calls.RunArguments],
 ) -> Run:
     """Train `method` on `silos`; return the finished run, with `summary` and `predictor(silo)`.
 
@@ -41,16 +41,16 @@ def run(
     run. Results do not depend on `workers`. Raises ConfigurationError or DataError before anything runs, RunError if a
     silo fails.
     """
-    spec = calls.spec_of_call(silos, method, settings, calls.RunArguments)
-    with calls.explained():
+    spec = python_calls.spec_of_call(silos, method, settings, python_calls.RunArguments)
+    with python_calls.explained():
         workers = EngineSettings(workers=workers).workers
     folder = Path(out or tempfile.mkdtemp(prefix="caveat-"))
     local_run = LocalRun(folder=folder, spec=spec, silos=silos, workers=workers)
     try:
-        calls.check_folder(folder)
+        python_calls.check_folder(folder)
         check_same(folder, silos)
         local_run.check()
-        calls.keep(local_run)
+        python_calls.keep_call(local_run)
     except BaseException:
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -72,7 +72,7 @@ def load(folder: str | Path) -> Run:
     Raises ConfigurationError if the folder holds none.
     """
     if (Path(folder) / "silo.json").exists():
-        from .federation.client import open_member
+        from .federation.silo_side import open_member
 
         return open_member(Path(folder))
     return open_run(Path(folder))

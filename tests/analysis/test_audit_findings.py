@@ -13,7 +13,7 @@ from torch import Tensor
 from caveat.analysis.audit import findings, fusion
 from caveat.analysis.audit.observations import Observation, Observed, Spread, log_log_slope, rank_correlation
 from caveat.core import Prediction
-from caveat.files.schema.run import Summary
+from caveat.files.schema.summary import Summary
 from caveat.html.pages.audit import drawings
 from caveat.uncertainty import dirichlet
 

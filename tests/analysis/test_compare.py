@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from commands import caveat
 
+from caveat.analysis.compare.build_record import comparison_of
 from caveat.analysis.compare.command import asked, compare, grid_of, opened, write
+from caveat.analysis.compare.folder import KILLED, ComparisonFolder, FinishedRun, looked_up
 from caveat.analysis.compare.grid import Grid, PlannedRun, slug, swept
-from caveat.analysis.compare.record import recorded
-from caveat.analysis.compare.results import KILLED, ComparisonFolder, FinishedRun, looked_up
 from caveat.analysis.compare.texts import markdown
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.files.schema.grid import Measure, MethodVariant, Setting, TuningPlan
-from caveat.files.schema.record import written
+from caveat.files.schema.record import as_json
 from caveat.runs.progress import Silent
 
 FAST = (
@@ -122,7 +122,7 @@ def test_the_same_again_runs_nothing_and_more_seeds_only_those(compared: Path) -
     (compared / "comparison.json").unlink()
     write(opened(compared))
     assert json.loads((compared / "comparison.json").read_text()) == json.loads(
-        json.dumps(written(recorded(opened(compared))))
+        json.dumps(as_json(comparison_of(opened(compared))))
     )
 
 
@@ -148,7 +148,7 @@ def test_runs_on_other_data_are_not_compared(compared: Path, tmp_path: Path) -> 
     splits = tmp_path / "copy" / "runs" / "alone" / "seed-0" / "splits.json"
     splits.write_text(splits.read_text().replace('"domain"', '"other"', 1))
     with pytest.raises(DataError, match="had different data"):
-        recorded(ComparisonFolder(small(FEDAVG, LOCAL), tmp_path / "copy"))
+        comparison_of(ComparisonFolder(small(FEDAVG, LOCAL), tmp_path / "copy"))
 
 
 def test_one_command_at_a_time_in_a_folder(compared: Path) -> None:
@@ -205,7 +205,7 @@ def test_tuning_keeps_what_is_best_on_validation_data(tmp_path: Path) -> None:
     for note, chosen in ((f"{KILLED} with status -9", None), ("the loss is not finite", ("training.lr=1e-09",))):
         results.note_of_failure(trial).write_text(note)
         assert ComparisonFolder(grid, tmp_path / "grid").chosen(grid.rows[0], grid.columns[0]) == chosen
-    record = recorded(ComparisonFolder(grid, tmp_path / "grid"))
+    record = comparison_of(ComparisonFolder(grid, tmp_path / "grid"))
     assert "- fedavg, tuning, 0.01: failed: the loss is not finite" in markdown(record)
 
 

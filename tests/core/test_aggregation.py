@@ -14,7 +14,7 @@ from caveat.core import Replies, Update, aggregation
 from caveat.core.aggregation import weighted_sum
 from caveat.core.replies import RunningSums
 from caveat.core.tensors import size
-from caveat.engines.memory import keep_freed_memory
+from caveat.engines.allocator import keep_freed_memory
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (7, 5), (4, 2, 3)])

@@ -11,7 +11,7 @@ import torch
 import caveat
 from caveat.core import Data, DataError, Silo
 from caveat.data import population
-from caveat.data.population import Names
+from caveat.data.population import SiloNames
 from caveat.data.silos import Silos
 
 TRAINING = caveat.Training(batch_size=8, optimizer="sgd", lr=0.05)
@@ -27,7 +27,7 @@ def make(number: int, name: str) -> Silo:
 
 
 def test_names_are_a_sequence_without_a_list() -> None:
-    names = Names(1200)
+    names = SiloNames(1200)
     assert (names[0], names[-1], names[17], len(names)) == ("silo-0000", "silo-1199", "silo-0017", 1200)
     assert list(names) == sorted(names) == [names[i] for i in range(1200)]
     assert names[3:7:2] == ["silo-0003", "silo-0005"]

@@ -18,7 +18,7 @@ from caveat.core.replies import RunningSums
 from caveat.engines.executor import SiloError
 from caveat.engines.processes import collectors
 from caveat.engines.processes.collectors import AHEAD, StreamingMean
-from caveat.engines.processes.pool import ProcessPool
+from caveat.engines.processes.pool import EmbeddedEngine
 from caveat.methods import FML, FMLU, FedAvg, FedBABU, Local
 from caveat.training.fit import Training
 from caveat.wrappers.private import Private
@@ -224,7 +224,7 @@ def test_silos_that_are_made_on_demand_are_not_made_to_be_counted(tmp_path: Path
     data = silos(COUNT)
     federation = Federation(FedAvg(rounds=1, training=ADAM), tmp_path, data=data)
     federation.place.silos = Lazily()
-    federation.run(engine=ProcessPool(federation.place, 2))
+    federation.run(engine=EmbeddedEngine(federation.place, 2))
     assert not made  # in this process
     assert federation.done[0].replies.means is None
 
@@ -258,7 +258,7 @@ class Heavy(FedAvg):
 @pytest.mark.usefixtures("few")
 def test_memory_of_replies_is_used_again_in_the_same_round(tmp_path: Path) -> None:
     federation = Federation(Heavy(rounds=1, training=Training(local_steps=1)), tmp_path, 2, data=silos(64))
-    with ProcessPool(federation.place, 2) as engine:
+    with EmbeddedEngine(federation.place, 2) as engine:
         replies = engine.exchange(0, "base.train", federation.method.broadcast(federation.server),
                                   engine.silos, linear="examples")  # fmt: skip
         buffers = [buffer for worker in engine.workers for buffer in worker.buffers]

@@ -19,9 +19,9 @@ from federations import ADAM, FAST, Failing, Federation, assert_same
 from caveat.core import Payload, RunError, Site, State, Update
 from caveat.core.aggregation import all_finite
 from caveat.engines.executor import SiloError
-from caveat.engines.processes.pool import ProcessPool
+from caveat.engines.processes.pool import EmbeddedEngine
 from caveat.engines.processes.shared_buffer import SharedBuffer
-from caveat.engines.rounds import Done
+from caveat.engines.rounds import FinishedRound
 from caveat.methods import SCAFFOLD, FedAvg, FedBN, Local
 from caveat.training.fit import Training
 
@@ -61,7 +61,7 @@ def test_worker_that_dies_is_an_error_not_a_hang(tmp_path: Path) -> None:
 
 def test_worker_that_was_killed_while_idle_is_an_error(tmp_path: Path) -> None:
     federation = Federation(FedAvg(rounds=1, training=ADAM), tmp_path, workers=2)
-    with ProcessPool(federation.place, 2) as engine:
+    with EmbeddedEngine(federation.place, 2) as engine:
         for worker in engine.workers:
             os.kill(worker.process, signal.SIGKILL)
             os.waitpid(worker.process, 0)
@@ -70,7 +70,7 @@ def test_worker_that_was_killed_while_idle_is_an_error(tmp_path: Path) -> None:
 
 
 def test_workers_begin_with_the_engine(tmp_path: Path) -> None:
-    engine = ProcessPool(Federation(FedAvg(rounds=1, training=ADAM), tmp_path).place, 2)
+    engine = EmbeddedEngine(Federation(FedAvg(rounds=1, training=ADAM), tmp_path).place, 2)
     assert engine.workers == []
     with engine:
         assert len(engine.workers) == 2
@@ -78,7 +78,7 @@ def test_workers_begin_with_the_engine(tmp_path: Path) -> None:
 
 def test_workers_end_with_the_engine(tmp_path: Path) -> None:
     federation = Federation(FedAvg(rounds=1, training=ADAM), tmp_path, workers=2)
-    with ProcessPool(federation.place, 2) as engine:
+    with EmbeddedEngine(federation.place, 2) as engine:
         processes = [worker.process for worker in engine.workers]
         assert all(Path(f"/proc/{process}").exists() for process in processes)
     for process in processes:
@@ -139,7 +139,7 @@ def test_replies_that_are_kept_stay_what_they_were(tmp_path: Path) -> None:
     federation = Federation(SCAFFOLD(rounds=4, training=FAST), tmp_path, workers=2)
     copies = []
 
-    def remember(done: Done, server: State) -> None:
+    def remember(done: FinishedRound, server: State) -> None:
         copies.append({silo: deepcopy(update.payload) for silo, update in done.replies.updates.items()})
 
     federation.run(after=remember)

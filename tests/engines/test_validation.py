@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from caveat.core import Decision, Payload, Prediction, Update
-from caveat.engines.validation.measurements import left_out_measuring
-from caveat.engines.validation.updates import left_out
+from caveat.engines.checks.measurements import left_out_measuring
+from caveat.engines.checks.updates import left_out
 from caveat.wrappers.evaluation import measured
 
 SENT: Payload = {"model": {"w": torch.ones(2), "n": torch.tensor(3)}}

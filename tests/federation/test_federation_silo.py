@@ -14,8 +14,8 @@ from hospitals import Federation
 from caveat.config import load
 from caveat.core import DataError, Payload, RunError, Update
 from caveat.engines.flower import Order, unpack, words_of
-from caveat.federation.client import SiloClient
 from caveat.federation.silo_file import read_silo_file
+from caveat.federation.silo_side import SiloSide
 from caveat.federation.terms import Terms
 from caveat.files.payloads import read_payload
 
@@ -34,7 +34,7 @@ class Asked:
 
         self.federation.grid._deliver = delivered  # type: ignore[method-assign]
         self.federation.serve(load(str(folder / "config.toml"), list(more)))
-        self.member = SiloClient(read_silo_file(self.federation.homes["hill"] / "silo.toml"))
+        self.member = SiloSide(read_silo_file(self.federation.homes["hill"] / "silo.toml"))
         self.terms = Terms.of_text(str(words_of(self.orders[0])["terms"]))
 
     def order(self, i: int = 0, **changes: Any) -> tuple[Order, Payload]:

@@ -14,7 +14,7 @@ from caveat.core.tensors import size
 from caveat.files.atomic import write_json
 from caveat.files.checkpoints import ServerStore, SiloStore
 from caveat.files.payloads import from_bytes, read_payload, to_bytes
-from caveat.files.schema.folder import RunState
+from caveat.files.schema.small_files import RunState
 
 PAYLOAD = {
     "model": {"a.weight": torch.randn(3, 4), "n": torch.tensor(7), "on": torch.tensor(True)},

@@ -10,7 +10,7 @@ import torch
 
 from caveat.core import RunError, Update
 from caveat.files.ledger import Ledger, read_ledger, tensors_of
-from caveat.files.schema.record import written
+from caveat.files.schema.record import as_json
 
 WEIGHTS = {"model": {"w": torch.zeros(2, 3), "n": torch.tensor(7)}, "control": {"c": torch.zeros(4, dtype=torch.half)}}
 SUMS = {"sums": {"nll": torch.zeros((), dtype=torch.float64)}}
@@ -25,10 +25,10 @@ def test_a_message_has_its_bytes_and_its_form_every_tensor(tmp_path: Path) -> No
     Ledger(path).add({"hill": Update(WEIGHTS, 40)}, round=3, t=5, phase="train")
     entries = read_ledger(path)
     (form,) = entries.forms
-    assert [written(message) for message in entries.messages] == [
+    assert [as_json(message) for message in entries.messages] == [
         {"round": 3, "t": 5, "phase": "train", "silo": "hill", "form": form, "bytes": 24 + 8 + 8, "examples": 40}
     ]
-    assert {name: written(tensor) for name, tensor in entries.forms[form].items()} == {
+    assert {name: as_json(tensor) for name, tensor in entries.forms[form].items()} == {
         "control/c": {"shape": [4], "dtype": "float16", "bytes": 8},
         "model/n": {"shape": [], "dtype": "int64", "bytes": 8},
         "model/w": {"shape": [2, 3], "dtype": "float32", "bytes": 24},

@@ -15,7 +15,7 @@ from hospitals import NAMES, Federation
 
 from caveat.core import RunError
 from caveat.engines.flower import Order
-from caveat.federation import client, server
+from caveat.federation import server, silo_side
 from caveat.federation.silo_file import read_silo_file
 from caveat.federation.terms import Terms
 from caveat.files.locks import held, locked
@@ -116,9 +116,9 @@ def test_the_files_are_those_of_version_0_1(tmp_path: Path, federation: Federati
 
 
 def test_a_silo_whose_folder_is_held_says_so(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "BUSY", 0.0)
+    monkeypatch.setattr(silo_side, "BUSY", 0.0)
     folder = federation.kept("coast")
     terms = Terms.of_text(json.loads((folder / "silo.json").read_text())["terms"])
-    silo = client.SiloClient(read_silo_file(federation.homes["coast"] / "silo.toml"))
+    silo = silo_side.SiloClient(read_silo_file(federation.homes["coast"] / "silo.toml"))
     with held(folder / "lock", ""), pytest.raises(RunError, match="another process has been at work there for 0 s"):
         silo.perform(terms, Order(0, "test", 0, "coast"), {})

@@ -16,30 +16,30 @@ from commands import caveat as command
 
 import caveat
 from caveat.analysis.compare.command import grid_of
-from caveat.analysis.compare.results import FinishedRun
+from caveat.analysis.compare.folder import FinishedRun
 from caveat.core import DataError
-from caveat.federation.client import open_member
-from caveat.federation.rerun import rerun
+from caveat.federation.resume import resume_federation
+from caveat.federation.silo_side import open_member
 from caveat.files.atomic import write_json, write_record
 from caveat.files.checkpoints import ServerStore
 from caveat.files.ledger import read_ledger
+from caveat.files.ledger_totals import read_sent
 from caveat.files.reading import read
 from caveat.files.run_folder import read_run
 from caveat.files.schema.audit import AuditFile, AuditPlan
 from caveat.files.schema.comparison import Comparison, read_comparison
-from caveat.files.schema.federation import Greeting
-from caveat.files.schema.folder import Checkpoint, ModelFile, Origin, SiloKeeps, Started
+from caveat.files.schema.federation import FederationFile
 from caveat.files.schema.gallery import Features, Gallery
 from caveat.files.schema.ledger import Form, Message
-from caveat.files.schema.record import FROM_FILE, Record, written
+from caveat.files.schema.record import FROM_FILE, Record, as_json
 from caveat.files.schema.rounds import LeftOut, RoundRow
-from caveat.files.schema.run import Metrics, Summary
-from caveat.files.sent import read_sent
+from caveat.files.schema.small_files import Checkpoint, ModelFile, Origin, SiloKeeps, Started
+from caveat.files.schema.summary import Metrics, Summary
 from caveat.runs.local import check_same
 
 SCHEMAS: dict[str, type[Record]] = {
     "summary.json": Summary, "gallery.json": Gallery, "features.json": Features, "origin.json": Origin,
-    "model.json": ModelFile, "checkpoint.json": Checkpoint, "federation.json": Greeting, "started.json": Started,
+    "model.json": ModelFile, "checkpoint.json": Checkpoint, "federation.json": FederationFile, "started.json": Started,
     "silo.json": SiloKeeps, "comparison.json": Comparison, "audit.json": AuditFile, "plan.json": AuditPlan,
 }  # fmt: skip
 FINGERPRINTS = {"splits.json", "call.json"}
@@ -58,7 +58,7 @@ def lines_read(path: Path) -> Iterator[Record]:
 def rewritten(path: Path) -> str:
     """A file's text again, from the record that it is read as."""
     if path.suffix == ".jsonl":
-        return "".join(json.dumps(written(record)) + "\n" for record in lines_read(path))
+        return "".join(json.dumps(as_json(record)) + "\n" for record in lines_read(path))
     copy = path.with_name("copy")
     if path.name == "grid.json":
         write_json(copy, dataclasses.asdict(grid_of(path.parent)))
@@ -158,7 +158,7 @@ READERS: list[tuple[str, str, Callable[[Path], object]]] = [
     ("audit", "plan.json", of_audit),
     ("audit", "audit.json", lambda folder: read(folder / "audit.json", AuditFile)),
     ("federation/run", "federation.json", read_run),
-    ("federation/run", "started.json", rerun),
+    ("federation/run", "started.json", resume_federation),
     ("federation/silos/hill/state/c4752b951369d46d/trfeddis", "silo.json", open_member),
 ]
 
@@ -195,6 +195,6 @@ def test_a_number_that_is_none_is_absent_when_read_and_refused_when_written(tmp_
 
 def test_keys_keep_their_order_and_unknown_ones_are_kept() -> None:
     given = {"nll": 1.0, "later": {"b": 1}, "accuracy": 0.5}
-    assert list(written(Metrics.model_validate(given)).items()) == [
+    assert list(as_json(Metrics.model_validate(given)).items()) == [
         ("nll", 1.0), ("accuracy", 0.5), ("later", {"b": 1}),
     ]  # fmt: skip

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from caveat.core import Data, Method, Payload, Replies, Silo, Site, State, Update
-from caveat.engines.executor import Executor, workspace
-from caveat.engines.processes.pool import ProcessPool
-from caveat.engines.rounds import Done, Participation, run
+from caveat.engines.executor import Executor, channels_last
+from caveat.engines.processes.pool import EmbeddedEngine
+from caveat.engines.rounds import FinishedRound, Participation, run
 from caveat.files.checkpoints import SiloStore
 from caveat.methods import (
     APFL,
@@ -128,7 +128,7 @@ def silos(count: int = 3) -> dict[str, Silo]:
 
 
 def executor(method: Method, folder: Path, data: dict[str, Silo] | None = None, seed: int = 0) -> Executor:
-    module, data = workspace(method.build(model())), data or silos()
+    module, data = channels_last(method.build(model())), data or silos()
     own = {name: architectures()[k % 2] for k, name in enumerate(data)} if inner(method).personal else {}
     return Executor(Evaluated(method), module, data, SiloStore(folder), seed, own)
 
@@ -141,23 +141,23 @@ class Federation:
         none = Data(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
         self.site = Site("server", none, none, none, method.build(model()))
         self.server: State = method.init_server(self.site)
-        self.done: list[Done] = []
+        self.done: list[FinishedRound] = []
 
     def run(
         self,
-        engine: ProcessPool | None = None,
+        engine: EmbeddedEngine | None = None,
         participation: Participation | None = None,
-        after: Callable[[Done, State], None] | None = None,
+        after: Callable[[FinishedRound, State], None] | None = None,
         **bounds: int,
     ) -> State:
         more = after or (lambda done, server: None)
 
-        def after_each(done: Done, server: State) -> None:
+        def after_each(done: FinishedRound, server: State) -> None:
             self.done.append(done)
             self.server = server
             more(done, server)
 
-        with engine or ProcessPool(self.place, self.workers) as transport:
+        with engine or EmbeddedEngine(self.place, self.workers) as transport:
             self.server = run(
                 self.place.method, transport, self.site, self.server,
                 participation=participation or Participation(0), after=after_each, **bounds,

@@ -15,7 +15,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from caveat.core import Method, Payload, SiloId, Update
 from caveat.engines.executor import Executor
-from caveat.engines.flower import Flower, GridMessages, Order, Words, silo_app_of
+from caveat.engines.flower import FlowerEngine, GridMessages, Order, Words, silo_app_of
 from caveat.wrappers.evaluation import Evaluated
 
 Tamper = Callable[[Message], Message | None]
@@ -123,7 +123,7 @@ class Silos:
         """A server that knows who is there, and nothing of the past."""
         members = Acquainted(self.node, self.grid, self.most)
         method = Evaluated(self.federation.method)
-        self.transport = Flower(method, GridMessages(self.grid), members, deadline=0.2, patience=0, pause=0.05)
+        self.transport = FlowerEngine(method, GridMessages(self.grid), members, deadline=0.2, patience=0, pause=0.05)
 
     def states(self) -> dict[str, Any]:
         return {name: place.state(name, 10**6) for name, place in self.places.items()}

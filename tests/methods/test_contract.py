@@ -13,7 +13,7 @@ from federations import METHODS, WRAPPED, Federation, assert_same, assert_same_s
 from caveat import methods
 from caveat.core import Answers, Data, Decision, Method, Payload, Replies, Site, State, TestSite, is_evaluation
 from caveat.engines.executor import Executor
-from caveat.engines.processes.pool import ProcessPool
+from caveat.engines.processes.pool import EmbeddedEngine
 from caveat.engines.rounds import Participation
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.evaluation import TEST, VALIDATION
@@ -130,7 +130,7 @@ def test_weights_left_in_the_workspace_mean_nothing(method: Method, whole: Feder
 
 @each
 def test_order_in_which_silos_answer_is_free(method: Method, whole: Federation, tmp_path: Path) -> None:
-    class Backwards(ProcessPool):
+    class Backwards(EmbeddedEngine):
         def queue(self, group):  # type: ignore[no-untyped-def]
             return sorted(group, reverse=True)
 
@@ -141,7 +141,7 @@ def test_order_in_which_silos_answer_is_free(method: Method, whole: Federation, 
 
 @each
 def test_evaluation_changes_no_bit_of_training(method: Method, whole: Federation, tmp_path: Path) -> None:
-    class Curious(ProcessPool):
+    class Curious(EmbeddedEngine):
         def exchange(self, t, address, payload, cohort, linear=None):  # type: ignore[no-untyped-def]
             for look in (VALIDATION, TEST):
                 replies = super().exchange(t - 1, look, payload_to_predict(), self.silos)

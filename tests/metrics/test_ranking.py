@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from caveat.core import Prediction, Tensors
 from caveat.metrics import errors, measure, merge, ood_detection, risk_coverage
-from caveat.uncertainty import grid
+from caveat.uncertainty import histograms
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -22,13 +22,15 @@ NAMES = ("total", "log_evidence")
 def sums(scores: Floats, wrong: Flags, name: str = "log_evidence") -> Tensors:
     """What `measure` counts for a score, and nothing else."""
     return {
-        f"score.{name}": torch.stack([grid.histogram(name, torch.from_numpy(scores[rows])) for rows in (~wrong, wrong)])
+        f"score.{name}": torch.stack(
+            [histograms.histogram(name, torch.from_numpy(scores[rows])) for rows in (~wrong, wrong)]
+        )
     }
 
 
 def on_grid(scores: Floats, name: str) -> Floats:
     """Each score's bin: an exact score with the ties of the histogram."""
-    return grid.bins(name, torch.from_numpy(scores)).double().numpy()
+    return histograms.bins(name, torch.from_numpy(scores)).double().numpy()
 
 
 def drawn(kind: str, n: int = 2000, seed: int = 0) -> tuple[str, Floats, Flags]:
@@ -284,12 +286,12 @@ def test_risk_coverage_curve() -> None:
 
 @pytest.mark.parametrize("name", ["total", "vacuity", "log_evidence", "anything"])
 def test_every_score_lies_in_its_bin(name: str) -> None:
-    edges = grid.edges(name)
-    assert len(edges) == grid.BINS + 1
+    edges = histograms.edges(name)
+    assert len(edges) == histograms.BINS + 1
     assert (edges.diff() > 0).all()
-    scores = torch.from_numpy(drawn("heavy")[1]).abs() / (1e4 if name in grid.SMALL else 1)
+    scores = torch.from_numpy(drawn("heavy")[1]).abs() / (1e4 if name in histograms.SMALL else 1)
     scores = torch.cat([scores, edges, torch.tensor([-1e-17, 0.0])])
-    index = grid.bins(name, scores)
+    index = histograms.bins(name, scores)
     assert ((scores <= edges[index + 1]) & ((scores > edges[index]) | (index == 0))).all()
 
 
@@ -297,40 +299,40 @@ def test_every_score_lies_in_its_bin(name: str) -> None:
 def test_quantile_is_the_upper_edge_of_the_right_bin(kind: str) -> None:
     for n in (5, 19, 20, 200):
         name, scores, _ = drawn(kind, n)
-        counts = grid.histogram(name, torch.from_numpy(scores))
+        counts = histograms.histogram(name, torch.from_numpy(scores))
         for level in (0.05, 0.5, 0.9, 0.95):
             index = math.ceil(round((n + 1) * level, 9))
-            found = grid.quantile(name, counts, level)
+            found = histograms.quantile(name, counts, level)
             if index > n:
                 assert found == math.inf
                 continue
             exact = np.sort(scores)[index - 1]
-            assert found == float(grid.edges(name)[1:][grid.bins(name, torch.tensor([exact]).double())])
+            assert found == float(histograms.edges(name)[1:][histograms.bins(name, torch.tensor([exact]).double())])
             assert (scores <= found).sum() >= index
 
 
 def test_quantile_covers_a_new_score() -> None:
     generator, level, n = np.random.default_rng(0), 0.9, 30
     draws = torch.from_numpy(100 * generator.standard_cauchy((2000, n + 1)))
-    covered = sum(float(d[-1]) <= grid.quantile("x", grid.histogram("x", d[:-1]), level) for d in draws)
+    covered = sum(float(d[-1]) <= histograms.quantile("x", histograms.histogram("x", d[:-1]), level) for d in draws)
     assert covered / 2000 > level - 3 * math.sqrt(level * (1 - level) / 2000)
 
 
 def test_quantile_of_too_few_accepts_everything() -> None:
-    assert grid.quantile("total", torch.zeros(grid.BINS), 0.5) == math.inf
-    nine = grid.histogram("total", torch.linspace(0, 1, 9))
-    assert grid.quantile("total", nine, 0.9) < 1.02  # the 9th of 9, within a bin
-    assert grid.quantile("total", nine, 0.91) == math.inf
-    assert grid.quantile("total", grid.histogram("total", torch.full((9,), math.nan)), 0.5) == math.inf
+    assert histograms.quantile("total", torch.zeros(histograms.BINS), 0.5) == math.inf
+    nine = histograms.histogram("total", torch.linspace(0, 1, 9))
+    assert histograms.quantile("total", nine, 0.9) < 1.02  # the 9th of 9, within a bin
+    assert histograms.quantile("total", nine, 0.91) == math.inf
+    assert histograms.quantile("total", histograms.histogram("total", torch.full((9,), math.nan)), 0.5) == math.inf
     with pytest.raises(ValueError, match=r"level = 1\.5"):
-        grid.quantile("total", nine, 1.5)
+        histograms.quantile("total", nine, 1.5)
 
 
 def test_quantile_rounds_no_level_up() -> None:
     """(99 + 1) 0.07 is 7.000000000000001 in floating point, and means the 7th of 99."""
     values = torch.arange(99.0) * 10
-    counts = grid.histogram("x", values)
-    assert grid.quantile("x", counts, 0.07) == float(grid.edges("x")[1:][grid.bins("x", values[6:7])])
+    counts = histograms.histogram("x", values)
+    assert histograms.quantile("x", counts, 0.07) == float(histograms.edges("x")[1:][histograms.bins("x", values[6:7])])
 
 
 @pytest.mark.parametrize("score", ["vacuity", "epistemic"])
@@ -338,8 +340,9 @@ def test_scores_that_differ_by_orders_of_magnitude_far_below_one_are_told_apart(
     """Evidence of e^42 and e^28 leaves a vacuity of 1e-17 and 1e-11."""
     known, unknown = (10 * torch.exp(-torch.linspace(low, low + 4, 200, dtype=torch.float64)) for low in (40, 26))
     sums = [
-        {f"score.{score}": torch.stack([grid.histogram(score, s), torch.zeros(grid.BINS)])} for s in (known, unknown)
+        {f"score.{score}": torch.stack([histograms.histogram(score, s), torch.zeros(histograms.BINS)])}
+        for s in (known, unknown)
     ]
     assert ood_detection(*sums, score)["auroc"] == 1
-    limit = grid.quantile(score, grid.histogram(score, known), 0.95)
+    limit = histograms.quantile(score, histograms.histogram(score, known), 0.95)
     assert float(known.quantile(0.95)) <= limit < float(unknown.min())

@@ -17,7 +17,7 @@ from caveat.config import Evaluation, Federation
 from caveat.config.schema import REAL
 from caveat.core import ConfigurationError, DataError, Method
 from caveat.data import Silos
-from caveat.runs import calls
+from caveat.runs import python_calls
 from caveat.runs.progress import Silent
 
 SMALL: dict[str, Any] = {"rounds": 3, "model": caveat.ModelSettings(name="mlp", width=8, features=4, hidden=8)}
@@ -254,7 +254,7 @@ def test_a_call_in_python_takes_the_keys_of_a_configuration() -> None:
     """Every key of `[federation]` and `[evaluation]` that means something on one machine."""
     keys = {field.name for cls in (Federation, Evaluation) for field in fields(cls)} - set(REAL)
     arguments = inspect.signature(caveat.run).parameters
-    assert {calls.NAMES.get(key, key) for key in keys} <= set(arguments)
+    assert {python_calls.NAMES.get(key, key) for key in keys} <= set(arguments)
     assert arguments["participation"].default == 1.0
     assert set(inspect.signature(caveat.audit).parameters) - set(arguments) == {"seeds", "shares"}
 

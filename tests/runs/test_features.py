@@ -19,7 +19,7 @@ from caveat.config import load
 from caveat.config.nearest import nearest_recipe
 from caveat.core import Data, Decision, Method, Prediction, Silo, Tensors
 from caveat.data import Silos
-from caveat.files.schema.record import written
+from caveat.files.schema.record import as_json
 from caveat.metrics import measure
 from caveat.runs.features import INPUTS, features
 from caveat.runs.local import start
@@ -149,11 +149,11 @@ def test_the_error_of_a_mean_entropy_is_that_of_the_entropies() -> None:
 def test_a_configuration_is_of_the_recipe_from_which_few_settings_lead_to_it() -> None:
     nearest = nearest_recipe(load("digits"))
     assert nearest is not None
-    assert written(nearest) == {"schema": 1, "recipe": "digits", "sets": []}
+    assert as_json(nearest) == {"schema": 1, "recipe": "digits", "sets": []}
     found = nearest_recipe(load("digits", ["training.lr=0.01", "engine.workers=1", "data.shift.angles=[0, 90, 180]"]))
     sets = ["data.shift.angles=[0.0, 90.0, 180.0]", "training.lr=0.01"]
     assert found is not None
-    assert written(found) == {"schema": 1, "recipe": "digits", "sets": sets}
+    assert as_json(found) == {"schema": 1, "recipe": "digits", "sets": sets}
 
 
 def test_a_setting_that_starts_a_section_afresh_leads_to_no_recipe() -> None:

@@ -10,7 +10,7 @@ from caveat.config import Config, load
 from caveat.core import ConfigurationError
 from caveat.data import Silos
 from caveat.federation.terms import Terms
-from caveat.runs import calls
+from caveat.runs import python_calls
 from caveat.runs.spec import RunSpec, spec_of
 
 SETS = [
@@ -39,7 +39,7 @@ def called(silos: Silos, config: Config) -> RunSpec:
         "min_silos": 2, "newcomers": ["silo-2"], "every": 2, "measured": 1, "splits": config.evaluation.splits,
         "uncertainty": config.uncertainty, "privacy": config.privacy,
     }  # fmt: skip
-    return calls.spec_of_call(silos, method, arguments, calls.RunArguments)
+    return python_calls.spec_of_call(silos, method, arguments, python_calls.RunArguments)
 
 
 def test_a_file_and_a_call_specify_the_same(silos: Silos, config: Config) -> None:
@@ -53,8 +53,10 @@ def test_a_federation_carries_it_whole(config: Config) -> None:
 
 def test_what_a_run_is_made_of_is_built_once(silos: Silos, config: Config) -> None:
     spec = spec_of(load("digits", [*SETS, "method.name=fedavg"]))
-    assert spec.complete(3) is spec.complete(3)
-    assert spec.complete(3) is not spec.complete(100)  # the noise of each silo depends on how many are asked
+    assert spec.complete_method(3) is spec.complete_method(3)
+    assert spec.complete_method(3) is not spec.complete_method(
+        100
+    )  # the noise of each silo depends on how many are asked
 
 
 def test_settings_that_cannot_go_together_are_refused_at_once() -> None:

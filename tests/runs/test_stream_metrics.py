@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from caveat.core import Decision, Payload, Prediction
-from caveat.files.schema.record import written
+from caveat.files.schema.record import as_json
 from caveat.methods import APFL, FedAvg
 from caveat.runs.streams import by_model, summarise_streams
 from caveat.wrappers.evaluation import measured
@@ -73,7 +73,7 @@ def test_streams_are_told_from_what_is_known_per_silo_and_pooled() -> None:
     assert scores["total"].auroc == pytest.approx(0.5)
     histogram = found["ind"].models["local"].log_evidence
     assert histogram is not None
-    assert written(histogram) == {"from": [5.0], "count": [8.0], "step": 0.5}
+    assert as_json(histogram) == {"from": [5.0], "count": [8.0], "step": 0.5}
     assert found["ood_global"].quadrants == {
         "global_sure": 8, "global_unsure": 0, "local_sure": 0, "local_unsure": 0,
     }  # fmt: skip

@@ -15,8 +15,8 @@ import caveat
 from caveat import config
 from caveat.core import ConfigurationError, Data, Method, Site
 from caveat.data import DataSettings
-from caveat.engines.executor import workspace
-from caveat.engines.threads import one_thread
+from caveat.engines.executor import channels_last
+from caveat.engines.one_thread import one_thread
 from caveat.methods import FedAvg, PerFedAvg
 from caveat.nn.encoders import Model
 from caveat.nn.models import ModelSettings, build_model
@@ -37,7 +37,7 @@ def mixed(method: Method) -> Method:
 
 def images(width: int = 8) -> tuple[Model, Tensor, Tensor]:
     """A residual model without dropout, and a batch of noise."""
-    built = workspace(build_model(ModelSettings(width=width, dropout=0), (3, 16, 16), 10, seed=0))
+    built = channels_last(build_model(ModelSettings(width=width, dropout=0), (3, 16, 16), 10, seed=0))
     assert isinstance(built, Model)
     generator = torch.Generator().manual_seed(0)
     return built, torch.randn(32, 3, 16, 16, generator=generator), torch.randint(10, (32,), generator=generator)

@@ -13,7 +13,7 @@ from caveat.uncertainty.temperature import (
     HIGHEST,
     LOWEST,
     ROUNDS,
-    State,
+    SearchState,
     advance,
     converged,
     proposal,
@@ -31,7 +31,7 @@ def draw(n: int = 600, classes: int = 5, spread: float = 2.0, seed: int = 0) -> 
     return logits, torch.multinomial(logits.softmax(1), 1, generator=generator).flatten()
 
 
-def fit(*silos: Part) -> State:
+def fit(*silos: Part) -> SearchState:
     """The federated rounds."""
     state = start()
     while not converged(state):

@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from .._version import __version__
-from ..engines.memory import use_huge_pages
+from ..engines.allocator import use_huge_pages
 from .compare import compare, reproduce
 from .console import ConfigArgument, Quiet, RunArgument, SetOptions, Workers, reported, show
 from .flower import flower
@@ -92,9 +92,9 @@ def resume(folder: RunArgument, workers: Workers = None, quiet: Quiet = False) -
         if (folder / "summary.json").exists():
             typer.echo(f"{folder}: nothing is left of the run itself", err=True)
         elif config.engine.name == "flower":
-            from ..federation.rerun import rerun
+            from ..federation.resume import resume_federation
 
-            rerun(folder)
+            resume_federation(folder)
         reporter.run = folder
         _show_result(folder if config.engine.name == "flower" else resume(folder, on_terminal(quiet), workers))
 

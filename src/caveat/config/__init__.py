@@ -5,7 +5,7 @@ defaults the defaults, their docstrings the help texts.
 """
 
 from ..wrappers.uncertainty import Uncertainty
-from .check import find, load, loads, recipes
+from .load import find, load, loads, recipes
 from .schema import Config, EngineSettings, Evaluation, Federation, MethodSettings, check_personal
 from .text import one_of
 from .write import dump, first_line

@@ -11,7 +11,7 @@ import tomlkit
 
 from .. import config as configuration
 from ..core import ConfigurationError
-from ..files.schema.folder import Origin
+from ..files.schema.small_files import Origin
 from . import Config
 
 Keys = dict[tuple[str, ...], Any]

@@ -3,12 +3,12 @@
 from ..core import Data, Silo
 from .build import from_arrays, load, population, rotated
 from .image_format import recoloured, resized
+from .inputs import read_inputs
 from .pools import Pool
 from .settings import DataSettings, Labels, Normalise, Shift, Split, Streams
 from .silos import Silos
 from .sources.arrays import digits
 from .sources.by_name import npz, read
-from .sources.inputs import read_inputs
 from .splits import hashes, splits_record
 from .streams import with_streams
 from .survey import survey

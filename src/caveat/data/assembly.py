@@ -43,7 +43,7 @@ class SiloIndices:
         return self.domain.pool
 
 
-def federate(
+def make_silos(
     pools: Sequence[Pool], given: bool, settings: DataSettings, seed: int, outside: Sequence[Pool] = ()
 ) -> Silos:
     """Silos from pools that are silos already (`given`) or are to be made into some, and pools `outside` of them all.

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..core import DataError, Silo, SiloId
-from .assembly import federate
+from .assembly import make_silos
 from .pools import Array, Pool
 from .population import Population
 from .settings import DataSettings, Labels, Normalise, Shift, Split
@@ -23,7 +23,7 @@ def load(settings: DataSettings, seed: int) -> Silos:
     Raises DataError for data that cannot be used, ConfigurationError for settings that do not fit it.
     """
     source = read(settings)
-    return federate(source.pools, source.given, settings, seed, read_outside(settings))
+    return make_silos(source.pools, source.given, settings, seed, read_outside(settings))
 
 
 def rotated(
@@ -52,7 +52,7 @@ def rotated(
         split=split or Split(),
         normalise=normalise or Normalise(),
     )
-    return federate([pool], False, settings, seed)
+    return make_silos([pool], False, settings, seed)
 
 
 def from_arrays(
@@ -84,7 +84,7 @@ def from_arrays(
         normalise=normalise or Normalise(),
         shift=shift or Shift(),
     )
-    return federate(pools, True, settings, seed)
+    return make_silos(pools, True, settings, seed)
 
 
 def _four(arrays: Sequence[Any], name: SiloId) -> tuple[Array, Array, Array | None, Array | None]:

@@ -12,7 +12,7 @@ KEPT = 4
 """How many silos stay in memory: one that takes part is asked for a few times in a row."""
 
 
-class Names(Sequence[SiloId]):
+class SiloNames(Sequence[SiloId]):
     """The names silo-000, silo-001, ... in their order, without a list of them in memory."""
 
     def __init__(self, count: int) -> None:
@@ -51,7 +51,7 @@ class Population(Sequence[Silo]):
     """Silos made on demand: `make` gets a silo's number and name, and makes the same silo every time."""
 
     def __init__(self, count: int, make: Callable[[int, SiloId], Silo]) -> None:
-        self.names = Names(count)
+        self.names = SiloNames(count)
         self._made = lru_cache(KEPT)(lambda number: make(number, self.names[number]))
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ class Population(Sequence[Silo]):
         return self._made(index % len(self))
 
 
-class Named(Mapping[SiloId, Silo]):
+class SilosByName(Mapping[SiloId, Silo]):
     """The silos of a population by their names, each made when it is looked up."""
 
     def __init__(self, population: Population) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core import ConfigurationError, DataError, Silo, SiloId
 from .image_format import ImageFormat
 from .pools import Array, feature_array, image_array
-from .population import Named, Population
+from .population import Population, SilosByName
 from .settings import Normalise
 from .splits import NAMES
 from .table_encoding import Encoder
@@ -71,7 +71,9 @@ class Silos(Sequence[Silo]):
 
     @property
     def by_name(self) -> Mapping[SiloId, Silo]:
-        return Named(self.silos) if isinstance(self.silos, Population) else {silo.name: silo for silo in self.silos}
+        if isinstance(self.silos, Population):
+            return SilosByName(self.silos)
+        return {silo.name: silo for silo in self.silos}
 
     def check(self, batch_size: int) -> None:
         """Raises DataError for the first silo that cannot train: an empty split, one class, less than a batch.

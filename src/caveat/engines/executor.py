@@ -15,14 +15,14 @@ from ..core import Method, Payload, Round, RunError, Silo, SiloId, Site, State, 
 from ..core.aggregation import all_finite
 from ..files.checkpoints import SiloStore
 from ..training.modules import load, snapshot
-from .threads import one_thread
+from .one_thread import one_thread
 
 
 class SiloError(RunError):
     """A silo's work failed: names the silo, the round and the work."""
 
 
-def workspace(module: nn.Module) -> nn.Module:
+def channels_last(module: nn.Module) -> nn.Module:
     """A module in the memory layout in which convolutions are fastest on a CPU."""
     return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
@@ -46,7 +46,7 @@ class Executor:
     def __post_init__(self) -> None:
         self.initial = snapshot(self.module)
         # A silo's initial state, once it is known that silos of this method begin with none.
-        self.nothing: State | None = None
+        self.empty_state: State | None = None
 
     @property
     def sorted_names(self) -> Sequence[SiloId]:
@@ -58,14 +58,14 @@ class Executor:
         """A silo's private state before round `until + 1`; its initial one if it has not worked yet."""
         if (state := self.states.load(silo, until)) is not None:
             return state
-        if self.nothing is None:
+        if self.empty_state is None:
             load(self.module, self.initial)
             with seeded(self.seed, "init_silo", silo):
                 state = self.method.init_silo(self.site(silo))
             if any(state.values()):
                 return state
-            self.nothing = state
-        return {group: {} for group in self.nothing}
+            self.empty_state = state
+        return {group: {} for group in self.empty_state}
 
     def site(self, silo: SiloId, t: int = 0) -> Site:
         """What a method may see at a silo in round t."""
@@ -77,7 +77,7 @@ class Executor:
         """The method's rounds, listed once for all orders."""
         return list(self.method.schedule())
 
-    def ordered(self, t: int, address: str) -> tuple[str, Work]:
+    def find_work(self, t: int, address: str) -> tuple[str, Work]:
         """The name and the work that an order of round t asks for by its address.
 
         Raises RunError for what is neither a round's work nor a measurement. A wrapper's base, for instance, would send
@@ -97,7 +97,7 @@ class Executor:
         Raises RunError for an address that there is not, SiloError with the silo, round, work and payload's shapes if
         the work raises anything.
         """
-        name, work = self.ordered(t, address)
+        name, work = self.find_work(t, address)
         evaluates = address in self.method.evaluations
         data = self.silos[silo]
         try:

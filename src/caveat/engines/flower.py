@@ -20,9 +20,9 @@ from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ..core import Method, Payload, Replies, RunError, SiloId, Update, Weights, keep
-from .memory import keep_freed_memory, use_huge_pages
-from .validation.measurements import left_out_measuring
-from .validation.updates import VARIANCES, left_out
+from .allocator import keep_freed_memory, use_huge_pages
+from .checks.measurements import left_out_measuring
+from .checks.updates import VARIANCES, left_out
 
 POLL = 0.1
 """Seconds between two looks for replies."""
@@ -150,19 +150,19 @@ class Membership(Protocol):
         """The examples that each silo may speak for."""
 
     @property
-    def terms(self) -> str:
+    def terms_text(self) -> str:
         """What every order says beside the work."""
 
     def meet(self, wire: GridMessages, until: float) -> None:
         """Greet nodes that are not known yet, until a point of time: silos may join and come back at any time."""
 
 
-def unread(split: str, silo: SiloId, payload: Payload) -> None:
+def accept_any(split: str, silo: SiloId, payload: Payload) -> None:
     """A `Flower.read` that reads nothing, so that no silo is left out for what its measurements say."""
 
 
 @dataclass
-class Flower:
+class FlowerEngine:
     """A transport to silos behind a Grid.
 
     A silo that is late, gone, raises, or sends what cannot be counted is left out of a round, which goes on if `quorum`
@@ -182,7 +182,7 @@ class Flower:
     """Seconds before silos that did not answer, or not well, are asked again."""
     variances: frozenset[str] = VARIANCES
     """Parts of the names of tensors in which a negative number is a fault."""
-    read: Callable[[str, SiloId, Payload], object] = unread
+    read: Callable[[str, SiloId, Payload], object] = accept_any
     """Reads a silo's measurements on a split; a silo is left out if reading its measurements raises anything."""
     counted: dict[SiloId, int] = field(default_factory=dict)
     """The last round of which each silo's reply was counted."""
@@ -246,7 +246,7 @@ class Flower:
     def _ask(
         self, t: int, address: str, payload: Payload, silos: Sequence[SiloId], until: float
     ) -> tuple[dict[SiloId, Update], dict[SiloId, str]]:
-        nodes, online, terms = dict(self.members.nodes), self.wire.online(), self.members.terms
+        nodes, online, terms = dict(self.members.nodes), self.wire.online(), self.members.terms_text
         orders = {
             nodes[silo]: pack(
                 payload, t=t, work=address, counted=self.counted.get(silo, NEVER), silo=silo, terms=terms

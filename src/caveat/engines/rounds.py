@@ -61,7 +61,7 @@ class Participation:
 
 
 @dataclass(frozen=True)
-class Done:
+class FinishedRound:
     """A round that was carried out, for whoever records it."""
 
     t: int
@@ -85,7 +85,7 @@ def run(
     start: int = 0,
     stop: int | None = None,
     number: int = 0,
-    after: Callable[[Done, State], None] = lambda done, server: None,
+    after: Callable[[FinishedRound, State], None] = lambda done, server: None,
 ) -> State:
     """Carry out rounds `start` to `stop` of the method's schedule; return the server's state after them.
 
@@ -101,5 +101,5 @@ def run(
         replies = transport.exchange(t, step.address, sent, cohort, step.linear)
         server = step.aggregate(server, replies, site)
         number += step.trains
-        after(Done(t, number, step, sent, cohort, replies), server)
+        after(FinishedRound(t, number, step, sent, cohort, replies), server)
     return server

@@ -21,8 +21,8 @@ from ..data.schema.agreement import DataSchema, SharedSchema, check_fits, shared
 from ..engines.flower import GridMessages, legible, pack, words_of
 from ..files.atomic import write_json, write_record
 from ..files.reading import read
-from ..files.schema.federation import Greeting, Member, SilosSchema
-from ..files.schema.record import written
+from ..files.schema.federation import DataSchemaRecord, FederationFile, Member
+from ..files.schema.record import as_json
 from .terms import Terms
 
 LONGEST_NAME = 200
@@ -51,7 +51,7 @@ class OpenMembership:
     """
 
     path: Path
-    terms_: Terms
+    terms: Terms
     note: Callable[[str], None]
     """Where to tell who was not admitted, and why."""
     nodes: dict[SiloId, int] = field(default_factory=dict)
@@ -73,8 +73,8 @@ class OpenMembership:
         return {name: card.most for name, card in self.silo_infos.items()}
 
     @property
-    def terms(self) -> str:
-        return dataclasses.replace(self.terms_, names=tuple(self.silo_infos)).to_text()
+    def terms_text(self) -> str:
+        return dataclasses.replace(self.terms, names=tuple(self.silo_infos)).to_text()
 
     @property
     def info(self) -> FederationInfo:
@@ -83,9 +83,9 @@ class OpenMembership:
     @property
     def agreement(self) -> SharedSchema:
         """What the silos have agreed their data to look like. Raises DataError before they have."""
-        if self.terms_.agreement is None:
+        if self.terms.agreement is None:
             raise DataError("the silos have not agreed yet on what their data look like")
-        return self.terms_.agreement
+        return self.terms.agreement
 
     def meet(self, wire: GridMessages, until: float) -> None:
         """Read what nodes have answered, and greet those that are new. Waits for nobody."""
@@ -104,9 +104,9 @@ class OpenMembership:
         end = time.monotonic() + patience
         while len(here := self.connected(wire)) < count:
             self.meet(wire, end)
-            if self.terms_.agreement is None and len(self.sketches) >= count:
+            if self.terms.agreement is None and len(self.sketches) >= count:
                 self._agree()
-            elif time.monotonic() > end and (self.terms_.agreement is None or len(here) < least):
+            elif time.monotonic() > end and (self.terms.agreement is None or len(here) < least):
                 there = ", ".join(sorted(here or self.sketches)) or "nobody"
                 raise RunError(f"{count} silos are needed to begin; after {patience:.0f} s there was {there}")
             elif time.monotonic() > end:
@@ -124,8 +124,8 @@ class OpenMembership:
         return [silo for silo in self.silo_infos if self.nodes.get(silo) in online]
 
     def _agree(self) -> None:
-        agreement = shared_schema(dict(sorted(self.sketches.items())), self.terms_.config.data)
-        self.terms_ = dataclasses.replace(self.terms_, agreement=agreement)
+        agreement = shared_schema(dict(sorted(self.sketches.items())), self.terms.config.data)
+        self.terms = dataclasses.replace(self.terms, agreement=agreement)
         # Who came before there was an agreement is greeted again, and then joins.
         self.nodes.clear()
 
@@ -133,7 +133,7 @@ class OpenMembership:
         now, online = time.monotonic(), wire.online()
         # A process that was killed while it answered never will.
         self._pending = {message: asked for message, asked in self._pending.items() if now < asked.until}
-        if self.terms_.agreement is None:
+        if self.terms.agreement is None:
             # Who comes back may have mended its data.
             self.nodes = {silo: node for silo, node in self.nodes.items() if node in online}
         asked, known = {each.node for each in self._pending.values()}, set(self.nodes.values())
@@ -142,7 +142,7 @@ class OpenMembership:
                 self._ask(wire, node, "introduce")
 
     def _ask(self, wire: GridMessages, node: int, question: str, names: tuple[SiloId, ...] = ()) -> None:
-        terms = dataclasses.replace(self.terms_, names=(*self.silo_infos, *names))
+        terms = dataclasses.replace(self.terms, names=(*self.silo_infos, *names))
         sent = wire.push({node: pack({}, question=question, terms=terms.to_text())}, "query", AGAIN)
         self._pending |= dict.fromkeys(sent, PendingGreeting(node, question, time.monotonic() + AGAIN))
 
@@ -173,11 +173,11 @@ class OpenMembership:
             self._join(silo, node, words)
             return
         sketch = DataSchema.of_json(json.loads(str(words["sketch"])))
-        if self.terms_.agreement is None:
+        if self.terms.agreement is None:
             self.sketches[silo] = sketch
             self.nodes[silo] = node
             return
-        check_fits(self.terms_.agreement, silo, sketch)
+        check_fits(self.terms.agreement, silo, sketch)
         self.sketches[silo] = sketch
         self._ask(wire, node, "join", () if silo in self.silo_infos else (silo,))
 
@@ -198,28 +198,30 @@ class OpenMembership:
         """Write `federation.json`, and what the silos say of their splits as `splits.json`."""
         self._changed = False
         write_json(self.path.with_name("splits.json"), self.records)
-        agreement = self.terms_.agreement
+        agreement = self.terms.agreement
         members = {
             name: Member(card=card.to_json(), record=self.records[name]) for name, card in self.silo_infos.items()
         }
-        greeting = Greeting(
-            schema=Greeting.SCHEMA,
-            federation=self.terms_.federation,
+        greeting = FederationFile(
+            schema=FederationFile.SCHEMA,
+            federation=self.terms.federation,
             agreement=None if agreement is None else agreement.to_json(),
             silos=members,
-            sketches={name: SilosSchema.model_validate(sketch.to_json()) for name, sketch in self.sketches.items()},
+            sketches={
+                name: DataSchemaRecord.model_validate(sketch.to_json()) for name, sketch in self.sketches.items()
+            },
         )
         write_record(self.path, greeting)
 
     def restore(self) -> None:
         """What `save` has kept."""
-        found = read(self.path, Greeting)
+        found = read(self.path, FederationFile)
         agreement = SharedSchema.of_json(found.agreement)
-        self.terms_ = dataclasses.replace(self.terms_, federation=found.federation, agreement=agreement)
+        self.terms = dataclasses.replace(self.terms, federation=found.federation, agreement=agreement)
         for name, member in found.silos.items():
             self.silo_infos[name] = SiloInfo.of_json(member.card, len(agreement.classes))
             self.records[name] = member.record
-        self.sketches = {name: DataSchema.of_json(written(sketch)) for name, sketch in found.sketches.items()}
+        self.sketches = {name: DataSchema.of_json(as_json(sketch)) for name, sketch in found.sketches.items()}
 
 
 def _said(text: object) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from ..engines.executor import Executor
 from ..engines.flower import Order, Words, silo_app_of
 from ..runs.local import LocalRun
 from ..runs.spec import spec_of
-from .client import SiloClient, check
 from .silo_file import read_silo_file
+from .silo_side import SiloSide, check_order
 from .terms import Terms
 
 
@@ -48,7 +48,7 @@ class NodeHandler:
             with without_details():
                 return _member(context).perform(Terms.of_text(text), order, payload)
         silo, executor = _partition(context, Terms.of_text(text))
-        check(order, executor, silo)
+        check_order(order, executor, silo)
         executor.states.forget(silo, order.counted)
         return executor.perform(order.t, order.work, payload, silo)
 
@@ -65,8 +65,8 @@ def without_details() -> Iterator[None]:
         raise RunError(told) from None
 
 
-def _member(context: Context) -> SiloClient:
-    return SiloClient(read_silo_file(Path(str(context.node_config["silo"])).expanduser()))
+def _member(context: Context) -> SiloSide:
+    return SiloSide(read_silo_file(Path(str(context.node_config["silo"])).expanduser()))
 
 
 def _partition(context: Context, terms: Terms) -> tuple[SiloId, Executor]:

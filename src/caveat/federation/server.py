@@ -20,15 +20,15 @@ from ..config import Config
 from ..core import ConfigurationError
 from ..core.silo_info import FederationInfo
 from ..data import load
-from ..engines.flower import Flower, GridMessages
+from ..engines.allocator import use_huge_pages
+from ..engines.checks.updates import VARIANCES
+from ..engines.flower import FlowerEngine, GridMessages
 from ..engines.flower import Membership as Greeter
-from ..engines.memory import use_huge_pages
-from ..engines.validation.updates import VARIANCES
 from ..files.atomic import write_bytes, write_json, write_record
 from ..files.locks import held
 from ..files.reading import read
-from ..files.schema.folder import Started
-from ..files.schema.run import Summary
+from ..files.schema.small_files import Started
+from ..files.schema.summary import Summary
 from ..html.pages.run.page import write_report
 from ..runs.base import BaseRun, Engine
 from ..runs.execution import carry_out
@@ -37,11 +37,11 @@ from ..runs.progress import Plain, Progress
 from ..runs.spec import spec_of
 from ..wrappers.evaluation import Evaluated
 from ..wrappers.private import VARIANCE
+from .measurement_check import check_measurement
 from .membership import OpenMembership
-from .rerun import STARTED
+from .resume import STARTED
 from .simulation import FixedMembership
 from .terms import Terms, lasting
-from .trial_measurement import read_alone
 
 PATIENCE = 600.0
 """Seconds, where the configuration says nothing."""
@@ -90,13 +90,13 @@ class SimulatedRun(LocalRun):
         return nullcontext(engine_of(self, self.config, self.wire, self.members))
 
 
-def engine_of(run: BaseRun, config: Config, wire: GridMessages, members: Greeter) -> Flower:
+def engine_of(run: BaseRun, config: Config, wire: GridMessages, members: Greeter) -> FlowerEngine:
     bounds = {key: getattr(config.federation, key) for key in ("quorum", "deadline", "patience")}
     given = {key: value for key, value in bounds.items() if value is not None}
     # Noise may make a variance negative, which the server then does not take over.
     variances = VARIANCES if config.privacy.clip is None else VARIANCES - {VARIANCE}
-    read = partial(read_alone, run)
-    return Flower(Evaluated(run.complete), wire, members, variances=variances, read=read, **given)
+    read = partial(check_measurement, run)
+    return FlowerEngine(Evaluated(run.complete_method), wire, members, variances=variances, read=read, **given)
 
 
 def server_app(config_file: Path) -> ServerApp:

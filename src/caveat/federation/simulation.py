@@ -17,7 +17,7 @@ class FixedMembership:
     """Nodes that say which silo they are; all have to be there before the first round."""
 
     info: FederationInfo
-    terms_: Terms
+    terms: Terms
     nodes: dict[SiloId, int] = field(default_factory=dict)
 
     @property
@@ -29,13 +29,14 @@ class FixedMembership:
         return {name: card.most for name, card in self.info.silo_infos.items()}
 
     @property
-    def terms(self) -> str:
-        return self.terms_.to_text()
+    def terms_text(self) -> str:
+        return self.terms.to_text()
 
     def meet(self, wire: GridMessages, until: float) -> None:
         """Ask nodes that are not known yet which silo they are."""
         strangers = wire.online() - set(self.nodes.values())
-        answers, errors = wire.ask({node: pack({}, terms=self.terms) for node in sorted(strangers)}, "query", until)
+        questions = {node: pack({}, terms=self.terms_text) for node in sorted(strangers)}
+        answers, errors = wire.ask(questions, "query", until)
         for why in errors.values():
             raise RunError(f"a node of the simulation {legible(why)}")
         for node, records in answers.items():

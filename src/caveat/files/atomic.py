@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import RunError
-from .schema.record import Record, written
+from .schema.record import Record, as_json
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -39,9 +39,9 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def write_record(path: Path, record: Record) -> None:
     """What a file holds of a record, as `write_json` writes it."""
-    write_json(path, written(record))
+    write_json(path, as_json(record))
 
 
 def append_records(path: Path, records: Iterable[Record]) -> None:
     """Add a line of JSON per record, as `append` does."""
-    append(path, "".join(json.dumps(written(record)) + "\n" for record in records))
+    append(path, "".join(json.dumps(as_json(record)) + "\n" for record in records))

@@ -15,7 +15,7 @@ from ..core import RunError, SiloId, State
 from .atomic import write_bytes, write_record
 from .payloads import read_payload, to_bytes
 from .reading import checked
-from .schema.folder import Checkpoint, RunState
+from .schema.small_files import Checkpoint, RunState
 
 
 class SiloStore:

@@ -18,7 +18,7 @@ from ..core.tensors import size
 from .atomic import append_records
 from .reading import check_version
 from .schema.ledger import Form, Message, TensorForm
-from .schema.record import Record, written
+from .schema.record import Record, as_json
 
 Tensors = dict[str, TensorForm]
 """By "group/name"."""
@@ -86,7 +86,7 @@ class Ledger:
 def _form(payload: Payload) -> Form:
     """The payload's tensors, named by a hash of what is written of them."""
     tensors = tensors_of(payload)
-    text = json.dumps({name: written(tensor) for name, tensor in tensors.items()})
+    text = json.dumps({name: as_json(tensor) for name, tensor in tensors.items()})
     return Form(form=hashlib.sha256(text.encode()).hexdigest()[:12], tensors=tensors)
 
 

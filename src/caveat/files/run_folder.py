@@ -10,13 +10,13 @@ from statistics import fmean
 from typing import Any
 
 from ..core import DataError
+from .ledger_totals import Sent, read_sent
 from .reading import checked, lines_of, record_of, text_of
-from .schema.federation import Greeting
-from .schema.folder import Origin
+from .schema.federation import FederationFile
 from .schema.gallery import Features, Gallery
 from .schema.rounds import LeftOut, RoundRow
-from .schema.run import Metrics, SiloRecord, Summary, Worst
-from .sent import Sent, read_sent
+from .schema.small_files import Origin
+from .schema.summary import Metrics, SiloRecord, Summary, Worst
 
 _FILES = ("config.toml", "rounds.jsonl", "summary.json")
 
@@ -38,7 +38,7 @@ class RunFolder:
     features: Features | None = None
     sent: Sent | None = None
     """What left the silos."""
-    greeting: Greeting | None = None
+    greeting: FederationFile | None = None
     """What silos told before the first round, where each has data of its own."""
     beside: Mapping[str, RunFolder] = field(default_factory=dict)
     """Other methods on the same data, by the name of their folder."""
@@ -161,7 +161,7 @@ def read_run(path: Path) -> RunFolder:
         gallery=record_of(path / "gallery.json", Gallery),
         features=record_of(path / "features.json", Features),
         sent=read_sent(path / "ledger.jsonl"),
-        greeting=record_of(path / "federation.json", Greeting),
+        greeting=record_of(path / "federation.json", FederationFile),
         beside={folder.name: read_run(folder) for folder in sorted(path.glob("beside/*")) if _is_run(folder)},
     )
 

@@ -5,7 +5,7 @@ nothing here is differentially private.
 """
 
 from .calibration import BINS, ece, ece_classwise, ece_null, reliability
-from .overview import HIGHER_IS_BETTER, LOWER_IS_BETTER, across, decisions, figures
+from .figures import HIGHER_IS_BETTER, LOWER_IS_BETTER, across, decisions, figures
 from .ranking import errors, ood_detection, risk_coverage
 from .sums import measure, merge
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core import Decision, Prediction, Tensors
-from ..uncertainty import grid
+from ..uncertainty import histograms
 from .calibration import calibration_sums
 
 
@@ -59,7 +59,7 @@ def _proper_scores(probs: Tensor, y: Tensor) -> Tensors:
 
 
 def _by_outcome(name: str, values: Tensor, correct: Tensor) -> Tensor:
-    return torch.stack([grid.histogram(name, values[correct]), grid.histogram(name, values[~correct])])
+    return torch.stack([histograms.histogram(name, values[correct]), histograms.histogram(name, values[~correct])])
 
 
 def merge(parts: Iterable[Tensors]) -> Tensors:

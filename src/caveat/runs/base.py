@@ -47,9 +47,9 @@ class BaseRun:
         return self.spec.method
 
     @property
-    def complete(self) -> Method:
+    def complete_method(self) -> Method:
         """The method with privacy, calibration and decisions around it."""
-        return self.spec.complete(len(self.info))
+        return self.spec.complete_method(len(self.info))
 
     @property
     def participants(self) -> Sequence[SiloId]:
@@ -62,15 +62,15 @@ class BaseRun:
         return self.spec.measured(self.info.names)
 
     @property
-    def own_models(self) -> dict[SiloId, ModelSettings]:
+    def personal_settings(self) -> dict[SiloId, ModelSettings]:
         """The architecture of each silo's own model; empty unless the method has such models."""
-        return self.spec.own_models(self.info.names)
+        return self.spec.personal_settings(self.info.names)
 
     def executor_of(self, silos: Mapping[SiloId, Silo], names: Sequence[SiloId], states: SiloStore) -> Executor:
         """What carries out works at these silos; `names` are theirs."""
         spec, info = self.spec, self.info
-        own = spec.build_personal(info)
-        return Executor(Evaluated(self.complete), spec.build(info), silos, states, spec.seed, own, names=names)
+        own = spec.build_personal_models(info)
+        return Executor(Evaluated(self.complete_method), spec.build(info), silos, states, spec.seed, own, names=names)
 
     def engine(self) -> AbstractContextManager[Engine]:
         """Whatever carries out the rounds."""

@@ -8,10 +8,10 @@ from collections import Counter
 
 from ..core import seeded
 from ..engines import rounds
-from ..engines.threads import one_thread
+from ..engines.one_thread import one_thread
 from ..files.checkpoints import ServerStore
 from ..files.locks import locked
-from ..files.schema.folder import RunState
+from ..files.schema.small_files import RunState
 from .base import BaseRun
 from .progress import Progress
 from .recorder import Recorder
@@ -23,7 +23,7 @@ def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
     """Carry out whatever of a run is not done yet."""
     if (run.folder / "summary.json").exists():
         return
-    steps = Counter(step.trains for step in run.complete.schedule())
+    steps = Counter(step.trains for step in run.complete_method.schedule())
     progress.begin(title, steps[True])
     try:
         run.prepare()
@@ -42,7 +42,7 @@ def finish(run: BaseRun, progress: Progress) -> None:
         store = ServerStore(run.folder / "state")
         site, saved = run.server_site(), store.load()
         with seeded(run.spec.seed, "init_server"):
-            start, server, run_state = 0, run.complete.init_server(site), RunState()
+            start, server, run_state = 0, run.complete_method.init_server(site), RunState()
         if saved is not None:
             server, checkpoint = saved
             start, run_state = checkpoint.t + 1, checkpoint

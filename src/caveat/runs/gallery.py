@@ -12,7 +12,7 @@ from PIL import Image
 from ..core import Data, Decision, Prediction, SiloId
 from ..data import Silos
 from ..files.schema.gallery import Gallery, GallerySilo, Item, Quadrant
-from ..files.schema.run import INSIDE
+from ..files.schema.summary import INSIDE
 
 SHOWN = 6
 """Most and least certain inputs per silo."""

@@ -20,16 +20,16 @@ from ..core import Answers, ConfigurationError, Payload, Prediction, RunError, S
 from ..core.silo_info import FederationInfo
 from ..data.pools import Array
 from ..engines.executor import Executor
-from ..engines.processes.pool import ProcessPool
-from ..engines.threads import one_thread
+from ..engines.one_thread import one_thread
+from ..engines.processes.pool import EmbeddedEngine
 from ..files.atomic import write_bytes, write_json, write_record
 from ..files.checkpoints import SiloStore
 from ..files.payloads import read_payload
 from ..files.reading import read, read_plain
-from ..files.schema.folder import ModelFile
 from ..files.schema.gallery import Features, Gallery
-from ..files.schema.record import written
-from ..files.schema.run import Summary
+from ..files.schema.record import as_json
+from ..files.schema.small_files import ModelFile
+from ..files.schema.summary import Summary
 from .base import BaseRun
 from .execution import carry_out
 from .features import features
@@ -66,8 +66,8 @@ class LocalRun(BaseRun):
     def executor(self) -> Executor:
         return self.executor_of(self.silos.by_name, self.participants, SiloStore(self.folder / "state" / "silos"))
 
-    def engine(self) -> ProcessPool:
-        return ProcessPool(self.executor(), self.workers)
+    def engine(self) -> EmbeddedEngine:
+        return EmbeddedEngine(self.executor(), self.workers)
 
     def prepare(self) -> None:
         silos = [*self.measured, *self.spec.newcomers]
@@ -81,11 +81,11 @@ class LocalRun(BaseRun):
 
     def predictor(self, silo: SiloId) -> Callable[[Tensor], Prediction]:
         """A function from inputs (N, ...), normalised as the silo's own, to the silo's Prediction of them."""
-        return self._asked(silo, self.complete.predict)
+        return self._asked(silo, self.complete_method.predict)
 
     def answers(self, silo: SiloId) -> Callable[[Tensor], Answers]:
         """The same, to what each model that the silo has at hand says."""
-        return self._asked(silo, self.complete.answer)
+        return self._asked(silo, self.complete_method.answer)
 
     def _asked(self, silo: SiloId, ask: Callable[[Payload, State, Site, Tensor], Asked]) -> Callable[[Tensor], Asked]:
         executor = self.executor()
@@ -124,7 +124,7 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """What `summary.json` holds."""
-        return written(read(self.folder / "summary.json", Summary))
+        return as_json(read(self.folder / "summary.json", Summary))
 
     def predictor(self, silo: SiloId) -> Callable[[Tensor | Array], Prediction]:
         """A function from inputs to the silo's `Prediction` of them: normalised tensors (N, ...) as in the

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 
 from ..core import Payload, RunError, SiloId, State
 from ..core.aggregation import all_finite
-from ..engines.rounds import Done
+from ..engines.rounds import FinishedRound
 from ..files.atomic import append_records, write_bytes, write_record
 from ..files.checkpoints import ServerStore
 from ..files.ledger import About, Ledger, read_ledger
 from ..files.payloads import to_bytes
 from ..files.schema.costs import PrivacyRecord
-from ..files.schema.folder import ModelFile, RunState
 from ..files.schema.rounds import LeftOut
+from ..files.schema.small_files import ModelFile, RunState
 from ..metrics import across, figures
 from ..wrappers.base import find
 from ..wrappers.private import Private
@@ -54,7 +54,7 @@ class Recorder:
             file.truncate(self.run_state.rows)
         return read_ledger(self.ledger.path).counted
 
-    def after(self, done: Done, server: State) -> None:
+    def after(self, done: FinishedRound, server: State) -> None:
         phase = done.step.name
         seconds = self._lap("train")
         self._check_numbers(done.number, phase, server)
@@ -67,7 +67,7 @@ class Recorder:
                 metrics = self._evaluate(done.t, done.number, phase, split, server, self.run.measured)[0]
             self.run_state.measured = done.t
         self._lap("evaluate")
-        milestone = self.run.complete.milestone(server)
+        milestone = self.run.complete_method.milestone(server)
         known = {k: v for k, v in (self.run_state.milestones or [{}])[-1].items() if k != "round"}
         if milestone != known:
             self.run_state.milestones.append({"round": done.number, **milestone})
@@ -81,7 +81,7 @@ class Recorder:
     def _check_numbers(self, number: int, phase: str, server: State) -> None:
         """Raises RunError for a state that no run can continue from, so that the checkpoint before it stays."""
         # An infinity may stand for what is not known yet, but none can be sent.
-        sent = self.run.complete.broadcast(server)
+        sent = self.run.complete_method.broadcast(server)
         for state in (server, sent):
             for group, tensors in state.items():
                 for name, tensor in tensors.items():
@@ -112,7 +112,7 @@ class Recorder:
 
     def _privacy(self) -> PrivacyRecord | None:
         """What clipping and noise come to, by what was sent."""
-        if (private := find(self.run.complete, Private)) is None:
+        if (private := find(self.run.complete_method, Private)) is None:
             return None
         messages = read_ledger(self.ledger.path).messages
         return PrivacyRecord.model_validate(self.run.spec.privacy.outcome(messages, private.silos, private.covers))
@@ -120,7 +120,7 @@ class Recorder:
     def _write_model(self, t: int, server: State) -> None:
         folder, method = self.run.folder, self.run.method
         (folder / "model").mkdir(exist_ok=True)
-        write_bytes(folder / "model" / "model.safetensors", to_bytes(self.run.complete.broadcast(server)))
+        write_bytes(folder / "model" / "model.safetensors", to_bytes(self.run.complete_method.broadcast(server)))
         write_record(
             folder / "model" / "model.json",
             ModelFile(
@@ -128,7 +128,7 @@ class Recorder:
                 method=dataclasses.asdict(method) | {"name": type(method).__name__},  # type: ignore[call-overload]
                 t=t,
                 model=vars(self.run.spec.model),
-                personal={silo: vars(own) for silo, own in self.run.own_models.items()},
+                personal={silo: vars(own) for silo, own in self.run.personal_settings.items()},
                 shape=list(self.run.info.shape),
                 classes=list(self.run.info.classes),
             ),

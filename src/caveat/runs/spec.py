@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..config import Config, Evaluation, Federation, check_personal
 from ..core import ConfigurationError, Data, Decision, Method, SiloId, Site, key, seeded
 from ..core.silo_info import FederationInfo
-from ..engines.executor import workspace
+from ..engines.executor import channels_last
 from ..engines.rounds import Participation
 from ..nn.models import ModelSettings, PersonalModel, assign, build_model
 from ..wrappers.privacy import Privacy
@@ -73,7 +73,7 @@ class RunSpec:
         chosen = torch.randperm(len(participants), generator=generator)[:count]
         return [participants[i] for i in sorted(chosen.tolist())]
 
-    def complete(self, silos: int) -> Method:
+    def complete_method(self, silos: int) -> Method:
         """The method with privacy, calibration and decisions around it, for a federation of so many silos.
 
         Raises ConfigurationError for what does not fit the method.
@@ -92,21 +92,21 @@ class RunSpec:
         """The method's module with the weights that the seed gives."""
         model = build_model(self.model, info.shape, len(info.classes), self.seed)
         with seeded(self.seed, "build"):
-            return workspace(self.method.build(model))
+            return channels_last(self.method.build(model))
 
-    def own_models(self, names: Sequence[SiloId]) -> dict[SiloId, ModelSettings]:
+    def personal_settings(self, names: Sequence[SiloId]) -> dict[SiloId, ModelSettings]:
         """The architecture of each silo's own model; empty unless the method has such models."""
         return assign(self.personal, self.model, names) if self.method.personal else {}
 
-    def build_personal(self, info: FederationInfo) -> dict[SiloId, nn.Module]:
+    def build_personal_models(self, info: FederationInfo) -> dict[SiloId, nn.Module]:
         """The module for each silo's own model, one for all silos of an architecture; empty if none has one."""
         built: dict[ModelSettings, nn.Module] = {}
-        own_models = self.own_models(info.names)
-        for settings in own_models.values():
+        personal = self.personal_settings(info.names)
+        for settings in personal.values():
             if settings not in built:
                 model = build_model(settings, info.shape, len(info.classes), self.seed)
-                built[settings] = workspace(model)
-        return {silo: built[settings] for silo, settings in own_models.items()}
+                built[settings] = channels_last(model)
+        return {silo: built[settings] for silo, settings in personal.items()}
 
     def server_site(self, info: FederationInfo) -> Site:
         """What code may see at the server: no data, and a freshly initialised module."""
@@ -118,8 +118,8 @@ class RunSpec:
         if self.newcomers:
             check_newcomers(self, info)
         self.privacy.check()
-        self.build_personal(info)
-        self.complete(len(info))
+        self.build_personal_models(info)
+        self.complete_method(len(info))
         self.build(info)
         least, count = self.participation.least, len(info) - len(self.newcomers)
         if least > count:

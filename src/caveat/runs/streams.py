@@ -11,8 +11,8 @@ from torch import Tensor
 
 from .. import metrics
 from ..core import Decision, Method, Payload, SiloId, Tensors
-from ..files.schema.run import INSIDE, Histogram, Metrics, ModelRecord, Separation, SeparationOverSilos, Stream
-from ..uncertainty import grid
+from ..files.schema.summary import INSIDE, Histogram, Metrics, ModelRecord, Separation, SeparationOverSilos, Stream
+from ..uncertainty import histograms
 
 SWITCH = "switch"
 """The name, among models, of the choice between the local and the global one."""
@@ -96,7 +96,7 @@ def _model(sums: list[Tensors]) -> ModelRecord:
 
 def _coarse(histogram: Tensor) -> Histogram:
     """Log-evidence in steps of some nats, where there is any: lower ends and counts."""
-    middle = -(grid.edges("log_evidence")[:-1] + grid.edges("log_evidence")[1:]) / 2
+    middle = -(histograms.edges("log_evidence")[:-1] + histograms.edges("log_evidence")[1:]) / 2
     found = [(value, count) for value, count in zip(middle.tolist(), histogram.sum(0).tolist(), strict=True)
              if count and abs(value) < math.inf]  # fmt: skip
     values = [value for value, _ in found] or [0.0]

@@ -10,12 +10,12 @@ from .._version import __version__
 from ..core import Method, Payload, SiloId, State, Tensors
 from ..core.silo_info import SiloInfo
 from ..core.tensors import size
-from ..engines.rounds import Done
+from ..engines.rounds import FinishedRound
 from ..files.schema.costs import PrivacyRecord, RoundTraffic, Traffic
-from ..files.schema.folder import RunState
-from ..files.schema.record import written
+from ..files.schema.record import as_json
 from ..files.schema.rounds import RoundRow
-from ..files.schema.run import (
+from ..files.schema.small_files import RunState
+from ..files.schema.summary import (
     INSIDE,
     DomainRecord,
     Metrics,
@@ -30,7 +30,7 @@ from ..files.schema.run import (
     Summary,
     Worst,
 )
-from ..uncertainty import grid
+from ..uncertainty import histograms
 from .base import BaseRun
 from .streams import by_model, summarise_streams
 
@@ -38,7 +38,7 @@ MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
 """The figures of a domain."""
 
 
-def count(run_state: RunState, done: Done, phase: str) -> None:
+def count(run_state: RunState, done: FinishedRound, phase: str) -> None:
     """Add a round's traffic to what a run has counted so far."""
     up = sum(size(update.payload) for update in done.replies.updates.values())
     down = size(done.sent) * len(done.cohort)
@@ -72,8 +72,8 @@ def summarise(
 
     Those of newcomers, which took no part, are marked as such, and no other figure is of them.
     """
-    method, outcome = run.method, dict[str, Any](run.complete.outcome(server))
-    personal = {silo: own.name for silo, own in run.own_models.items() if "local" in test.get(silo, {})}
+    method, outcome = run.method, dict[str, Any](run.complete_method.outcome(server))
+    personal = {silo: own.name for silo, own in run.personal_settings.items() if "local" in test.get(silo, {})}
     silos = [
         silo_record(method, run.info.silo_infos[name], test[name]).model_copy(update=_own(personal.get(name)))
         for name in run.measured
@@ -160,7 +160,7 @@ def silo_record(method: Method, silo: SiloInfo, payload: Payload) -> SiloRecord:
 
 def entropy_error(sums: Tensors) -> float | None:
     """The standard error of the mean entropy, in nats, to the resolution of its histogram; None below two inputs."""
-    counts, edges = sums["score.total"].sum(0), grid.edges("total")
+    counts, edges = sums["score.total"].sum(0), histograms.edges("total")
     n = float(counts.sum())
     if n < 2:
         return None
@@ -173,7 +173,7 @@ def entropy_error(sums: Tensors) -> float | None:
 def _means(stream: Stream) -> SiloStream:
     """A stream's figures where there is but one silo to average over."""
     means = {name: found.mean for name, found in stream.models.items()}
-    return SiloStream.model_validate(written(stream) | {"models": means})
+    return SiloStream.model_validate(as_json(stream) | {"models": means})
 
 
 def _of_method(method: Method, payload: Payload) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def _of_method(method: Method, payload: Payload) -> dict[str, Any]:
 def _domains(silos: Sequence[SiloRecord]) -> list[DomainRecord]:
     groups: dict[str, dict[str, dict[str, float]]] = {}
     for silo in silos:
-        figures = {name: value for name, value in written(silo.test).items() if name in MEANS}
+        figures = {name: value for name, value in as_json(silo.test).items() if name in MEANS}
         groups.setdefault(silo.domain, {})[silo.name] = figures
     return [
         DomainRecord.model_validate({"domain": name, "silos": len(group), **metrics.across(group)["mean"]})

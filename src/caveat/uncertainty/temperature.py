@@ -26,7 +26,7 @@ ROUNDS = 25
 TOLERANCE = 1e-6
 """Relative Newton step that is the last; the error that it leaves is about its square."""
 
-State = dict[str, Tensor]
+SearchState = dict[str, Tensor]
 """Scalars, float64: `b` to measure at next; the bracket `low`, `high` of the optimum, 0 and inf while unknown; the
 lowest `nll` so far; the last `gradient`; `rounds` done; `converged`, 0 or 1."""
 
@@ -56,22 +56,22 @@ def statistics(log_probs: Tensor, y: Tensor, b: float) -> Tensor:
     return torch.stack([known.sum().double(), nll.sum(), mean.sum(), variance.sum()])
 
 
-def start() -> State:
+def start() -> SearchState:
     """The state before the first round: b = 1, the model as it is."""
     return _state(b=1.0, low=0.0, high=math.inf, nll=math.inf, gradient=math.inf, rounds=0, converged=False)
 
 
-def proposal(state: State) -> float:
+def proposal(state: SearchState) -> float:
     """The b to measure at next, and once converged, the result."""
     return float(state["b"])
 
 
-def converged(state: State) -> bool:
+def converged(state: SearchState) -> bool:
     """Whether nothing more needs to be measured."""
     return bool(state["converged"])
 
 
-def advance(state: State, sums: Tensor) -> State:
+def advance(state: SearchState, sums: Tensor) -> SearchState:
     """The next state, from `statistics` at `proposal(state)` summed over silos.
 
     A Newton step, unless it leaves the bracket, follows one that made the nll rise, or follows one that left more
@@ -100,7 +100,7 @@ def advance(state: State, sums: Tensor) -> State:
     return _state(target, low, high, min(nll, lowest), gradient, rounds, done)
 
 
-def _state(b: float, low: float, high: float, nll: float, gradient: float, rounds: int, converged: bool) -> State:
+def _state(b: float, low: float, high: float, nll: float, gradient: float, rounds: int, converged: bool) -> SearchState:
     values = {"b": b, "low": low, "high": high, "nll": nll, "gradient": gradient, "rounds": rounds}
     return {name: torch.tensor(float(value), dtype=torch.float64) for name, value in values.items()} | {
         "converged": torch.tensor(float(converged), dtype=torch.float64)

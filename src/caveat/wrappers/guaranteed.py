@@ -38,7 +38,7 @@ class Guaranteed(Wrapper):
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
-        yield Round(self.broadcast, self.count, self.test, everyone=True, trains=False, name="count")
+        yield Round(self.broadcast, self.count, self.set_limit, everyone=True, trains=False, name="count")
 
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server) | {"decision": {k: server["decision"][k] for k in ("ready", "limit")}}
@@ -55,7 +55,7 @@ class Guaranteed(Wrapper):
         counts = policy_counts(rank.get(local), rank.get(federation), wrong.get(local), wrong.get(federation))
         return Update({"decision": {"counts": counts}}, len(y)), state | {"decision": kept}
 
-    def test(self, server: State, replies: Replies, site: Site) -> State:
+    def set_limit(self, server: State, replies: Replies, site: Site) -> State:
         """Add up the silos' counts, and keep the largest limit that passes the tests."""
         counts = replies.stack("decision", "counts").sum(0)
         limit = self.guarantee(counts).limit

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, Update
-from ..uncertainty.grid import histogram, quantile
+from ..uncertainty.histograms import histogram, quantile
 from ..uncertainty.quantiles import finite_sample_quantile
 from .base import Wrapper
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import binom
 
 from ...files.schema.audit import Finding, Verdict
-from ...files.schema.run import Summary
+from ...files.schema.summary import Summary
 from ...uncertainty import plug_in_mutual_information
 from .observations import Observation, Observed, Spread, log_log_slope, mean_of_known, rank_correlation, stacked
 

@@ -21,17 +21,17 @@ from ...data import Silos
 from ...files.atomic import write_bytes, write_record
 from ...files.reading import read
 from ...files.schema.audit import AuditFile, Finding, FusedCopies
-from ...files.schema.record import written
-from ...files.schema.run import Summary
+from ...files.schema.record import as_json
+from ...files.schema.summary import Summary
 from ...html.pages.audit.page import render
 from ...html.text import percent
-from ...runs import calls
+from ...runs import python_calls
 from ...runs.local import LocalRun
 from ...runs.progress import Progress, Silent
 from ...runs.spec import RunSpec
 from . import findings as promises
+from .chance import against_chance, judged
 from .fusion import RULES, copies_are_no_evidence, fused_with_copies, no_opinions
-from .learning import against_chance, judged
 from .observations import KEPT, Observed, mean_over_silos, rank_shares
 from .sweep import Sweep, mean_size, observed, with_equal_steps
 
@@ -52,7 +52,7 @@ class Audit:
     @property
     def record(self) -> dict[str, Any]:
         """What audit.json holds."""
-        return written(self.file)
+        return as_json(self.file)
 
     def __rich__(self) -> Table:
         about, accuracy = self.file, self.file.accuracy
@@ -83,7 +83,7 @@ class Audit:
         return folder / "audit.html"
 
 
-@calls.with_arguments(calls.TrainingArguments)
+@python_calls.with_arguments(python_calls.TrainingArguments)
 def audit(
     silos: Silos,
     method: Method,
@@ -93,7 +93,7 @@ def audit(
     workers: int = 1,
     out: str | Path | None = None,
     progress: Progress | None = None,
-    **settings: Unpack[calls.TrainingArguments],
+    **settings: Unpack[python_calls.TrainingArguments],
 ) -> Audit:
     """Train `method` once per share of the silos' training data and seed, and test what its uncertainties promise.
 
@@ -104,8 +104,8 @@ def audit(
     `audit.json` and `audit.html`: the same call continues what was interrupted there, and runs what a longer list
     of seeds or shares adds. Raises ConfigurationError or DataError before anything runs, RunError if a silo fails.
     """
-    spec = calls.spec_of_call(silos, method, settings, calls.TrainingArguments, "audit")
-    with calls.explained():
+    spec = python_calls.spec_of_call(silos, method, settings, python_calls.TrainingArguments, "audit")
+    with python_calls.explained():
         workers = EngineSettings(workers=workers).workers
     return audit_of(spec, silos, seeds, shares, workers, out, progress)
 

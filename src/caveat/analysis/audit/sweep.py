@@ -17,7 +17,7 @@ from ...data import Silos, splits_record
 from ...files.atomic import write_record
 from ...files.reading import checked, record_of
 from ...files.schema.audit import AuditPlan, Participating
-from ...files.schema.record import written
+from ...files.schema.record import as_json
 from ...runs.execution import carry_out
 from ...runs.local import LocalRun, Run, check_same
 from ...runs.progress import Progress
@@ -115,7 +115,7 @@ class Sweep:
         common = self.common()
         begun = record_of(plan, AuditPlan)
         if begun is not None:
-            asked = checked(json.loads(json.dumps(written(common))), AuditPlan, str(plan))
+            asked = checked(json.loads(json.dumps(as_json(common))), AuditPlan, str(plan))
             if begun != asked:
                 other = ", ".join(name for name, value in asked if getattr(begun, name) != value)
                 raise ConfigurationError(f"{folder} holds an audit with other settings: {other}; name a new folder")

@@ -23,10 +23,10 @@ from ...html.pages.comparison import terminal
 from ...html.pages.comparison.page import render
 from ...methods import METHODS
 from ...runs.progress import Progress
+from .build_record import comparison_of
+from .folder import ComparisonFolder
 from .grid import Grid, key_of, swept
-from .record import recorded
-from .results import ComparisonFolder
-from .runs import Runner, check_folder
+from .runner import Runner, check_folder
 from .texts import markdown, per_run
 
 
@@ -137,7 +137,7 @@ def compare(grid: Grid, folder: Path, workers: int, progress: Progress) -> Path:
 
 def write(results: ComparisonFolder, out: Path | None = None) -> Path:
     """Write comparison.json, runs.csv, tables.md and the page of what is there now; return where the page is."""
-    folder, record = results.folder, recorded(results)
+    folder, record = results.folder, comparison_of(results)
     write_record(folder / "comparison.json", record)
     write_bytes(folder / "runs.csv", per_run(record).encode())
     write_bytes(folder / "tables.md", markdown(record).encode())

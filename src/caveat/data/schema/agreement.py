@@ -22,7 +22,7 @@ from ..settings import DataSettings, check_source
 from ..silos import Silos
 from ..sources.by_name import OWN, read_outside, read_own
 from ..table_encoding import recoded, seen
-from .records import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
+from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
 
 __all__ = ["DataSchema", "SharedSchema", "check_fits", "own_schema", "own_settings", "own_silos", "shared_schema"]
 

@@ -19,14 +19,14 @@ import torch
 
 from ...core import ConfigurationError, Payload, Replies, RunError, SiloId, Update, Weights
 from ...core.tensors import size
+from ..allocator import keep_freed_memory
 from ..executor import Executor, SiloError
-from ..memory import keep_freed_memory
 from .children import end_with_parent
 from .collectors import AHEAD, BufferedReplies, ReplyCollector, StreamingMean
 from .shared_buffer import SharedBuffer
 
 
-class ProcessPool:
+class EmbeddedEngine:
     """A transport to silos on this machine. Use it as a context manager: entering it starts the workers, leaving it
     ends them.
 
@@ -52,7 +52,7 @@ class ProcessPool:
         if workers > 1:
             self.aside = ThreadPoolExecutor(1, "caveat-sums", torch.set_num_threads, (1,))
 
-    def __enter__(self) -> ProcessPool:
+    def __enter__(self) -> EmbeddedEngine:
         keep_freed_memory()
         try:
             for _ in range(self.count):

@@ -7,7 +7,7 @@ from typing import Any
 from .record import File, Record
 
 
-class SchemaColumn(Record):
+class ColumnRecord(Record):
     """A column of a silo's table."""
 
     name: str
@@ -16,12 +16,12 @@ class SchemaColumn(Record):
     missing: bool = False
 
 
-class SilosSchema(Record):
+class DataSchemaRecord(Record):
     """The schema of one silo's data."""
 
     labels: tuple[str, ...]
     shape: tuple[int, ...] = ()
-    columns: tuple[SchemaColumn, ...] = ()
+    columns: tuple[ColumnRecord, ...] = ()
 
 
 class Member(Record):
@@ -31,10 +31,10 @@ class Member(Record):
     record: dict[str, Any]
 
 
-class Greeting(File):
+class FederationFile(File):
     """`federation.json`. Cards, agreement and schemas are checked where they are used: silos wrote them."""
 
     federation: str = ""
     agreement: dict[str, Any] | None = None
     silos: dict[str, Member] = {}
-    sketches: dict[str, SilosSchema] = {}
+    sketches: dict[str, DataSchemaRecord] = {}

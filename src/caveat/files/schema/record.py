@@ -82,6 +82,6 @@ class File(Record):
     schema_version: int = Field(default=1, alias="schema")
 
 
-def written(record: Record) -> dict[str, Any]:
+def as_json(record: Record) -> dict[str, Any]:
     """What a file holds of a record."""
     return record.model_dump(by_alias=True, exclude_unset=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from .record import Figure, Record
-from .run import Codewords, Metrics
+from .summary import Codewords, Metrics
 
 
 class RoundRow(Metrics):

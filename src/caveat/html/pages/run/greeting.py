@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....files.schema.federation import Greeting, SilosSchema
+from ....files.schema.federation import DataSchemaRecord, FederationFile
 from ...text import listed, plain
 
 _MOST = 12
 """Labels or columns that are named."""
 
 
-def told_before(greeting: Greeting | None) -> str:
+def told_before(greeting: FederationFile | None) -> str:
     """What was told; empty where nobody has told anything."""
     if greeting is None:
         return ""
@@ -25,12 +25,12 @@ def told_before(greeting: Greeting | None) -> str:
     return f"Before the first round {silos} told its name, {'; '.join(told)}."
 
 
-def _labels(sketches: Sequence[SilosSchema]) -> str:
+def _labels(sketches: Sequence[DataSchemaRecord]) -> str:
     labels = dict.fromkeys(label for sketch in sketches for label in sketch.labels)
     return f"its labels ({listed(list(map(plain, labels)), _MOST)})"
 
 
-def _columns(sketches: Sequence[SilosSchema]) -> str:
+def _columns(sketches: Sequence[DataSchemaRecord]) -> str:
     """Its columns, each with the number of its categories over all silos."""
     found: dict[str, set[str]] = {}
     for sketch in sketches:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....files.run_folder import RunFolder
-from ....files.schema.run import GuaranteeRecord, Metrics, Summary
+from ....files.schema.summary import GuaranteeRecord, Metrics, Summary
 from ...intervals import wilson
 from ...tables import Cell, Table, column, table, words
 from ...text import percent

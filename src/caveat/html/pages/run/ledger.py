@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ....core import DataError
+from ....files.ledger_totals import Sent, Total, read_sent
 from ....files.run_folder import natural
 from ....files.schema.ledger import Form
-from ....files.sent import Sent, Total, read_sent
 from ...text import plain, times
 
 FILE = "ledger.jsonl"

@@ -9,7 +9,7 @@ from statistics import fmean
 from markupsafe import Markup
 
 from ....files.run_folder import RunFolder, natural
-from ....files.schema.run import SiloRecord
+from ....files.schema.summary import SiloRecord
 from ...charts.axes import Axes, Write, ticks, written
 from ...charts.dots import Dot, Groups, Rows, dot_plot, dots, lay_out, named
 from ...charts.marks import DIAMOND, colour, key, marks, sample, swatch

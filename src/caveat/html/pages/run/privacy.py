@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from ....files.ledger_totals import Sent
 from ....files.run_folder import RunFolder, natural
 from ....files.schema.ledger import Form
-from ....files.sent import Sent
 from ...tables import Table, column, table, words
 from ...text import count, listed, plain, ranges, size, times
 

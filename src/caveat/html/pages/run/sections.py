@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from markupsafe import Markup, escape
 
 from ....files.run_folder import RunFolder
-from ....files.schema.run import Metrics, SiloRecord
+from ....files.schema.summary import Metrics, SiloRecord
 from ...charts.cells import sparkline
 from ...charts.svg import element
 from ...tables import Cell, Column, Table, column, table, words

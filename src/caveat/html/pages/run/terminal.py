@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ....files.run_folder import RunFolder
-from ....files.schema.run import Metrics, SiloRecord
+from ....files.schema.summary import Metrics, SiloRecord
 from ...text import decimal, listed, percent, plain
 from .streams import abstains, accuracy, accuracy_answered, label, models, streams
 

@@ -25,11 +25,11 @@ from ...files.schema.comparison import (
 )
 from ...files.schema.grid import Measure, MethodVariant, Setting
 from ..statistics import Interval, Values, holm, interval, mean_ranks, over_seeds, paired
+from .folder import ComparisonFolder, FinishedRun
 from .grid import Grid
-from .results import ComparisonFolder, FinishedRun
 
 
-def recorded(results: ComparisonFolder) -> Comparison:
+def comparison_of(results: ComparisonFolder) -> Comparison:
     """The whole comparison as it is now, finished or not. Numbers that do not exist are None.
 
     Raises DataError if runs to be compared had different data.

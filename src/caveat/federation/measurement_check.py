@@ -6,14 +6,14 @@ import json
 
 from .. import metrics
 from ..core import DataError, Payload, SiloId
-from ..files.schema.record import Record, written
+from ..files.schema.record import Record, as_json
 from ..runs.base import BaseRun
 from ..runs.streams import summarise_streams
 from ..runs.summary import rows, silo_record
 from ..wrappers.evaluation import TEST
 
 
-def read_alone(run: BaseRun, split: str, silo: SiloId, payload: Payload) -> None:
+def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) -> None:
     """Raises DataError for a silo's measurements on a split that are not those asked for, and whatever a run's rows and
     summary would raise for them.
     """
@@ -32,4 +32,4 @@ def read_alone(run: BaseRun, split: str, silo: SiloId, payload: Payload) -> None
     found: list[Record] = [*rows(run.method, info, payload, {"round": 1, "split": split})]
     if tested:
         found += [silo_record(run.method, info, payload), *summarise_streams(run.method, {silo: payload}).values()]
-    json.dumps([written(record) for record in found], allow_nan=False)
+    json.dumps([as_json(record) for record in found], allow_nan=False)

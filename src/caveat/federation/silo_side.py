@@ -22,7 +22,7 @@ from ..files.ledger import Ledger
 from ..files.locks import held
 from ..files.payloads import read_payload, to_bytes
 from ..files.reading import read
-from ..files.schema.folder import ModelFile, SiloKeeps, SiloSource
+from ..files.schema.small_files import ModelFile, SiloKeeps, SiloSource
 from ..runs.local import LocalRun, Run
 from ..runs.spec import spec_of
 from ..wrappers.evaluation import TEST
@@ -51,7 +51,7 @@ class SiloRun(LocalRun):
 
 
 @dataclass(frozen=True)
-class SiloClient:
+class SiloSide:
     """A silo with data of its own."""
 
     file: SiloFile
@@ -81,7 +81,7 @@ class SiloClient:
         busy = f"{folder}: another process has been at work there for {BUSY:.0f} s"
         with held(folder / "lock", busy, BUSY):
             executor = self.run(terms).executor()
-            check(order, executor, self.file.silo)
+            check_order(order, executor, self.file.silo)
             executor.states.forget(self.file.silo, order.counted)
             update = executor.perform(order.t, order.work, payload, self.file.silo)
             ledger = Ledger(folder / "ledger.jsonl")
@@ -160,11 +160,11 @@ def agreement(terms: Terms) -> SharedSchema:
     return terms.agreement
 
 
-def check(order: Order, executor: Executor, silo: SiloId) -> None:
+def check_order(order: Order, executor: Executor, silo: SiloId) -> None:
     """Raises RunError for an order for somebody else, for a work that is no round's, or for a round that is over."""
     if order.silo != silo:
         raise RunError(f"an order for silo {order.silo!r}, but this is {silo!r}")
-    executor.ordered(order.t, order.work)
+    executor.find_work(order.t, order.work)
     if order.t < (newest := executor.states.newest(silo)):
         raise RunError(f"an order of round {order.t}, but there is a state of round {newest}")
 
@@ -193,6 +193,6 @@ def open_member(folder: Path) -> Run:
         own = kept.file
         categorical = None if own.categorical is None else tuple(own.categorical)
         file = SiloFile(own.silo, Path(own.state), own.source, own.target, categorical)
-        return Run(SiloClient(file).predicting(Terms.of_text(kept.terms)))
+        return Run(SiloSide(file).predicting(Terms.of_text(kept.terms)))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"cannot read {folder / 'silo.json'}: {error}") from error

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from ..core import ConfigurationError, RunError
 from ..files.reading import record_of
-from ..files.schema.folder import Started
+from ..files.schema.small_files import Started
 from ..runs.local import load_config
 
 STARTED = "started.json"
 """The file of a run's folder that says which project started it, with which overrides."""
 
 
-def rerun(folder: Path) -> None:
+def resume_federation(folder: Path) -> None:
     """Have the project's `run.sh` continue the run, and wait for it.
 
     Raises ConfigurationError if the project is not on this machine, RunError if the run does not complete.

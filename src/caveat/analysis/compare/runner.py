@@ -17,12 +17,12 @@ from ...core import CaveatError, ConfigurationError
 from ...data import Silos
 from ...engines.processes.children import end_with_parent
 from ...files.atomic import write_bytes
-from ...files.schema.record import written
+from ...files.schema.record import as_json
 from ...html.pages.run.page import write_report
 from ...runs.local import check, resume, start
 from ...runs.progress import Progress
+from .folder import KILLED, ComparisonFolder
 from .grid import PlannedRun
-from .results import KILLED, ComparisonFolder
 
 KEPT = 2
 """Federations whose data are kept in memory, for the runs that share them."""
@@ -137,7 +137,7 @@ class Runner:
             killed = f"{KILLED} with status {process.exitcode}; was it out of memory?"
             self._leave(note, run, note.read_text().strip() if note.exists() else killed)
             return
-        figures: dict[str, float] = written(found.summary.mean) if found.summary.mean else {}
+        figures: dict[str, float] = as_json(found.summary.mean) if found.summary.mean else {}
         mean: dict[str, float] = {name: figures[name] for name in ("accuracy", "entropy") if name in figures}
         self.progress.round(self.finished, run.title, {**mean, "seconds": time.perf_counter() - began})
 

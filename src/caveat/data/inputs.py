@@ -6,13 +6,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ...core import DataError, SiloId
-from ..pools import Array
-from ..silos import Silos
-from .arrays import read_npz
-from .by_name import locate
-from .images import SUFFIXES, image_files, read_images
-from .tables import read_rows
+from ..core import DataError, SiloId
+from .pools import Array
+from .silos import Silos
+from .sources.arrays import read_npz
+from .sources.by_name import locate
+from .sources.images import SUFFIXES, image_files, read_images
+from .sources.tables import read_rows
 
 ARRAYS = ("x", "x_test", "x_train")
 """The arrays of an npz file that hold inputs, the first one found is taken."""

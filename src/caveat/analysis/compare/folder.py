@@ -14,9 +14,9 @@ from ...core import ConfigurationError, SiloId
 from ...files.reading import read, read_plain
 from ...files.run_folder import read_rows
 from ...files.schema.grid import Measure, MethodVariant, Sets, Setting
-from ...files.schema.record import written
+from ...files.schema.record import as_json
 from ...files.schema.rounds import RoundRow
-from ...files.schema.run import SiloRecord, Summary
+from ...files.schema.summary import SiloRecord, Summary
 from .grid import Grid, PlannedRun
 
 
@@ -34,7 +34,7 @@ class FinishedRun:
     @cached_property
     def _file(self) -> dict[str, Any]:
         """The summary as it is written, for what is asked for by a path."""
-        return written(self.summary)
+        return as_json(self.summary)
 
     @cached_property
     def splits(self) -> Any:

@@ -180,7 +180,7 @@ def check_folder(folder: Path) -> None:
         raise ConfigurationError(f"out = {str(folder)!r} holds something else than a call's run; name a new folder")
 
 
-def keep(run: BaseRun) -> None:
+def keep_call(run: BaseRun) -> None:
     """Write down what the run in its folder is of, or see that it is the same as when the run began.
 
     Raises ConfigurationError for another run, and for settings that cannot be written, before anything is.
