@@ -1,4 +1,4 @@
-"""Which recipe a configuration is, but for a few keys: what to type to have it again."""
+"""The recipe nearest to a configuration, and the `--set` options that lead from it."""
 
 from __future__ import annotations
 

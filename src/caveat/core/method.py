@@ -51,10 +51,10 @@ class Round:
     trains: bool = True
     """Counts as a round of training; measurements between two rounds do not."""
     linear: Weights | None = field(default=None, kw_only=True)
-    """The server needs no more of the replies than their number and sums weighted by n_k, which is what secure
-    aggregation can carry, and an engine add up as they come, so that only their forms are left; integer tensors, which
-    have no mean, are counters that nothing depends on. With "examples" every update is of all training examples of its
-    silo, with "silos" every update says that n_k is 1.
+    """The server needs only the number of replies and their sums weighted by n_k. Secure aggregation can carry such
+    sums, and an engine may add the replies up as they arrive and keep only their shapes. Integer tensors have no mean:
+    they are counters that nothing depends on. With "examples" every update is of all training examples of its silo,
+    with "silos" every update says that n_k is 1.
 
     Sums with other weights are in disguise what could be carried as well, if silos sent products in place of tensors:
     those in which every silo counts once (control variates, counts of a calibration split), and those weighted by a

@@ -1,4 +1,4 @@
-"""What a run has to know of its silos beside their data: all that the server of a real federation ever does."""
+"""What the server knows of the silos: names, domains and sizes, never data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three ways to get silos: from a configuration, by rotating a pool, from one's own arrays."""
+"""The functions that users call to make silos: from a configuration, a pool, their own arrays, or on demand."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class FlowerRun(BaseRun):
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedRun(LocalRun):
-    """An experiment whose silos work on nodes of this machine's simulation."""
+    """A run whose silos work on nodes of this machine's simulation."""
 
     wire: GridMessages
     members: FixedMembership

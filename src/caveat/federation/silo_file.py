@@ -56,7 +56,7 @@ class SiloFile:
 
 
 def read_silo_file(path: Path) -> SiloFile:
-    """Raises ConfigurationError naming the file, the key and what was expected."""
+    """Read a silo's `silo.toml`. Raises ConfigurationError naming the file, the key and what was expected."""
     try:
         table = parse(path.read_text(encoding="utf-8-sig"), str(path)).table
     except (OSError, UnicodeDecodeError) as error:

@@ -35,7 +35,7 @@ BUSY = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class SiloRun(LocalRun):
-    """An experiment as one silo knows it: the data of one, the names of all."""
+    """A run as one silo knows it: the data of one silo, the names of all."""
 
     names: tuple[SiloId, ...]
     secret: int
@@ -100,7 +100,7 @@ class SiloSide:
             raise DataError(f"the federation's configuration is not the one that was joined, {path}")
 
     def run(self, terms: Terms) -> SiloRun:
-        """The experiment that these terms make of its data."""
+        """The run that these terms make of its data."""
         return self._run(terms, Silos((self._data(terms),), agreement(terms).classes))
 
     def predicting(self, terms: Terms) -> SiloRun:

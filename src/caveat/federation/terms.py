@@ -1,5 +1,4 @@
-"""The terms of a federation: all that a silo has to know for any work, sent with every order, since every message may
-come to a new process."""
+"""What every order tells a silo besides the work, since every message may come to a new process."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from ..data.schema.agreement import SharedSchema
 
 @dataclass(frozen=True)
 class Terms:
-    """What the server and a silo agree on."""
+    """All that a silo must know to carry out any work."""
 
     federation: str
     """A name that no other federation has, and that stays when this one is resumed."""

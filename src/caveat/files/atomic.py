@@ -33,7 +33,7 @@ def append(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """JSON by `replace`, floats with all their digits, NaN and infinity refused."""
+    """Write JSON whole or not at all, with all digits of floats; NaN and infinity are refused."""
     write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 

@@ -70,7 +70,7 @@ class Ledger:
         self.forms = set(read_ledger(self.path).forms)
 
     def add(self, updates: Mapping[SiloId, Update], **about: Unpack[AboutMessage]) -> None:
-        """A line per update."""
+        """Append a line per update, and its form if it is new."""
         lines = list[Record]()
         for silo, update in updates.items():
             form = _form(update.payload)

@@ -1,4 +1,4 @@
-"""What one process holds at a time, by a file that it has locked."""
+"""Lock files, so that one process at a time works in a folder."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def measure(prediction: Prediction, y: Tensor) -> Tensors:
     likelihood of its label. `known` counts the others, over which go nll (nats), brier (over all classes, range
     0 to 2) and the bins of `calibration_sums`. Over all N go: examples, correct, entropies (nats), the counts of
     each decision and quadrant, how many were answered rather than abstained from and how many of those were correct,
-    and for every score that the prediction offers `score.NAME`, (2, 4096): the histograms over `uncertainty.grid`
+    and for every score that the prediction offers `score.NAME`, (2, 4096): the histograms over `uncertainty.histograms`
     of the correct and of the wrong.
     """
     probs = prediction.probs.double()

@@ -203,7 +203,7 @@ def keep_call(run: BaseRun) -> None:
 
 CALL = "call.json"
 OTHERS = ("state", "splits.json", "grid.json", "silo.json")
-"""What a folder has that is of a run of another kind, or of a call that left no word of what it was."""
+"""Files that show that a folder belongs to another kind of run."""
 DECIDING = ("method", "model", "seed", "participation", "evaluation", "uncertainty", "privacy", "personal", "newcomers")
 """What of a specification decides its results, beside the data."""
 

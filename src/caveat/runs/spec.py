@@ -166,7 +166,7 @@ def check_newcomers(spec: RunSpec, info: FederationInfo) -> None:
 
 
 def _kept(spec: RunSpec, info: FederationInfo) -> list[str]:
-    """Parameters that the server does not send, but for those of normalisation, which begin as the identity."""
+    """Parameters that stay at silos, without those of normalisation, which start as the identity."""
     site = spec.server_site(info)
     with seeded(spec.seed, "init_server"):
         sent = spec.method.broadcast(spec.method.init_server(site)).get("model", {})

@@ -175,7 +175,7 @@ def normal(shape: torch.Size, *parts: object) -> Tensor:
 
 
 def positive(before: Tensors, after: Tensors) -> Tensors:
-    """The tensors after a round, with those variances as before that would not be above 0."""
+    """`after`, but a running variance that would not be positive keeps its value from `before`."""
     kept = dict(after)
     for name, tensor in after.items():
         if name.rpartition(".")[2] == VARIANCE and name in before:

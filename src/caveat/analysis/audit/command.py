@@ -1,4 +1,4 @@
-"""What `caveat audit` does with a configuration and the texts of its options."""
+"""Carry out `caveat audit`, and parse the texts of its options."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def with_equal_steps(method: Method, silos: Silos) -> Method:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Runs of an experiment by share and seed, each in a folder of its own; what is finished is not run again."""
+    """Runs of a specification by share and seed, each in a folder of its own; what is finished is not run again."""
 
     whole: LocalRun
     """With all data; its folder is the audit's, its seed unused."""
@@ -140,7 +140,7 @@ class Sweep:
             data=splits_record(whole.silos),
         )
 
-    def experiment(self, share: float, seed: int) -> LocalRun:
+    def run_of(self, share: float, seed: int) -> LocalRun:
         """One of the runs."""
         return dataclasses.replace(
             self.whole,
@@ -155,11 +155,11 @@ class Sweep:
         for share in sorted(self.shares):
             for seed in self.seeds:
                 number += 1
-                experiment = self.experiment(share, seed)
-                check_same(experiment.folder, experiment.silos)
-                experiment.folder.mkdir(parents=True, exist_ok=True)
-                carry_out(experiment, progress, f"run {number} of {count}: {share:.3g} of the data, seed {seed}")
-                yield share, seed, Run(experiment)
+                run = self.run_of(share, seed)
+                check_same(run.folder, run.silos)
+                run.folder.mkdir(parents=True, exist_ok=True)
+                carry_out(run, progress, f"run {number} of {count}: {share:.3g} of the data, seed {seed}")
+                yield share, seed, Run(run)
 
 
 def observed(run: Run) -> Observed:

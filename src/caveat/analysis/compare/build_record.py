@@ -1,4 +1,4 @@
-"""What `comparison.json` holds: the runs of a comparison, and the tables that they make."""
+"""Make the record that `comparison.json` holds from the runs of a comparison."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _best(means: Sequence[float], measure: Measure) -> float | None:
 
 
 def _spread(whole: Interval, measure: Measure, finished: Mapping[int, FinishedRun], values: Values) -> dict[str, Any]:
-    """The fields of a result that are of figures: with the worst silo, domains and silos where it is one of silos."""
+    """A result's mean and interval; for a measure of silos also the worst silo, and each domain and silo."""
     found: dict[str, Any] = _ends(whole, measure)
     if measure.figure:
         domains = {silo.name: silo.domain for done in finished.values() for silo in done.silos}

@@ -1,4 +1,4 @@
-"""What `caveat compare` does with a configuration and the texts of its options."""
+"""Carry out `caveat compare`, and parse the texts of its options."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def shown(folder: Path) -> Table:
 
 
 def opened(folder: Path) -> ComparisonFolder:
-    """The comparison that a folder holds, with what it has of it. Raises DataError if it is damaged."""
+    """The folder of a comparison, with the runs done so far. Raises DataError if it is damaged."""
     return ComparisonFolder(grid_of(folder), folder)
 
 
@@ -164,7 +164,7 @@ def lacking(folder: Path) -> str:
 
 
 def grid_of(folder: Path) -> Grid:
-    """The comparison that a folder holds. Raises DataError if it is damaged, or of another version."""
+    """The grid that `grid.json` in the folder describes. Raises DataError if it is damaged, or of another version."""
     path = folder / "grid.json"
     try:
         return TypeAdapter(Grid).validate_python(read_plain(path))

@@ -50,7 +50,7 @@ class Runner:
             check(config, self._silos(config), self.results.place(run))
 
     def run(self) -> None:
-        """Until nothing is left that can be run. What failed before is tried again, once."""
+        """Run everything that can be run. What failed before is tried once more."""
         self._forget_failures()
         self._write_missing_pages()
         total = self.results.total()

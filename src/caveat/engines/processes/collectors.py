@@ -64,8 +64,8 @@ class StreamingMean:
     """
 
     def __init__(self, examples: Mapping[SiloId, int], size: int, workers: int, aside: Executor | None) -> None:
-        """`examples` is what each silo of the cohort counts as, `size` the bytes of what was sent, as large as which
-        replies are taken to be. `aside` adds up, one call after the other; where it is None, the caller does.
+        """`examples` is what each silo of the cohort counts as. `size` is the bytes of what was sent; replies are
+        assumed to be as large. `aside` adds up, one call after the other; where it is None, the caller does.
         """
         self.examples, self.aside = examples, aside
         names, count = sorted(examples), max(FEWEST, 2 * workers, TOGETHER // max(size, 1))

@@ -1,1 +1,1 @@
-"""What files hold: one schema per file, which its writer builds and every reader parses."""
+"""The schemas of all files: each is declared once, its writer builds it, and every reader parses it."""

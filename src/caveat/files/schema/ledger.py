@@ -37,9 +37,9 @@ class Form(Record):
 
 
 class Message(Record):
-    """One that a silo sent: in the ledger of a run with a round and a phase, in the silo's own with a work.
+    """A message that a silo sent.
 
-    A work is a path through what wraps the method: base.train is the train of the phases of a run's ledger.
+    A run's ledger gives its round and phase, a silo's own ledger the address of its work, such as base.train.
     """
 
     round: int | None = None
