@@ -127,7 +127,7 @@ def test_the_root_holds_what_a_user_imports_or_starts() -> None:
 
 
 def test_the_reader_of_imports_sees_them() -> None:
-    assert {"core", "engines.threads", "data"} <= IMPORTS["runs.local"]
+    assert {"core", "engines.one_thread", "data"} <= IMPORTS["runs.local"]
     assert {"core", "training.fit"} <= IMPORTS["methods.fedavg"]
     assert "core.errors" in IMPORTS["core.method"]
 

@@ -119,6 +119,6 @@ def test_a_silo_whose_folder_is_held_says_so(federation: Federation, monkeypatch
     monkeypatch.setattr(silo_side, "BUSY", 0.0)
     folder = federation.kept("coast")
     terms = Terms.of_text(json.loads((folder / "silo.json").read_text())["terms"])
-    silo = silo_side.SiloClient(read_silo_file(federation.homes["coast"] / "silo.toml"))
+    silo = silo_side.SiloSide(read_silo_file(federation.homes["coast"] / "silo.toml"))
     with held(folder / "lock", ""), pytest.raises(RunError, match="another process has been at work there for 0 s"):
         silo.perform(terms, Order(0, "test", 0, "coast"), {})

@@ -77,7 +77,7 @@ class InProcessGrid(Grid):
 class Acquainted:
     """Silos that are known without a greeting."""
 
-    terms = ""
+    terms_text = ""
 
     def __init__(self, node: dict[SiloId, int], grid: InProcessGrid, most: dict[SiloId, int]) -> None:
         self.node, self.grid, self.most = node, grid, most

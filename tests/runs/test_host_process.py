@@ -61,7 +61,7 @@ HUGE = """
 import caveat, caveat.federation
 for name in caveat.__all__:
     getattr(caveat, name)
-from caveat.engines.memory import use_huge_pages
+from caveat.engines.allocator import use_huge_pages
 use_huge_pages()
 import torch
 tensor = torch.empty(16_000_000).fill_(1.0)
