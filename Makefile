@@ -11,10 +11,11 @@ run: $(INSTALLED)  ## the demonstration: FedAvg and UEFL side by side on scikit-
 test: $(INSTALLED)  ## the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --dist loadfile
 
-check: $(INSTALLED)  ## lint, format and types
+check: $(INSTALLED)  ## lint, format, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_architecture.py
 
 bench: $(INSTALLED)  ## ratios, measured side by side: benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py

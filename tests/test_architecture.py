@@ -126,6 +126,15 @@ def test_the_root_holds_what_a_user_imports_or_starts() -> None:
     assert len(list(SOURCE.glob("*.py"))) <= 6
 
 
+def test_no_two_classes_have_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for name, file in MODULES.items():
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
 def test_the_reader_of_imports_sees_them() -> None:
     assert {"core", "engines.one_thread", "data"} <= IMPORTS["runs.local"]
     assert {"core", "training.fit"} <= IMPORTS["methods.fedavg"]
