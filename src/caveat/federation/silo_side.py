@@ -104,7 +104,7 @@ class SiloSide:
         return self._run(terms, Silos((self._data(terms),), agreement(terms).classes))
 
     def predicting(self, terms: Terms) -> SiloRun:
-        """The same, with what it takes to read new inputs."""
+        """The run that these terms make of its data, read anew, so that it can prepare new inputs too."""
         return self._run(terms, self.silos(terms))
 
     def _run(self, terms: Terms, silos: Silos) -> SiloRun:

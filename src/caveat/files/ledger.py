@@ -25,7 +25,7 @@ Tensors = dict[str, TensorForm]
 
 
 class About(TypedDict, total=False):
-    """Of which round, phase and, where it is a measurement, split a line of a file is."""
+    """What a line of a file is about: its round, its phase, and the split where it is a measurement."""
 
     round: int
     phase: str

@@ -46,7 +46,7 @@ class Table:
     columns: Sequence[Column]
     caption: str = ""
     names: Sequence[str] = ()
-    """Of the first rows: the silo or method by which a row is highlighted; empty for a row of several."""
+    """By which silo or method each of the first rows is highlighted; empty for a row of several."""
     footer: int = 0
     """Rows at the end that sum up the others."""
 

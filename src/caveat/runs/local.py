@@ -84,7 +84,7 @@ class LocalRun(BaseRun):
         return self._asked(silo, self.complete_method.predict)
 
     def answers(self, silo: SiloId) -> Callable[[Tensor], Answers]:
-        """The same, to what each model that the silo has at hand says."""
+        """A function from such inputs to what each model that the silo has at hand says of them."""
         return self._asked(silo, self.complete_method.answer)
 
     def _asked(self, silo: SiloId, ask: Callable[[Payload, State, Site, Tensor], Asked]) -> Callable[[Tensor], Asked]:

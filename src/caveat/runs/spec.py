@@ -57,7 +57,7 @@ class RunSpec:
         return getattr(getattr(self.method, "training", None), "batch_size", 2)
 
     def participants(self, names: Sequence[SiloId]) -> Sequence[SiloId]:
-        """Those of these silos that take part, in their order."""
+        """The silos among these that take part, in their order."""
         return [name for name in names if name not in self.newcomers] if self.newcomers else names
 
     def cohort_size(self, silos: int) -> int:

@@ -21,12 +21,12 @@ ERRORS = 3.0
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Of the runs with all data, means over silos and seeds; shares in 0..1."""
+    """The accuracy of the runs with all data, as means over silos and seeds; shares in 0..1."""
 
     mean: float
     by_chance: float
-    """Of the same labels dealt out at random among a silo's inputs: 1/C if each of C classes is as frequent, the share
-    of the most frequent class if a model says nothing else."""
+    """The accuracy if the same labels were dealt out at random among a silo's inputs: 1/C if each of C classes is as
+    frequent, the share of the most frequent class if a model says nothing else."""
     error: float
     """Standard deviation of what chance gives. Seeds share test inputs and may err alike: more do not lower it."""
     at_chance: bool

@@ -60,7 +60,7 @@ class FinishedRun:
 
     @property
     def silos(self) -> list[SiloRecord]:
-        """Those that took part in training."""
+        """The silos that took part in training."""
         return [silo for silo in self.summary.silos if not silo.newcomer]
 
     def score(self, model: str = "") -> tuple[float, float]:

@@ -147,7 +147,7 @@ class Grid(GridFile):
 
     @property
     def seeds_tried(self) -> tuple[int, ...]:
-        """Those that values are tried on."""
+        """The seeds on which tuning tries values."""
         return self.seeds[: self.tuning.seeds] if self.tuning else ()
 
     def override(self, value: Any) -> str:

@@ -75,7 +75,7 @@ class Runner:
                 note.unlink()
 
     def _write_missing_pages(self) -> None:
-        """Of runs that ended just before somebody stopped the comparison."""
+        """Write the pages of runs that ended just before somebody stopped the comparison."""
         for place in map(self.results.place, filter(self.results.done, self.results.known())):
             if not (place / "report.html").exists():
                 write_report(place)

@@ -127,7 +127,7 @@ def _check_sums(tensors: Tensors, n: float) -> None:
 
 
 def _check_bins(prefix: str, count: Tensor, confidence: Tensor, correct: Tensor, known: float) -> None:
-    """Of the inputs whose label is a class of the model, each is in one bin of the top class, and of every class."""
+    """Each input whose label is a class of the model has to be in one bin, of the top class and of every class."""
     _check_counts(f"{prefix}bin_count", count, count.shape, known)
     _check_counts(f"{prefix}bin_correct", correct, count.shape, known)
     if bool((count.sum(-1) != known).any()) or bool((correct > count).any()):

@@ -177,7 +177,7 @@ class Comparison(File):
     def runs(
         self, method: ComparedMethod | None = None, setting: Setting | None = None, status: str = ""
     ) -> list[ComparedRun]:
-        """Those of that method, setting and status, where given."""
+        """The runs of that method, setting and status, where given."""
         return [
             run
             for run in self.cells

@@ -11,11 +11,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ModelWrapValidatorHandler,
     PlainSerializer,
     ValidationInfo,
     model_validator,
 )
+from pydantic.functional_validators import ModelWrapValidatorHandler
 
 FROM_FILE = {"from": "file"}
 """The context of a validation that reads a file rather than builds a record to write."""

@@ -42,7 +42,7 @@ class Rows:
 
     frame: Axes
     width: float
-    """Of the drawing."""
+    """The width of the whole drawing."""
     height: float
     at: Sequence[float]
     """The middles of the rows of `names`."""

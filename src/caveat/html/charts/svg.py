@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 Point = tuple[float, float]
 WIDTH = 480.0
-"""Of a drawing that is as wide as half a page, in its own units."""
+"""The width of a drawing that takes half a page, in its own units."""
 
 
 @dataclass(frozen=True)

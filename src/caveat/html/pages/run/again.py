@@ -13,7 +13,7 @@ from ....files.run_folder import RunFolder
 class Again:
     command: str
     recipe: str
-    """The same from the recipe; empty where there is none."""
+    """The command that starts from a recipe; empty where no recipe is near."""
     about: str
 
 

@@ -16,7 +16,7 @@ from ...charts.svg import Chart, Point
 from ...text import percent, tick
 
 _STREAMS = (INSIDE, "ood_local", NOBODY)
-"""Those that are not others together; their place is their colour, dash and mark."""
+"""The streams that are drawn: a stream's place here is its colour, dash and mark."""
 _MODELS = {"local": "the silos' own models", "global": "the federation's model"}
 _BETTER = {
     "local": f"a model that tells what it knows has {INSIDE} right of the others",

@@ -65,5 +65,5 @@ def abstains(tested: Mapping[str, Stream]) -> bool:
 
 
 def kinds(*decisions: Mapping[str, float]) -> list[str]:
-    """Those of `KINDS` that were decided anywhere."""
+    """The kinds of decision that were made anywhere, in the order of `KINDS`."""
     return [kind for kind in KINDS if any(shares.get(kind, 0.0) > 0 for shares in decisions)]
