@@ -54,7 +54,10 @@ def read(file: Path, called: str, sets: Sequence[str]) -> ConfigText:
 
 
 def parse(text: str, called: str, sets: Sequence[str] = ()) -> ConfigText:
-    """A TOML text, called so in messages, with its overrides. Raises ConfigurationError if it or an override is no TOML."""
+    """A TOML text, called so in messages, with its overrides.
+
+    Raises ConfigurationError if the text or an override is no TOML.
+    """
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

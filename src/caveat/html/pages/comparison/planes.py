@@ -32,7 +32,7 @@ class Course:
 
 
 def course(name: str, series: int, runs: Sequence[ComparedRun], which: Literal[1, 2]) -> Course | None:
-    """A method's figures over the rounds that all `runs` have, at most 150; `which` is 1 for accuracy, 2 for entropy."""
+    """A method's figures over the rounds that all `runs` have, 150 at most; `which`: 1 is accuracy, 2 entropy."""
     curves = [[(row[0], row[which]) for row in run.curve] for run in runs]
     found = [known for curve in curves if (known := {at: value for at, value in curve if value is not None})]
     shared = sorted(set.intersection(*map(set, found))) if found else []
