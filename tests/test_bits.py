@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -170,7 +172,20 @@ CASES: dict[str, Callable[[Path], Hashes]] = {
 
 
 def machine() -> dict[str, str]:
-    return {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()}
+    """What decides bits beside the code: the libraries that compute, and what kernels they find for a processor."""
+    libraries = {name: metadata.version(name) for name in ("numpy", "scipy", "scikit-learn")}
+    return {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability(), "vendor": vendor(), **libraries}
+
+
+def vendor() -> str:
+    """Who made the processor, where the system says so: the same instructions have other kernels."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("vendor_id")), platform.machine())
+
+
+def told(parts: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in parts.items())
 
 
 def differences(expected: Hashes, found: Hashes) -> list[str]:
@@ -191,10 +206,7 @@ def recorded() -> dict[str, Any]:
 def test_no_bit_has_changed(name: str, nowhere: Path) -> None:
     record, here = recorded(), machine()
     if (there := record["machine"]) != here:
-        pytest.skip(
-            f"{FILE.name} was made with torch {there['torch']} on a CPU with {there['cpu']}, but here torch is "
-            f"{here['torch']} on a CPU with {here['cpu']}, where bits can be others"
-        )
+        pytest.skip(f"{FILE.name} was made with {told(there)}, but here is {told(here)}, where bits can be others")
     found = differences(record["hashes"][name], CASES[name](nowhere))
     if found:
         pytest.fail(

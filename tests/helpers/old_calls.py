@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flower_grid import InProcessGrid
-from flwr.app import Context, RecordDict
 
 import caveat
 from caveat.data import Silos
@@ -133,6 +131,9 @@ def tensors(run: Path) -> dict[str, list[str]]:
 
 def federate(home: Path) -> None:
     """Start the server of the federation's project, with its silos behind a Grid in this process."""
+    from flower_grid import InProcessGrid
+    from flwr.app import Context, RecordDict
+
     app = runpy.run_path(str(home / "project" / "federation" / "app.py"))
     grid = InProcessGrid({7 + k: app["silo"] for k in range(len(HOSPITALS))})
     grid.node_config = {7 + k: {"silo": str(home / "silos" / name / "silo.toml")} for k, name in enumerate(HOSPITALS)}

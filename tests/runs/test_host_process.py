@@ -92,6 +92,7 @@ def seen(code: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def test_importing_changes_nothing() -> None:
+    pytest.importorskip("flwr")  # `make lowest` goes without it
     before, after = seen(IMPORTS)
     # Flower, which the modules of a federation import, says in the environment which processes of gRPC may fork.
     after["environment"] = {name: after["environment"].get(name) for name in before["environment"]}
@@ -120,6 +121,7 @@ def test_an_engine_that_starts_keeps_memory_and_sets_nothing_else(workers: int) 
     not PAGES.exists() or "[madvise]" not in PAGES.read_text(), reason="the system gives huge pages to all or to nobody"
 )
 def test_no_import_makes_a_tensor_so_that_huge_pages_can_be_asked_for_after_it() -> None:
+    pytest.importorskip("flwr")
     done = subprocess.run([sys.executable, "-c", HUGE], env=environment(), text=True, capture_output=True)
     assert int(done.stdout) > 32_000, done.stderr
 
