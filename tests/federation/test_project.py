@@ -93,6 +93,14 @@ def test_the_apps_are_where_flower_looks_for_them(project: Path) -> None:
                         for n in node.targets if isinstance(n, ast.Name)}  # fmt: skip
 
 
+def test_the_app_of_a_project_starts_from_where_flower_runs_it(project: Path, tmp_path: Path) -> None:
+    """Elsewhere than in the library, which its imports must not lean on; paths of it stand in every deployed app."""
+    code = "from federation.app import server, silo; print(type(server).__name__, type(silo).__name__)"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(project), *sys.path]), "FLWR_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=project, env=environment, text=True, capture_output=True)
+    assert done.stdout == "ServerApp ClientApp\n", done.stderr
+
+
 def test_flower_hands_out_the_app_and_its_configuration_and_nothing_else(project: Path, commands: Commands) -> None:
     deep = "runs/" + "/".join("abcdefghijk") + "/deep.json"
     for private in ("table.csv", "cleveland.toml", "keys/key.toml", "state/x.json", "certificates/notes.md", deep):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from .. import server_app, silo_app
+from caveat.federation import server_app, silo_app
 
 server = server_app(Path(__file__).parents[1] / "config.toml")
 silo = silo_app()
