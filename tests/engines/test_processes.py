@@ -9,14 +9,15 @@ import sys
 import time
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from federations import ADAM, FAST, Failing, Federation, assert_same
+from federations import ADAM, FAST, METHODS, Failing, Federation, assert_same, levels_over_rounds
 
-from caveat.core import Payload, RunError, Site, State, Update
+from caveat.core import Payload, Replies, RunError, Site, State, Update
 from caveat.core.aggregation import all_finite
 from caveat.engines.executor import SiloError
 from caveat.engines.processes.pool import EmbeddedEngine
@@ -32,6 +33,14 @@ class Dying(FedAvg):
         if site.id == "silo-1":
             os._exit(9)
         return super().train(down, state, site)
+
+
+@dataclass(frozen=True)
+class TakesTheFirst(FedAvg):
+    """Its server's state lies in the memory of a reply."""
+
+    def average(self, server: State, replies: Replies, site: Site) -> State:
+        return {"model": next(iter(replies.updates.values())).payload["model"]}
 
 
 @pytest.mark.parametrize("kind", [FedBN, Local])  # what is sent, and what is kept
@@ -132,6 +141,19 @@ def test_a_buffer_knows_whether_anything_of_it_is_still_in_use() -> None:
     del part
     assert buffer.unread
     buffer.close()
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
+def test_shared_memory_descriptors_and_processes_stay_level_over_rounds(tmp_path: Path, method: Any) -> None:
+    """Replies of the round before are given up before the next exchange, so that their memory is used again."""
+    levels = levels_over_rounds(replace(method, rounds=24), tmp_path)
+    assert len(levels) >= 16
+    assert set(levels[-8:]) == {levels[7]}, levels
+
+
+def test_a_server_state_that_is_part_of_a_reply_is_copied(tmp_path: Path) -> None:
+    levels = levels_over_rounds(TakesTheFirst(rounds=20, training=FAST), tmp_path)
+    assert set(levels[-8:]) == {levels[4]}, levels
 
 
 def test_replies_that_are_kept_stay_what_they_were(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -166,6 +168,32 @@ class Federation:
 
     def states(self, until: int = 10**6) -> dict[str, State]:
         return {name: self.place.state(name, until) for name in self.place.silos}
+
+
+class Level(NamedTuple):
+    """What a federation's processes have in use after a round."""
+
+    shared: int
+    """Bytes of shared memory."""
+    descriptors: int
+    processes: int
+
+
+def levels_over_rounds(method: Method, folder: Path) -> list[Level]:
+    """After each round of training with two workers, what is in use."""
+    federation = Federation(method, folder, workers=2)
+    engine, levels = EmbeddedEngine(federation.place, 2), list[Level]()
+
+    def look(done: FinishedRound, server: State) -> None:
+        federation.done.clear()  # which would keep the replies
+        buffers = [engine.down, *(buffer for worker in engine.workers for buffer in worker.buffers)]
+        shared = sum(512 * os.fstat(buffer.descriptor).st_blocks for buffer in buffers)
+        alive = [Path(f"/proc/{worker.process}").exists() for worker in engine.workers]
+        if done.step.trains:
+            levels.append(Level(shared, len(os.listdir("/proc/self/fd")), sum(alive)))
+
+    federation.run(engine=engine, after=look)
+    return levels
 
 
 def flat(payload: Payload) -> dict[str, torch.Tensor]:

@@ -99,7 +99,23 @@ def run(
             raise ConfigurationError(f"{step.name!r} is in a schedule, but its work is to see the test split")
         sent, cohort = step.broadcast(server), participation.cohort(t, step, transport.silos)
         replies = transport.exchange(t, step.address, sent, cohort, step.linear)
-        server = step.aggregate(server, replies, site)
+        server = _own(step.aggregate(server, replies, site), replies)
         number += step.trains
         after(FinishedRound(t, number, step, sent, cohort, replies), server)
+        # Replies lie in the memory of workers, which is used again in the next round if nobody has them any more.
+        del sent, replies
     return server
+
+
+def _own(server: State, replies: Replies) -> State:
+    """The server's state with copies of those tensors that lie in the memory of replies."""
+    theirs = {
+        tensor.untyped_storage().data_ptr()
+        for update in replies.updates.values()
+        for tensors in update.payload.values()
+        for tensor in tensors.values()
+    }
+    return {
+        group: {name: t.clone() if t.untyped_storage().data_ptr() in theirs else t for name, t in tensors.items()}
+        for group, tensors in server.items()
+    }
