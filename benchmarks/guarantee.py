@@ -28,7 +28,7 @@ def agreed(run: caveat.Run, risk: float) -> tuple[str, float, float]:
     server = {"decision": {}}
     updates, states = {}, {}
     for name, silo in place.silos.items():
-        state = place.state(name, t)
+        state = place.state(name, experiment.kept(name, t))
         updates[name], states[name] = method.count(down, state, silo.site(place.module))
     server = method.test(server, Replies(updates, len(updates)), silo.site(place.module))
     answered = wrong = total = 0

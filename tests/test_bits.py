@@ -38,6 +38,10 @@ IGNORED = {"seconds", "schema", "version", "command", "recipe", "image"}
 """Keys of JSON files: times, what says which version wrote a file, paths, and pictures of what is hashed anyway."""
 ROUNDED = {"low", "high", "p", "p_holm", "probability_by_chance"}
 """Keys of intervals and p-values, which another SciPy may give with another last digit."""
+NO_RESULT = {"call", "settings"}
+"""Files that say what was asked for."""
+SUMS = {"files", "sha256"}
+"""Keys of a file itself that are of bytes, times among them."""
 Hashes = dict[str, str]
 
 
@@ -93,9 +97,7 @@ def of_prediction(prediction: library.Prediction) -> str:
 def of_run(run: library.Run) -> Hashes:
     """Everything that a run leaves and answers, one hash each."""
     folder = run.folder
-    written = {
-        path.stem: of_json(json.loads(path.read_text())) for path in folder.glob("*.json") if path.stem != "call"
-    }
+    written = {path.stem: of_json(said(path)) for path in folder.glob("*.json") if path.stem not in NO_RESULT}
     lines = {path.stem: of_lines(path) for path in folder.glob("*.jsonl")}
     states = {
         f"state of {each.name}": of_states(each.glob("*.safetensors")) for each in (folder / "state/silos").glob("*")
@@ -106,6 +108,11 @@ def of_run(run: library.Run) -> Hashes:
         "description of the model": of_document(folder / "model" / "model.json"),
         "state of the server": of_states((folder / "state").glob("*.safetensors")),
     }  # fmt: skip
+
+
+def said(path: Path) -> dict[str, Any]:
+    """What a JSON file says, without hashes of files."""
+    return {key: value for key, value in json.loads(path.read_text()).items() if key not in SUMS}
 
 
 def of_answers(run: library.Run) -> Hashes:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Unpack
 
 from .config import EngineSettings
-from .core import Method
+from .core import Method, SiloId
 from .data import Silos
+from .files.locks import locked
 from .runs import python_calls
 from .runs.execution import carry_out
 from .runs.local import LocalRun, Run, check_same, open_run
@@ -25,6 +27,7 @@ def run(
     workers: int = 1,
     out: str | Path | None = None,
     progress: Progress | None = None,
+    reset: Sequence[SiloId] = (),
     **settings: Unpack[python_calls.RunArguments],
 ) -> Run:
     """Train `method` on `silos`; return the finished run, with `summary` and `predictor(silo)`.
@@ -38,32 +41,42 @@ def run(
     on their test split in the end, as if they had joined then. `out` is a folder
     for the run's files: the same call, with any `workers`, continues what was interrupted there, and `caveat report`
     makes a page of it; only the command line's runs can be loaded again. Without one, the files go with the returned
-    run. Results do not depend on `workers`. Raises ConfigurationError or DataError before anything runs, RunError if a
+    run. `reset` are silos that begin afresh when an interrupted run continues, since their private states were lost.
+    Results do not depend on `workers`. Raises ConfigurationError or DataError before anything runs, RunError if a
     silo fails.
     """
     spec = python_calls.spec_of_call(silos, method, settings, python_calls.RunArguments)
     with python_calls.explained():
         workers = EngineSettings(workers=workers).workers
     folder = Path(out or tempfile.mkdtemp(prefix="caveat-"))
-    local_run = LocalRun(folder=folder, spec=spec, silos=silos, workers=workers)
+    local_run = LocalRun(folder=folder, spec=spec, silos=silos, workers=workers, reset=tuple(reset))
     try:
         python_calls.check_folder(folder)
         check_same(folder, silos)
         local_run.check()
-        python_calls.keep_call(local_run)
+        python_calls.check_call(local_run)
+        _carry_out(local_run, progress or Silent())
     except BaseException:
-        if out is None:
+        if out is None and not (folder / python_calls.CALL).exists():
             shutil.rmtree(folder, ignore_errors=True)
-        raise
-    try:
-        carry_out(local_run, progress or Silent(), type(method).__name__)
-    except BaseException as error:
-        error.add_note(f"What was computed is in {folder}: the same call with out={str(folder)!r} continues it.")
         raise
     finished = Run(local_run)
     if out is None:
         weakref.finalize(finished, shutil.rmtree, folder, ignore_errors=True)
     return finished
+
+
+def _carry_out(run: LocalRun, progress: Progress) -> None:
+    """Carry out a call's run, or what is left of it, while no other process can."""
+    with locked(run.folder / "state"):
+        python_calls.check_folder(run.folder)
+        python_calls.keep_call(run)
+        try:
+            carry_out(run, progress, type(run.method).__name__)
+        except BaseException as error:
+            folder = str(run.folder)
+            error.add_note(f"What was computed is in {folder}: the same call with out={folder!r} continues it.")
+            raise
 
 
 def load(folder: str | Path) -> Run:

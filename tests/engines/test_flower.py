@@ -34,7 +34,7 @@ def test_flower_gives_the_bits_of_the_embedded_engine(method: Method, tmp_path: 
     assert_same_states(embedded.states(), flower.states())
     down = method.broadcast(embedded.server)
     for name in embedded.place.silos:
-        here = embedded.place.perform(10**6, "test", down, name)
+        here = embedded.place.perform(10**6, "test", down, name, embedded.place.states.adopt(name, 10**6)).update
         there = flower.transport.exchange(10**6, "test", down, [name]).updates[name]
         assert_same(here.payload, there.payload)
 

@@ -114,11 +114,11 @@ def test_renamed_evaluations_are_ordered_by_the_declared_names(
 ) -> None:
     place = executor(FedAvg(rounds=1, training=ADAM), tmp_path)
     down = place.method.broadcast(place.method.init_server(place.site("silo-0")))
-    plain = place.perform(0, look, down, "silo-0")
+    plain = place.perform(0, look, down, "silo-0", None).update
     measure = getattr(Evaluated, look)
     monkeypatch.setattr(Evaluated, look, lambda *given: measure(*given))
-    assert_same(plain.payload, place.perform(0, look, down, "silo-0").payload)
-    assert not place.states.newest("silo-0") >= 0
+    assert_same(plain.payload, place.perform(0, look, down, "silo-0", None).update.payload)
+    assert not place.states.versions("silo-0")
 
 
 # Names
@@ -205,7 +205,7 @@ def test_orders_say_the_same_words_as_in_version_0_1() -> None:
 def test_only_works_of_rounds_and_evaluations_can_be_ordered(tmp_path: Path, address: str) -> None:
     place = executor(Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.1, silos=3), tmp_path)
     with pytest.raises(RunError, match="neither a round's work nor a measurement"):
-        place.perform(0, address, {}, "silo-0")
+        place.perform(0, address, {}, "silo-0", None)
 
 
 def test_rounds_of_one_name_may_have_works_of_their_own(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_rounds_of_one_name_may_have_works_of_their_own(tmp_path: Path) -> None:
     federation = Federation(Counting(rounds=3, training=ADAM), tmp_path)
     federation.run()
     assert asked == [0] * 3 + [1] * 3 + [2] * 3
-    federation.place.perform(7, "base.train", federation.method.broadcast(federation.server), "silo-0")
+    federation.place.perform(7, "base.train", federation.method.broadcast(federation.server), "silo-0", None)
     assert asked[-1] == 0
 
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import errno
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from federations import assert_same
 
-from caveat.core import RunError
+from caveat.core import DataError, RunError, State
 from caveat.core.tensors import size
-from caveat.files.atomic import write_json
-from caveat.files.checkpoints import ServerStore, SiloStore
+from caveat.files.atomic import append, write_bytes, write_json, write_record
+from caveat.files.checkpoints import ServerStore, SiloStore, StateLost
+from caveat.files.links import refuse_links
+from caveat.files.locks import locked
+from caveat.files.logs import AppendLog
+from caveat.files.manifest import sum_of
 from caveat.files.payloads import from_bytes, read_payload, to_bytes
-from caveat.files.schema.small_files import RunState
+from caveat.files.reading import read
+from caveat.files.schema.small_files import FileSum, KeptState, RunState, SettingsFile
 
 PAYLOAD = {
     "model": {"a.weight": torch.randn(3, 4), "n": torch.tensor(7), "on": torch.tensor(True)},
@@ -35,49 +42,142 @@ def test_tensors_in_another_memory_layout_survive() -> None:
     assert torch.equal(from_bytes(to_bytes({"g": {"t": tensor}}))["g"]["t"], tensor)
 
 
-def test_silo_keeps_two_states_and_the_newest_counted_one_is_its_state(tmp_path: Path) -> None:
-    store = SiloStore(tmp_path)
-    for t in (2, 5, 9):
-        store.save("a", t, {"s": {"t": torch.tensor(t)}})
-    assert [path.stem for path in sorted((tmp_path / "a").iterdir())] == ["000005", "000009"]
-    assert store.load("a", 9)["s"]["t"] == 9  # type: ignore[index]
-    assert store.load("a", 8)["s"]["t"] == 5  # type: ignore[index]
-    assert store.load("a", 4) is None
-    assert store.load("b", 9) is None
-    store.forget("a", after=5)
-    assert store.load("a", 9)["s"]["t"] == 5  # type: ignore[index]
+def value(state: State) -> float:
+    return float(state["s"]["t"])
+
+
+@pytest.fixture
+def states(tmp_path: Path) -> SiloStore:
+    store = SiloStore(tmp_path / "silos")
+    store.begin()
+    return store
+
+
+def save(store: SiloStore, t: int, durable: int | None = None, silo: str = "a") -> KeptState:
+    return store.save(silo, t, {"s": {"t": torch.tensor(float(t))}}, durable)
+
+
+def test_a_silo_has_the_state_that_it_kept_and_the_one_before_it(states: SiloStore) -> None:
+    kept = [save(states, t) for t in (2, 5, 9)]
+    assert states.versions("a") == [5, 9]
+    assert [value(states.load(each)) for each in kept[1:]] == [5, 9]
+    states.forget("a", after=5)
+    assert states.versions("a") == [5]
+    adopted = states.adopt("a", 9)
+    assert adopted == kept[1]
+    assert states.adopt("a", 4) is states.adopt("b", 9) is None
+
+
+def test_the_state_of_the_durable_round_stays(states: SiloStore) -> None:
+    for t in (1, 4):
+        save(states, t)
+    for t in (6, 7, 8, 9):
+        save(states, t, durable=5)
+    assert states.versions("a") == [4, 8, 9]
+
+
+def test_a_state_that_is_lost_older_damaged_or_another_silos_is_refused(states: SiloStore) -> None:
+    older, kept, others = save(states, 1), save(states, 2), save(states, 2, silo="b")
+    there = states.root / "a" / "000002.safetensors"
+    whole = there.read_bytes()
+    for wrong in ((states.root / "a" / "000001.safetensors").read_bytes(), whole[:-1], b"", bytes(len(whole))):
+        there.write_bytes(wrong)
+        with pytest.raises(StateLost, match=r"silo 'a': its state of round 2 of .*000002.safetensors, is"):
+            states.load(kept)
+    there.unlink()
+    with pytest.raises(StateLost, match=r"000002.safetensors, cannot be read: No such file"):
+        states.load(kept)
+    assert value(states.load(older)) == 1
+    assert value(states.load(others)) == 2
 
 
 def test_server_checkpoint_is_the_last_one_saved(tmp_path: Path) -> None:
     store = ServerStore(tmp_path / "state")
     assert store.load() is None
     for t in (0, 1):
-        store.save(t, {"model": {"w": torch.tensor(float(t))}}, RunState(rows=10 * t))
+        store.save(t, {"model": {"w": torch.tensor(float(t))}}, RunState(rows=10 * t), {})
     saved = store.load()
     assert saved is not None
-    assert (float(saved[0]["model"]["w"]), saved[1].t, saved[1].rows) == (1.0, 1, 10)
+    assert (float(saved.server["model"]["w"]), saved.checkpoint.t, saved.checkpoint.rows) == (1.0, 1, 10)
+    assert saved.damage == ""
     assert len(list((tmp_path / "state").glob("server-*"))) == 1
+
+
+def durable_and_newest(tmp_path: Path) -> ServerStore:
+    store = ServerStore(tmp_path / "state")
+    (tmp_path / "settings.json").write_text("{}")
+    files = {"settings.json": sum_of(tmp_path / "settings.json")}
+    for t in range(4):
+        store.save(t, {"model": {"w": torch.tensor(float(t))}}, RunState(), files, durable=t == 1)
+    return ServerStore(tmp_path / "state")
+
+
+@pytest.mark.parametrize("name", ["checkpoint.json", "server-000003.safetensors"])
+@pytest.mark.parametrize("damage", [lambda data: data[:-5], lambda data: bytes(len(data)), lambda data: data[::-1]])
+def test_a_damaged_checkpoint_is_named_and_the_durable_one_is_continued_from(
+    tmp_path: Path, name: str, damage: Callable[[bytes], bytes]
+) -> None:
+    store = durable_and_newest(tmp_path)
+    path = tmp_path / "state" / name
+    path.write_bytes(damage(path.read_bytes()))
+    saved = store.load()
+    assert saved is not None
+    assert saved.checkpoint.t == float(saved.server["model"]["w"]) == 1
+    assert name in saved.damage
+    store.save(4, saved.server, RunState(), {})
+    assert {each.name for each in (tmp_path / "state").glob("server-*")} == {
+        "server-000001.safetensors", "server-000004.safetensors"
+    }  # fmt: skip
+
+
+def test_files_that_belong_to_every_checkpoint_are_named(tmp_path: Path) -> None:
+    store = durable_and_newest(tmp_path)
+    (tmp_path / "settings.json").write_text("{ }")
+    with pytest.raises(RunError, match=r"settings\.json is not what was written.*; no other checkpoint is whole"):
+        store.load()
+
+
+@pytest.mark.parametrize(("found", "wanted"), [('"t": 1', '"t": 1000000000000'), ('"rows": 0', '"rows": 7')])
+def test_another_digit_in_a_checkpoint_is_noticed(tmp_path: Path, found: str, wanted: str) -> None:
+    store = ServerStore(tmp_path / "state")
+    store.save(1, {"model": {}}, RunState(), {})
+    path = tmp_path / "state" / "checkpoint.json"
+    assert found in path.read_text()
+    path.write_text(path.read_text().replace(found, wanted))
+    with pytest.raises(RunError, match=r"checkpoint\.json: its content is not what its checksum is of"):
+        store.load()
+
+
+def test_a_sealed_file_needs_its_checksum_unless_version_0_1_wrote_it(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    write_record(path, SettingsFile.model_validate({"schema": 2, "settings": {"seed": 1}}))
+    found = json.loads(path.read_text())
+    del found["sha256"]
+    path.write_text(json.dumps(found))
+    with pytest.raises(DataError, match="its checksum 'sha256' is missing"):
+        read(path, SettingsFile)
+    path.write_text(json.dumps(found | {"schema": 1}))
+    assert read(path, SettingsFile).settings == {"seed": 1}
 
 
 @pytest.mark.parametrize("at", ["server", "checkpoint"])
 def test_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     store = ServerStore(tmp_path)
-    store.save(0, {"model": {"w": torch.tensor(1.0)}}, RunState())
-    write = Path.write_bytes
+    store.save(0, {"model": {"w": torch.tensor(1.0)}}, RunState(), {})
+    replace = Path.replace
 
-    def full(path: Path, data: bytes) -> int:
+    def full(path: Path, target: Path) -> Path:
         if at in path.name:
-            write(path, data[: len(data) // 2])
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(path, data)
+        return replace(path, target)
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(RunError, match="No space left on device; what was saved before is kept"):
-        store.save(1, {"model": {"w": torch.tensor(2.0)}}, RunState())
+        store.save(1, {"model": {"w": torch.tensor(2.0)}}, RunState(), {})
     monkeypatch.undo()
     saved = store.load()
     assert saved is not None
-    assert (float(saved[0]["model"]["w"]), saved[1].t) == (1.0, 0)
+    assert (float(saved.server["model"]["w"]), saved.checkpoint.t) == (1.0, 0)
     assert not list(tmp_path.glob(".*.part"))
 
 
@@ -93,3 +193,111 @@ def test_json_refuses_what_json_has_not(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "x.json", {"nan": float("nan")})
     assert not (tmp_path / "x.json").exists()
+
+
+# Links
+
+
+@pytest.mark.parametrize("place", ["state", "state/lock", "state/silos", "model", "rounds.jsonl", "summary.json"])
+def test_links_in_a_runs_folder_are_refused_before_anything_is_written(tmp_path: Path, place: str) -> None:
+    run, theirs = tmp_path / "run", tmp_path / "theirs"
+    (run / place).parent.mkdir(parents=True)
+    theirs.write_text("mine")
+    (run / place).symlink_to(theirs if "." in place or place.endswith("lock") else tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(RunError, match=f"run/{place} is a link to .*nothing through links"), locked(run / "state"):
+        pytest.fail("locked")
+    assert (theirs.read_text(), sorted(tmp_path.rglob("*"))) == ("mine", before)
+
+
+def test_a_run_may_itself_be_reached_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here").symlink_to(tmp_path / "there")
+    with locked(tmp_path / "here" / "state"):
+        refuse_links(tmp_path / "here")
+
+
+def test_a_silos_folder_that_is_a_link_is_neither_written_to_nor_cleared(states: SiloStore, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "000007.safetensors").write_text("mine")
+    (states.root / "a").symlink_to(theirs)
+    for act in (lambda: save(states, 3), lambda: states.forget("a", 0), lambda: states.forget_all(0)):
+        with pytest.raises(RunError, match="is a link"):
+            act()
+    assert [path.name for path in theirs.iterdir()] == ["000007.safetensors"]
+
+
+def test_a_file_is_put_in_the_place_of_a_link_and_never_through_it(tmp_path: Path) -> None:
+    theirs, path = tmp_path / "theirs", tmp_path / "file"
+    theirs.write_text("mine")
+    path.symlink_to(theirs)
+    with pytest.raises(RunError, match="cannot write"):
+        append(path, "more")
+    write_bytes(path, b"ours")
+    assert (theirs.read_text(), path.read_text(), path.is_symlink()) == ("mine", "ours", False)
+
+
+# Files that grow
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> AppendLog:
+    log = AppendLog(tmp_path / "log.jsonl")
+    for line in ("one\n", "two\n"):
+        log.append(line)
+    return log
+
+
+def test_what_a_log_holds_is_hashed_as_it_grows(log: AppendLog) -> None:
+    assert log.sum == sum_of(log.path)
+
+
+def test_a_log_is_rewound_to_what_was_known(log: AppendLog) -> None:
+    known = log.sum
+    log.append("three\n")
+    again = AppendLog(log.path)
+    again.rewind(known)
+    assert (again.sum, log.path.read_text()) == (known, "one\ntwo\n")
+    again.append("four\n")
+    assert again.sum == sum_of(log.path)
+
+
+def test_lines_of_a_killed_process_stay_where_they_may_have_been_sent(log: AppendLog) -> None:
+    known = log.sum
+    log.append("three\nfo")
+    again = AppendLog(log.path)
+    again.recover(known)
+    assert (again.sum, log.path.read_text()) == (sum_of(log.path), "one\ntwo\nthree\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("one\ntwO\n", "are not what was written"), ("one\n", "4 bytes, expected the 8"), ("\0" * 8, "not what was"),
+        (None, "is missing"),
+    ],
+)  # fmt: skip
+def test_a_log_that_was_damaged_is_refused_and_left_as_it_is(log: AppendLog, content: str | None, told: str) -> None:
+    known = log.sum
+    log.path.unlink() if content is None else log.path.write_text(content)
+    for act in (AppendLog(log.path).rewind, AppendLog(log.path).recover):
+        with pytest.raises(RunError, match=rf"log\.jsonl.*{told}"):
+            act(known)
+    assert (log.path.read_text() if log.path.exists() else None) == content
+
+
+def test_zeros_after_a_power_cut_are_damage(log: AppendLog) -> None:
+    known = log.sum
+    log.path.write_bytes(log.path.read_bytes() + bytes(100))
+    with pytest.raises(RunError, match="bytes of 0 after the first 8"):
+        AppendLog(log.path).recover(known)
+    AppendLog(log.path).rewind(known)
+    assert log.path.read_text() == "one\ntwo\n"
+
+
+def test_a_log_that_somebody_else_changes_is_not_written_to(log: AppendLog) -> None:
+    log.path.write_text("something else\n")
+    with pytest.raises(RunError, match="15 bytes, but 8 were written: somebody else has changed it"):
+        log.append("three\n")
+    assert FileSum(bytes=8) != log.sum

@@ -11,6 +11,7 @@ import torch
 from caveat.core import RunError, Update
 from caveat.files.ledger import Ledger, read_ledger, tensors_of
 from caveat.files.schema.record import as_json
+from caveat.files.schema.small_files import FileSum
 
 WEIGHTS = {"model": {"w": torch.zeros(2, 3), "n": torch.tensor(7)}, "control": {"c": torch.zeros(4, dtype=torch.half)}}
 SUMS = {"sums": {"nll": torch.zeros((), dtype=torch.float64)}}
@@ -49,7 +50,7 @@ def test_a_form_is_written_once_before_its_first_message_whatever_the_order_of_i
     turned = {group: dict(reversed(tensors.items())) for group, tensors in reversed(WEIGHTS.items())}
     ledger.add({"a": Update(WEIGHTS, 1), "b": Update(turned, 2)}, t=0)
     ledger.add({"a": Update(SUMS, 1), "b": Update(WEIGHTS, 2)}, t=1)
-    kinds = ["form" if "tensors" in line else line["silo"] for line in lines_of(ledger.path)]
+    kinds = ["form" if "tensors" in line else line["silo"] for line in lines_of(ledger.log.path)]
     assert kinds == ["form", "a", "b", "form", "a", "b"]
     assert tensors_of(WEIGHTS) == tensors_of(turned)
 
@@ -58,51 +59,53 @@ def test_a_rewound_ledger_continues_to_the_same_bytes(tmp_path: Path) -> None:
     whole, rewound = Ledger(tmp_path / "whole"), Ledger(tmp_path / "rewound")
     for ledger in (whole, rewound):
         ledger.add({"a": Update(WEIGHTS, 1)}, t=0)
-    kept = rewound.bytes
+    kept = rewound.log.sum
     for ledger in (whole, rewound):
         ledger.add({"a": Update(SUMS, 1)}, t=1)
-    again = Ledger(rewound.path)
+    again = Ledger(rewound.log.path)
     again.rewind(kept)
-    assert again.bytes == kept
+    assert again.log.sum == kept
     again.add({"a": Update(SUMS, 1)}, t=1)  # its form was dropped too, and is there again
-    assert rewound.path.read_text() == whole.path.read_text()
+    assert rewound.log.path.read_text() == whole.log.path.read_text()
 
 
 def test_half_a_line_is_not_read_and_a_rewind_cuts_it_off(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     ledger.add({"a": Update(WEIGHTS, 1)}, t=0)
-    whole = ledger.path.read_text()
+    whole = ledger.log.path.read_text()
     ledger.add({"a": Update(WEIGHTS, 1)}, t=1)
-    ledger.path.write_text(ledger.path.read_text()[:-9])
-    assert [message.t for message in read_ledger(ledger.path).messages] == [0]
-    again = Ledger(ledger.path)
-    again.rewind(again.bytes)
-    assert ledger.path.read_text() == whole
+    ledger.log.path.write_text(ledger.log.path.read_text()[:-9])
+    assert [message.t for message in read_ledger(ledger.log.path).messages] == [0]
+    again = Ledger(ledger.log.path)
+    again.recover(None)
+    assert ledger.log.path.read_text() == whole
     again.add({"a": Update(WEIGHTS, 1)}, t=1)
-    assert [message.t for message in read_ledger(ledger.path).messages] == [0, 1]
-    assert len(read_ledger(ledger.path).forms) == 1
+    assert [message.t for message in read_ledger(ledger.log.path).messages] == [0, 1]
+    assert len(read_ledger(ledger.log.path).forms) == 1
 
 
-def test_a_new_ledger_is_rewound_to_nothing_and_a_short_one_refused(tmp_path: Path) -> None:
+def test_a_new_ledger_is_rewound_to_nothing_and_a_missing_one_refused(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    ledger.rewind(0)
-    assert (ledger.bytes, read_ledger(ledger.path).messages) == (0, [])
-    with pytest.raises(RunError, match="0 bytes, expected the 1 of completed rounds"):
-        ledger.rewind(1)
+    ledger.rewind(FileSum(bytes=0))
+    assert (ledger.log.bytes, read_ledger(ledger.log.path).messages) == (0, [])
+    with pytest.raises(RunError, match=r"ledger\.jsonl is missing"):
+        ledger.rewind(FileSum(bytes=1))
 
 
 def test_two_instances_append_to_one_ledger(tmp_path: Path) -> None:
     one, other = Ledger(tmp_path / "ledger.jsonl"), Ledger(tmp_path / "ledger.jsonl")
     for t in range(3):
+        one.recover(None)
         one.add({"a": Update(WEIGHTS, 1)}, t=t)
+        other.recover(one.log.sum)
         other.add({"b": Update(WEIGHTS, 1)}, t=t)
-    entries = read_ledger(one.path)
+    entries = read_ledger(one.log.path)
     assert [(message.t, message.silo) for message in entries.messages] == [(t, n) for t in range(3) for n in "ab"]
     assert len(entries.forms) == 1
-    third = Ledger(one.path)
-    third.rewind(third.bytes)
+    third = Ledger(one.log.path)
+    third.recover(other.log.sum)
     third.add({"a": Update(WEIGHTS, 1)}, t=3)
-    assert "tensors" not in lines_of(one.path)[-2]  # a later instance knows the forms that are there
+    assert "tensors" not in lines_of(one.log.path)[-2]  # a later instance knows the forms that are there
 
 
 def test_measurements_are_not_counted(tmp_path: Path) -> None:
@@ -110,7 +113,7 @@ def test_measurements_are_not_counted(tmp_path: Path) -> None:
     ledger.add({"a": Update(WEIGHTS, 1), "b": Update(WEIGHTS, 1)}, round=1, t=0, phase="train")
     ledger.add({"b": Update(WEIGHTS, 1)}, round=2, t=1, phase="train")
     ledger.add({"a": Update(SUMS, 1), "c": Update(SUMS, 1)}, t=1, round=2, phase="final", split="test")
-    assert read_ledger(ledger.path).counted == {"a": 0, "b": 1}
+    assert read_ledger(ledger.log.path).counted == {"a": 0, "b": 1}
 
 
 def test_no_ledger_is_empty_and_another_kind_of_file_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from commands import caveat as command
 import caveat
 from caveat.analysis.compare.command import grid_of
 from caveat.analysis.compare.folder import FinishedRun
-from caveat.core import DataError
+from caveat.core import DataError, RunError
 from caveat.federation.resume import resume_federation
 from caveat.federation.silo_side import open_member
 from caveat.files.atomic import write_json, write_record
@@ -33,14 +33,24 @@ from caveat.files.schema.gallery import Features, Gallery
 from caveat.files.schema.ledger import Form, Message
 from caveat.files.schema.record import FROM_FILE, Record, as_json
 from caveat.files.schema.rounds import LeftOut, RoundRow
-from caveat.files.schema.small_files import Checkpoint, ModelFile, Origin, SiloKeeps, Started
+from caveat.files.schema.small_files import (
+    Checkpoint,
+    KeptState,
+    ModelFile,
+    Origin,
+    OwnState,
+    SettingsFile,
+    SiloKeeps,
+    Started,
+)
 from caveat.files.schema.summary import Metrics, Summary
 from caveat.runs.local import check_same
 
 SCHEMAS: dict[str, type[Record]] = {
     "summary.json": Summary, "gallery.json": Gallery, "features.json": Features, "origin.json": Origin,
-    "model.json": ModelFile, "checkpoint.json": Checkpoint, "federation.json": FederationFile, "started.json": Started,
-    "silo.json": SiloKeeps, "comparison.json": Comparison, "audit.json": AuditFile, "plan.json": AuditPlan,
+    "model.json": ModelFile, "checkpoint.json": Checkpoint, "checkpoint-durable.json": Checkpoint,
+    "federation.json": FederationFile, "started.json": Started, "silo.json": SiloKeeps, "kept.json": OwnState,
+    "settings.json": SettingsFile, "comparison.json": Comparison, "audit.json": AuditFile, "plan.json": AuditPlan,
 }  # fmt: skip
 FINGERPRINTS = {"splits.json", "call.json"}
 """Files that are compared as a whole, and that nothing reads a field of."""
@@ -51,6 +61,8 @@ def lines_read(path: Path) -> Iterator[Record]:
     for line in path.read_text().splitlines():
         value = json.loads(line)
         kinds: tuple[type[Record], ...] = (Form, Message) if path.name == "ledger.jsonl" else (LeftOut, RoundRow)
+        if path.name == "states.jsonl":
+            kinds = (KeptState, KeptState)
         first = "tensors" if path.name == "ledger.jsonl" else "left_out"
         yield kinds[first not in value].model_validate(value, context=FROM_FILE)
 
@@ -63,7 +75,14 @@ def rewritten(path: Path) -> str:
     if path.name == "grid.json":
         write_json(copy, dataclasses.asdict(grid_of(path.parent)))
     else:
-        write_record(copy, read(path, SCHEMAS[path.name]))
+        record = read(path, SCHEMAS[path.name])
+        # Version 0.1 wrote no checksums.
+        write = (
+            write_record
+            if '"sha256": "' in path.read_text()[-90:]
+            else lambda place, it: write_json(place, as_json(it))
+        )
+        write(copy, record)
     return copy.read_text()
 
 
@@ -86,7 +105,7 @@ def test_files_of_0_1_are_the_same_when_read_and_written(tmp_path: Path, name: s
 
 def test_a_run_with_a_choice_of_models_and_newcomers_is_the_same_when_read_and_written(tmp_path: Path) -> None:
     old_calls.call(tmp_path / "run")
-    assert assert_same_again(tmp_path / "run") == RUN
+    assert assert_same_again(tmp_path / "run") == {*RUN, "states.jsonl"}
     kept = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert {"newcomers", "policy"} <= kept.keys()
     assert "absent" not in kept
@@ -172,12 +191,13 @@ def test_a_file_of_a_later_version_is_refused_with_both_versions(
     path = tmp_path / "old" / folder / name
     text = path.read_text() if path.exists() else "{}"
     found: dict[str, Any] = json.loads(text.splitlines()[0] if path.suffix == ".jsonl" else text)
-    path.write_text(json.dumps(found | {"schema": 2}) + "\n")
-    with pytest.raises(DataError) as refused:
+    known = SCHEMAS[name.rpartition("/")[2]].SCHEMA if name.rpartition("/")[2] in SCHEMAS else 1
+    path.write_text(json.dumps(found | {"schema": known + 1}) + "\n")
+    with pytest.raises((DataError, RunError)) as refused:
         reader(tmp_path / "old" / folder)
     sentence = str(refused.value)
     assert name.rpartition("/")[2] in sentence
-    assert sentence.endswith(": schema 2 was written by another version; this one reads schema 1")
+    assert f": schema {known + 1} was written by another version; this one reads schema {known}" in sentence
     assert "\n" not in sentence
 
 

@@ -17,6 +17,7 @@ from caveat.engines.executor import Executor, channels_last
 from caveat.engines.processes.pool import EmbeddedEngine
 from caveat.engines.rounds import FinishedRound, Participation, run
 from caveat.files.checkpoints import SiloStore
+from caveat.files.kept_states import adopted
 from caveat.methods import (
     APFL,
     FML,
@@ -160,6 +161,8 @@ class Federation:
             more(done, server)
 
         with engine or EmbeddedEngine(self.place, self.workers) as transport:
+            start = bounds.get("start", 0)
+            transport.begin(start, {}, adopted(self.place.states, start - 1))
             self.server = run(
                 self.place.method, transport, self.site, self.server,
                 participation=participation or Participation(0), after=after_each, **bounds,
@@ -167,7 +170,7 @@ class Federation:
         return self.server
 
     def states(self, until: int = 10**6) -> dict[str, State]:
-        return {name: self.place.state(name, until) for name in self.place.silos}
+        return {name: kept_state(self.place, name, until) for name in self.place.silos}
 
 
 class Level(NamedTuple):
@@ -194,6 +197,11 @@ def levels_over_rounds(method: Method, folder: Path) -> list[Level]:
 
     federation.run(engine=engine, after=look)
     return levels
+
+
+def kept_state(place: Executor, silo: str, until: int = 10**6) -> State:
+    """What a silo has kept until a round, by what is there."""
+    return place.state(silo, place.states.adopt(silo, until))
 
 
 def flat(payload: Payload) -> dict[str, torch.Tensor]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from federations import Federation, executor
+from federations import Federation, executor, kept_state
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -16,6 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from caveat.core import Method, Payload, SiloId, Update
 from caveat.engines.executor import Executor
 from caveat.engines.flower import FlowerEngine, GridMessages, Order, Words, silo_app_of
+from caveat.federation.own_books import OwnBooks
 from caveat.wrappers.evaluation import Evaluated
 
 Tamper = Callable[[Message], Message | None]
@@ -103,8 +104,7 @@ class Alone:
 
     def perform(self, context: Context, order: Order, terms: str, payload: Payload) -> Update:
         place = self.places[self.silo]
-        place.states.forget(self.silo, order.counted)
-        return place.perform(order.t, order.work, payload, self.silo)
+        return OwnBooks(place.states.root).perform(place, order, payload, lambda update, ledger: None)
 
 
 class Silos:
@@ -126,4 +126,4 @@ class Silos:
         self.transport = FlowerEngine(method, GridMessages(self.grid), members, deadline=0.2, patience=0, pause=0.05)
 
     def states(self) -> dict[str, Any]:
-        return {name: place.state(name, 10**6) for name, place in self.places.items()}
+        return {name: kept_state(place, name) for name, place in self.places.items()}

@@ -111,7 +111,7 @@ class Federation:
 
 def summary(run: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((run / "summary.json").read_text())
-    return {key: value for key, value in found.items() if key != "seconds"}
+    return {key: value for key, value in found.items() if key not in ("seconds", "sha256", "files")}
 
 
 def losing(first: int) -> Callable[[Message], Message | None]:

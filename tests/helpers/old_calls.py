@@ -152,7 +152,7 @@ def figures(run: Path) -> dict[str, Any]:
     found = json.loads((run / "summary.json").read_text())
     wanted = ("accuracy", "entropy", "nll", "epistemic")
     silos = {silo["name"]: {name: silo["test"][name] for name in wanted} for silo in found["silos"]}
-    about = {name: found[name] for name in ("schema", "method", "rounds_run", "complete", "traffic", "milestones")}
+    about = {name: found[name] for name in ("method", "rounds_run", "complete", "traffic", "milestones")}
     return about | {"silos": silos}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import METHODS, WRAPPED, Federation, assert_same, assert_same_states, flat, silos
+from federations import METHODS, WRAPPED, Federation, assert_same, assert_same_states, flat, kept_state, silos
 
 from caveat import methods
 from caveat.core import Answers, Data, Decision, Method, Payload, Replies, Site, State, TestSite, is_evaluation
@@ -92,7 +92,7 @@ def test_nothing_passed_in_is_mutated(method: Method, tmp_path: Path) -> None:
         kept = copy.deepcopy((server, sent))
         updates = {}
         for name, data in place.silos.items():
-            state = place.state(name, t - 1)
+            state = kept_state(place, name, t - 1)
             state_before = copy.deepcopy(state)
             data_before = copy.deepcopy([getattr(data, split) for split in SPLITS])
             updates[name], after = step.work(sent, state, place.site(name))
@@ -100,6 +100,7 @@ def test_nothing_passed_in_is_mutated(method: Method, tmp_path: Path) -> None:
             for split, (x, y) in zip(SPLITS, data_before, strict=True):
                 assert torch.equal(getattr(data, split).x, x)
                 assert torch.equal(getattr(data, split).y, y)
+            place.states.begin()
             place.states.save(name, t, after)
         updates_before = copy.deepcopy(updates)
         new = step.aggregate(server, Replies(updates, len(updates)), federation.site)
@@ -194,7 +195,9 @@ def test_no_prediction_sees_a_label_of_the_test_split(
 
     answer = type(method).answer
     monkeypatch.setattr(type(method), "answer", spy)
-    whole.place.perform(10**6, look, method.broadcast(whole.server), "silo-0")
+    whole.place.perform(
+        10**6, look, method.broadcast(whole.server), "silo-0", whole.place.states.adopt("silo-0", 10**6)
+    )
     assert seen == [False]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import METHODS, WRAPPED, Federation, assert_same, flat
+from federations import METHODS, WRAPPED, Federation, assert_same, flat, kept_state
 
 from caveat.core import Method, Payload, Replies, Round, Tensors
 from caveat.methods import FedAvg
@@ -40,7 +40,10 @@ def carried_out(federation: Federation) -> list[tuple[Round, Payload, Replies]]:
         torch.manual_seed(t)
         updates = {}
         for name in place.silos:
-            updates[name], after = step.work(step.broadcast(server), place.state(name, t - 1), place.site(name, t))
+            updates[name], after = step.work(
+                step.broadcast(server), kept_state(place, name, t - 1), place.site(name, t)
+            )
+            place.states.begin()
             place.states.save(name, t, after)
         replies = Replies(updates, len(updates))
         rounds.append((step, server, replies))

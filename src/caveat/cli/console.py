@@ -68,6 +68,14 @@ def reported() -> Iterator[Reporter]:
         _fail(text + reporter.hint(), FAILED)
 
 
+def say_unverified(folder: Path) -> None:
+    """A line on standard error where nothing says what a run's files have to hold."""
+    from ..files.manifest import manifest_of
+
+    if not manifest_of(folder).verified:
+        typer.echo(f"{folder}: not verified: version 0.1 wrote it, without checksums", err=True)
+
+
 def _fail(text: str, status: int) -> None:
     for line in text.splitlines():
         typer.echo(f"error: {line}", err=True)

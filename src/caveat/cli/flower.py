@@ -55,3 +55,19 @@ def ledger(folder: RunArgument) -> None:
 
         for table in ledger_tables(folder):
             show(table)
+
+
+@flower.command()
+def reset(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="STATE/FEDERATION/METHOD.")]) -> None:
+    """Have a silo that lost its private state begin afresh.
+
+    For the machine of the silo. Its log names the folder; until then the federation goes on without the silo.
+    """
+    with reported():
+        from ..core import ConfigurationError
+        from ..federation.own_books import OwnBooks
+
+        if not folder.is_dir():
+            raise ConfigurationError(f"{folder} is no folder; expected what a silo keeps: STATE/FEDERATION/METHOD")
+        OwnBooks(folder).begin_afresh()
+        typer.echo(f"{folder}: the silo begins afresh with the next round that it is asked for")

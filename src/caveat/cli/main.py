@@ -15,7 +15,7 @@ import typer.core
 from .._version import __version__
 from ..engines.allocator import use_huge_pages
 from .compare import compare, reproduce
-from .console import ConfigArgument, Quiet, RunArgument, SetOptions, Workers, reported, show
+from .console import ConfigArgument, Quiet, RunArgument, SetOptions, Workers, reported, say_unverified, show
 from .flower import flower
 
 
@@ -46,6 +46,12 @@ class Kind(StrEnum):
     datasets = "datasets"
     models = "models"
     recipes = "recipes"
+
+
+NO_RESET = {
+    "embedded": "the run is finished, and its model was trained with that state: put it back from a copy",
+    "flower": "the silo keeps its own state: `caveat flower reset` there has it begin afresh",
+}
 
 
 def _version(wanted: bool) -> None:
@@ -82,13 +88,23 @@ def run(
 
 
 @app.command()
-def resume(folder: RunArgument, workers: Workers = None, quiet: Quiet = False) -> None:
+def resume(
+    folder: RunArgument,
+    reset: Annotated[
+        list[str] | None, typer.Option(metavar="SILO", help="Begins afresh, its state being lost; repeatable.")
+    ] = None,
+    workers: Workers = None,
+    quiet: Quiet = False,
+) -> None:
     """Continue an interrupted run, to the same result."""
     with reported() as reporter:
+        from ..core import ConfigurationError
         from ..runs.local import load_config, resume
         from ..runs.progress import on_terminal
 
         config = load_config(folder)
+        if reset and ((folder / "summary.json").exists() or config.engine.name == "flower"):
+            raise ConfigurationError(f"--reset {reset[0]}: {NO_RESET[config.engine.name]}")
         if (folder / "summary.json").exists():
             typer.echo(f"{folder}: nothing is left of the run itself", err=True)
         elif config.engine.name == "flower":
@@ -96,7 +112,10 @@ def resume(folder: RunArgument, workers: Workers = None, quiet: Quiet = False) -
 
             resume_federation(folder)
         reporter.run = folder
-        _show_result(folder if config.engine.name == "flower" else resume(folder, on_terminal(quiet), workers))
+        say_unverified(folder)
+        if config.engine.name != "flower":
+            resume(folder, on_terminal(quiet), workers, reset=reset or ())
+        _show_result(folder)
 
 
 @app.command()
@@ -118,6 +137,7 @@ def predict(
         from ..data import read_inputs
 
         finished = load(folder)
+        say_unverified(folder)
         names = [each.name for each in finished.silos]
         if silo not in names:
             raise ConfigurationError(f"--silo {silo}: no such silo{one_of(silo, names)}")
@@ -136,13 +156,16 @@ def report(
     """
     with reported():
         from ..html.pages.run.page import write_report
+        from ..runs.local import check_configuration
 
         if (folder / "grid.json").exists():
             from ..analysis.compare.command import opened, write
 
             typer.echo(write(opened(folder), out))
         else:
+            check_configuration(folder)
             typer.echo(write_report(folder, out))
+            say_unverified(folder)
 
 
 @app.command()
@@ -220,6 +243,7 @@ def _show_result(folder: Path) -> None:
 
     page = write_report(folder)
     finished = read_run(folder)
+    say_unverified(folder)
     show(result_table(finished))
     if models := model_table(finished):
         typer.echo()

@@ -97,6 +97,9 @@ class EngineSettings:
     """embedded: processes on this machine; flower: wherever the silos are, see `caveat flower init`."""
     workers: Annotated[int, Field(ge=1)] = 1
     """embedded: processes, one thread each; the result does not depend on their number."""
+    sync_seconds: Annotated[float, Field(ge=0)] = 10.0
+    """A checkpoint is made after every round; once in so many seconds the run waits until one is on the disk, so that
+    a power cut takes no more than that. A process that is killed loses no completed round."""
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)

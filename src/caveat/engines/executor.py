@@ -7,19 +7,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from ..core import Method, Payload, Round, RunError, Silo, SiloId, Site, State, Update, Work, key, seeded
 from ..core.aggregation import all_finite
-from ..files.checkpoints import SiloStore
+from ..files.checkpoints import SiloStore, StateLost
+from ..files.schema.small_files import KeptState
 from ..training.modules import load, snapshot
 from .one_thread import one_thread
 
 
 class SiloError(RunError):
     """A silo's work failed: names the silo, the round and the work."""
+
+
+class Performed(NamedTuple):
+    """What a silo's work has left: what leaves the silo, and which state is kept."""
+
+    update: Update
+    kept: KeptState | None
 
 
 def channels_last(module: nn.Module) -> nn.Module:
@@ -54,10 +63,13 @@ class Executor:
         names = list(self.silos) if self.names is None else self.names
         return sorted(names) if isinstance(names, list) else names
 
-    def state(self, silo: SiloId, until: int) -> State:
-        """A silo's private state before round `until + 1`; its initial one if it has not worked yet."""
-        if (state := self.states.load(silo, until)) is not None:
-            return state
+    def state(self, silo: SiloId, kept: KeptState | None) -> State:
+        """The private state that a silo has kept; its initial one if it has kept none, or is to begin afresh.
+
+        Raises StateLost if it is not there, or is another.
+        """
+        if kept is not None and kept.sha256 is not None:
+            return self.states.load(kept)
         if self.empty_state is None:
             load(self.module, self.initial)
             with seeded(self.seed, "init_silo", silo):
@@ -91,27 +103,32 @@ class Executor:
                 return step.name, step.work
         raise RunError(f"{address!r} is neither a round's work nor a measurement")
 
-    def perform(self, t: int, address: str, payload: Payload, silo: SiloId) -> Update:
-        """Carry out the work with that address in round t at a silo, and keep the state it leaves.
+    def perform(
+        self, t: int, address: str, payload: Payload, silo: SiloId, kept: KeptState | None, durable: int | None = None
+    ) -> Performed:
+        """Carry out the work with that address in round t at a silo, from the state that it has `kept`.
 
-        Raises RunError for an address that there is not, SiloError with the silo, round, work and payload's shapes if
-        the work raises anything.
+        The state that the work leaves is kept; those of round `durable` stay on the disk. Raises RunError for an
+        address that there is not, StateLost, SiloError with the silo, round, work and payload's shapes if the work
+        raises anything.
         """
         name, work = self.find_work(t, address)
         evaluates = address in self.method.evaluations
         data = self.silos[silo]
         try:
             with one_thread(), seeded(self.seed, name, t, silo):
-                before = self.state(silo, t if evaluates else t - 1)
+                before = self.state(silo, kept)
                 site = data.test_site(self.module, self.own.get(silo)) if evaluates else self.site(silo, t)
                 update, after = work(payload, before, site)
             if not evaluates:
                 check_finite(update.payload | {f"kept {group}": tensors for group, tensors in after.items()})
+        except StateLost:
+            raise
         except Exception as error:
             raise SiloError(_failure(silo, t, address, payload, data, error)) from error
         if not evaluates and (any(before.values()) or any(after.values())):
-            self.states.save(silo, t, after)
-        return update
+            kept = self.states.save(silo, t, after, durable)
+        return Performed(update, kept)
 
 
 def check_finite(payload: Payload) -> None:

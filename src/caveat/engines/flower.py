@@ -20,6 +20,7 @@ from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ..core import Method, Payload, Replies, RunError, SiloId, Update, Weights, keep
+from ..files.schema.small_files import KeptState
 from .allocator import keep_freed_memory, use_huge_pages
 from .checks.measurements import left_out_measuring
 from .checks.updates import VARIANCES, left_out
@@ -191,9 +192,16 @@ class FlowerEngine:
     def silos(self) -> Sequence[SiloId]:
         return self.members.silos
 
-    def begin(self, t: int, counted: Mapping[SiloId, int]) -> None:
+    def begin(self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState]) -> None:
         """Silos will forget what they kept of later rounds than those counted."""
         self.counted = dict(counted)
+
+    def kept(self) -> Sequence[KeptState]:
+        """None that is known here: each silo keeps its own books."""
+        return ()
+
+    def keep(self, t: int) -> None:
+        """Nothing to be done: silos keep the states that an order may still ask for."""
 
     def exchange(
         self, t: int, address: str, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None

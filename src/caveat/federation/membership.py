@@ -211,7 +211,7 @@ class OpenMembership:
                 name: DataSchemaRecord.model_validate(sketch.to_json()) for name, sketch in self.sketches.items()
             },
         )
-        write_record(self.path, greeting)
+        write_record(self.path, greeting, lasting=True)
 
     def restore(self) -> None:
         """What `save` has kept."""

@@ -17,6 +17,7 @@ from ..engines.executor import Executor
 from ..engines.flower import Order, Words, silo_app_of
 from ..runs.local import LocalRun
 from ..runs.spec import spec_of
+from .own_books import OwnBooks
 from .silo_file import read_silo_file
 from .silo_side import SiloSide, check_order
 from .terms import Terms
@@ -49,8 +50,8 @@ class NodeHandler:
                 return _member(context).perform(Terms.of_text(text), order, payload)
         silo, executor = _partition(context, Terms.of_text(text))
         check_order(order, executor, silo)
-        executor.states.forget(silo, order.counted)
-        return executor.perform(order.t, order.work, payload, silo)
+        books = OwnBooks(executor.states.root / silo)
+        return books.perform(executor, order, payload, lambda update, ledger: None)
 
 
 @contextmanager

@@ -25,14 +25,15 @@ from ..engines.checks.updates import VARIANCES
 from ..engines.flower import FlowerEngine, GridMessages
 from ..engines.flower import Membership as Greeter
 from ..files.atomic import write_bytes, write_json, write_record
-from ..files.locks import held
+from ..files.locks import held, locked
 from ..files.reading import read
 from ..files.schema.small_files import Started
 from ..files.schema.summary import Summary
 from ..html.pages.run.page import write_report
 from ..runs.base import BaseRun, Engine
+from ..runs.begun import keep_settings
 from ..runs.execution import carry_out
-from ..runs.local import LocalRun, check_empty, load_config
+from ..runs.local import LocalRun, check_begun, check_empty, load_config
 from ..runs.progress import Plain, Progress
 from ..runs.spec import spec_of
 from ..wrappers.evaluation import Evaluated
@@ -43,6 +44,8 @@ from .resume import STARTED
 from .simulation import FixedMembership
 from .terms import Terms, lasting
 
+EVERY_ROUND = 0.0
+"""Seconds between durable checkpoints: silos keep the states of the last rounds alone."""
 PATIENCE = 600.0
 """Seconds, where the configuration says nothing."""
 
@@ -70,6 +73,11 @@ class FlowerRun(BaseRun):
     @property
     def info(self) -> FederationInfo:
         return self.members.info
+
+    @property
+    def fixed(self) -> list[str]:
+        """Without the record of splits, which grows when silos join."""
+        return [name for name in super().fixed if name != "splits.json"]
 
     def engine(self) -> AbstractContextManager[Engine]:
         return nullcontext(engine_of(self, self.config, self.wire, self.members))
@@ -156,8 +164,11 @@ def _federate(
         members.gather(wire, wanted, config.federation.quorum or 1, config.federation.patience or PATIENCE)
         _begin(config, folder, part, begun, start)
         members.save()
-        run = FlowerRun(spec=spec_of(rounds, name), folder=part, wire=wire, members=members, config=config)
-        carry_out(run, progress, name)
+        run = FlowerRun(
+            spec=spec_of(rounds, name), folder=part, wire=wire, members=members, config=config, sync_seconds=EVERY_ROUND
+        )  # fmt: skip
+        with locked(part / "state"):
+            carry_out(run, progress, name)
 
 
 def _simulate(
@@ -169,11 +180,14 @@ def _simulate(
         terms = Terms("simulation", config, name, str(part), tuple(silo.name for silo in silos))
         members = FixedMembership(FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes), terms)
         run = SimulatedRun(
-            spec=spec_of(rounds, name), folder=part, silos=silos, wire=wire, members=members, config=config
+            spec=spec_of(rounds, name), folder=part, silos=silos, wire=wire, members=members, config=config,
+            sync_seconds=EVERY_ROUND,
         )  # fmt: skip
         members.gather(wire, config.federation.patience or PATIENCE)
         _begin(config, folder, part, begun, start)
-        carry_out(run, progress, name)
+        with locked(part / "state"):
+            check_begun(part)
+            carry_out(run, progress, name)
 
 
 def _unfinished(config: Config, folder: Path) -> Iterator[tuple[str, Path, Config]]:
@@ -188,7 +202,8 @@ def _begin(config: Config, folder: Path, part: Path, begun: bool, start: StartCo
     part.mkdir(parents=True, exist_ok=True)
     # First of all: without it a folder with anything in it is no run.
     if not begun:
-        write_bytes(folder / "config.toml", configuration.dump(config).encode())
+        write_bytes(folder / "config.toml", configuration.dump(config).encode(), lasting=True)
+        keep_settings(config, folder)
     if start is not None and start.project and not (folder / STARTED).exists():
         write_record(
             folder / STARTED,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
+import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..config.text import parse
-from ..core import ConfigurationError, SiloId
+from ..core import ConfigurationError, RunError, SiloId
 from ..data import DataSettings
 from ..data.schema.agreement import own_settings
 
@@ -40,12 +42,17 @@ class SiloFile:
         if not path.exists():
             part = path.with_name(f".secret.{os.getpid()}.part")
             with os.fdopen(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
-                file.write(secrets.token_hex(16))
+                token = secrets.token_hex(16)
+                file.write(f"{token} {_checksum(token)}")
             # Whole or not at all, and never over one that another process has just drawn.
             with contextlib.suppress(FileExistsError):
                 os.link(part, path)
             part.unlink()
-        return int(path.read_text(), 16)
+        token, *checksum = path.read_text(errors="replace").split() or [""]
+        # That of version 0.1 has no checksum.
+        if checksum not in ([], [_checksum(token)]) or len(token) != 32 or not set(token) <= set(string.hexdigits):
+            raise RunError(f"{path} is damaged: put it back from a copy; noise that is drawn from another would differ")
+        return int(token, 16)
 
     def private(self, *names: str) -> Path:
         """A folder in `state`, made if it is not there; if `state` is made too, nobody else may look into it."""
@@ -53,6 +60,10 @@ class SiloFile:
         folder = self.state.joinpath(*names)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+
+def _checksum(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()[:16]
 
 
 def read_silo_file(path: Path) -> SiloFile:

@@ -16,21 +16,28 @@ from ..core.silo_info import SPLITS, FederationInfo, SiloInfo
 from ..data import Silos, splits_record
 from ..data.schema.agreement import SharedSchema, own_schema, own_silos
 from ..engines.executor import Executor
-from ..engines.flower import Order
+from ..engines.flower import NEVER, Order
 from ..files.atomic import write_bytes, write_record
 from ..files.ledger import Ledger
+from ..files.links import refuse_links
 from ..files.locks import held
+from ..files.manifest import Manifest, check_file, sum_of_bytes
 from ..files.payloads import read_payload, to_bytes
-from ..files.reading import read
-from ..files.schema.small_files import ModelFile, SiloKeeps, SiloSource
-from ..runs.local import LocalRun, Run
+from ..files.reading import read, record_of
+from ..files.schema.small_files import DataFile, FileSum, KeptState, ModelFile, SiloKeeps, SiloSource
+from ..runs.local import MODEL, LocalRun, Run
 from ..runs.spec import spec_of
 from ..wrappers.evaluation import TEST
+from .own_books import OwnBooks
 from .silo_file import SiloFile
 from .terms import Terms, lasting
 
 BUSY = 60.0
 """Seconds to wait for a process that still works for the same silo, such as one whose node was killed."""
+
+
+MODEL_FILES = ("silo.json", MODEL, "model/model.json")
+"""What a silo keeps of a federation's model, to predict with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +55,14 @@ class SiloRun(LocalRun):
 
     def executor(self) -> Executor:
         return replace(super().executor(), secret=self.secret)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        return own_manifest(self.folder)
+
+    def kept(self, silo: SiloId, t: int) -> KeptState | None:
+        own = OwnBooks(self.folder).read()
+        return super().kept(silo, t) if own is None else next((each for each in own.states[-1:]), None)
 
 
 @dataclass(frozen=True)
@@ -82,11 +97,16 @@ class SiloSide:
         with held(folder / "lock", busy, BUSY):
             executor = self.run(terms).executor()
             check_order(order, executor, self.file.silo)
-            executor.states.forget(self.file.silo, order.counted)
-            update = executor.perform(order.t, order.work, payload, self.file.silo)
+            refuse_links(folder)
             ledger = Ledger(folder / "ledger.jsonl")
-            ledger.rewind(ledger.bytes)
-            ledger.add({self.file.silo: update}, t=order.t, work=order.work)
+
+            def record(update: Update, known: FileSum | None) -> FileSum:
+                ledger.recover(known)
+                ledger.add({self.file.silo: update}, t=order.t, work=order.work)
+                ledger.log.sync()
+                return ledger.log.sum
+
+            update = OwnBooks(folder).perform(executor, order, payload, record)
             if order.work == TEST:
                 self._keep_model(folder, terms, order.t, payload)
         return update
@@ -138,10 +158,16 @@ class SiloSide:
         ]  # fmt: skip
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
         path = self.home(terms) / f"data-{key}.safetensors"
+        said = path.with_suffix(".json")
         if path.exists():
+            if (known := record_of(said, DataFile)) is not None:
+                check_file(path, known.file)
             return _silo(self.file.silo, read_payload(path))
         silo = self.silos(terms)[0]
-        write_bytes(path, to_bytes(_tensors(silo)))
+        data = to_bytes(_tensors(silo))
+        # Before the data: without it they would be believed as those of version 0.1 are.
+        write_record(said, DataFile.model_validate({"schema": DataFile.SCHEMA, "file": sum_of_bytes(data)}), True)
+        write_bytes(path, data, lasting=True)
         return silo
 
     def _keep_model(self, folder: Path, terms: Terms, t: int, down: Payload) -> None:
@@ -151,6 +177,7 @@ class SiloSide:
         write_record(folder / "model" / "model.json", ModelFile(schema=ModelFile.SCHEMA, t=t))
         source = SiloSource.model_validate(vars(self.file) | {"state": str(self.file.state)})
         write_record(folder / "silo.json", SiloKeeps(schema=SiloKeeps.SCHEMA, file=source, terms=terms.to_text()))
+        OwnBooks(folder).keep_files(*MODEL_FILES)
 
 
 def agreement(terms: Terms) -> SharedSchema:
@@ -165,7 +192,7 @@ def check_order(order: Order, executor: Executor, silo: SiloId) -> None:
     if order.silo != silo:
         raise RunError(f"an order for silo {order.silo!r}, but this is {silo!r}")
     executor.find_work(order.t, order.work)
-    if order.t < (newest := executor.states.newest(silo)):
+    if order.t < (newest := max(executor.states.versions(silo), default=NEVER)):
         raise RunError(f"an order of round {order.t}, but there is a state of round {newest}")
 
 
@@ -183,11 +210,18 @@ def _silo(name: SiloId, groups: Payload) -> Silo:
     return Silo(name, domain, **{split: data[split] for split in SPLITS}, indices=indices, streams=streams)
 
 
+def own_manifest(folder: Path) -> Manifest:
+    """What a silo's own books say of its files. Raises DataError where they are damaged."""
+    own = OwnBooks(folder).read()
+    return Manifest(folder, None if own is None else own.files, finished=False)
+
+
 def open_member(folder: Path) -> Run:
     """What a silo keeps of a finished federation, to predict with.
 
-    Raises RunError if the folder is none, DataError if another version of caveat wrote it.
+    Raises RunError if the folder is none, DataError if it is damaged or another version of caveat wrote it.
     """
+    own_manifest(folder).check(*MODEL_FILES)
     kept = read(folder / "silo.json", SiloKeeps)
     try:
         own = kept.file

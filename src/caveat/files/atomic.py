@@ -1,47 +1,90 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and that are never written through links."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..core import RunError
+from .links import without_following
 from .schema.record import Record, as_json
+from .seals import sealed
+
+_PART = re.compile(r"\..+\.\d+\.part")
+"""The names that files have while they are written."""
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
+def write_bytes(path: Path, data: bytes, lasting: bool = False) -> None:
+    """Write a file so that it is there whole or not at all, and if it is `lasting`, also after the power was cut."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_bytes(data)
-        part.replace(path)
-    except OSError as error:
         part.unlink(missing_ok=True)
+        with open(part, "xb", opener=without_following) as file:
+            file.write(data)
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
+        part.replace(path)
+        if lasting:
+            sync(path.parent)
+    except OSError as error:
+        _drop(part)
         raise RunError(f"cannot write {path}: {error.strerror}; what was saved before is kept") from error
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or which files a folder has, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def append(path: Path, text: str) -> None:
     """Add to a file; what a failure leaves of `text` is for the caller to cut off again."""
     try:
-        with path.open("a") as file:
-            file.write(text)
+        with open(path, "ab", opener=without_following) as file:
+            file.write(text.encode())
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}; what was saved before is kept") from error
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
+def forget_parts(folder: Path) -> None:
+    """Delete what processes that were killed have left of files in a folder, at any depth."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            if _PART.fullmatch(name):
+                Path(place, name).unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Mapping[str, Any], lasting: bool = False) -> None:
     """Write JSON whole or not at all, with all digits of floats; NaN and infinity are refused."""
-    write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+    write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode(), lasting)
 
 
-def write_record(path: Path, record: Record) -> None:
-    """What a file holds of a record, as `write_json` writes it."""
-    write_json(path, as_json(record))
+def write_record(path: Path, record: Record, lasting: bool = False) -> None:
+    """What a file holds of a record, as `write_json` writes it, with a checksum where its kind has one."""
+    value = as_json(record)
+    write_json(path, sealed(value) if record.SEALED else value, lasting)
+
+
+def lines_of_records(records: Iterable[Record]) -> str:
+    """A line of JSON per record."""
+    return "".join(json.dumps(as_json(record)) + "\n" for record in records)
 
 
 def append_records(path: Path, records: Iterable[Record]) -> None:
     """Add a line of JSON per record, as `append` does."""
-    append(path, "".join(json.dumps(as_json(record)) + "\n" for record in records))
+    append(path, lines_of_records(records))
+
+
+def _drop(part: Path) -> None:
+    try:
+        part.unlink(missing_ok=True)
+    except OSError:  # as when the folder is not there any more: the first error is the one to tell
+        return

@@ -1,21 +1,29 @@
-"""Checkpoints and private state on disk: safetensors and JSON, replaced atomically.
+"""Checkpoints and private state on disk: safetensors and JSON, replaced atomically, and known by their hashes.
 
-A silo's state is one immutable file per round in which it changed, of which the two newest stay: when a run
-is killed, the newest that the server's checkpoint counts is the silo's state, and a newer one is forgotten.
+A silo's state is one immutable file per round in which it changed, of which those stay that a run may still continue
+from: after its newest checkpoint, and after the last one that is certain to be there when the power was cut.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..core import RunError, SiloId, State
-from .atomic import write_bytes, write_record
-from .payloads import read_payload, to_bytes
-from .reading import checked
-from .schema.small_files import Checkpoint, RunState
+from ..core import CaveatError, DataError, RunError, SiloId, State
+from .atomic import sync, write_bytes, write_record
+from .links import refuse_link
+from .manifest import GROWING, check_file, sum_of_bytes
+from .payloads import payload_of, read_payload, to_bytes
+from .reading import record_of
+from .schema.small_files import Checkpoint, FileSum, KeptState, RunState, Sums
+
+NEWEST, DURABLE = "checkpoint.json", "checkpoint-durable.json"
+"""The last checkpoint, and the last one that was waited for until it was on the disk."""
+
+
+class StateLost(RunError):
+    """A silo's private state is not there, or not the one that it kept: names the silo, the round and the file."""
 
 
 class SiloStore:
@@ -24,66 +32,159 @@ class SiloStore:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def load(self, silo: SiloId, until: int) -> State | None:
-        """The silo's state after the last of rounds 0 to `until` that changed it; None before the first."""
-        versions = [t for t in self._versions(silo) if t <= until]
-        return read_payload(self._file(silo, versions[-1])) if versions else None
+    def load(self, kept: KeptState) -> State:
+        """The state that a silo kept. Raises StateLost if it is not there, or is another."""
+        path = self._file(kept.silo, kept.t)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise StateLost(f"{_whose(kept)}, {path}, cannot be read: {error.strerror}") from None
+        if sum_of_bytes(data).sha256 != kept.sha256:
+            raise StateLost(f"{_whose(kept)}, {path}, is not the one that was kept: the file is damaged or another's")
+        return payload_of(data, path)
 
-    def save(self, silo: SiloId, t: int, state: State) -> None:
-        """Keep the state after round t, and the one before it."""
-        self._file(silo, t).parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(self._file(silo, t), to_bytes(state))
-        for old in [version for version in self._versions(silo) if version < t][:-1]:
-            self._file(silo, old).unlink()
+    def save(self, silo: SiloId, t: int, state: State, durable: int | None = None) -> KeptState:
+        """Keep the state after round t and the one before it, and the one that belongs to the durable round."""
+        folder, data = self._folder(silo), to_bytes(state)
+        refuse_link(folder)
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot make the folder {folder}: {error.strerror}") from None
+        write_bytes(self._file(silo, t), data)
+        older = [version for version in self.versions(silo) if version < t][:-1]
+        needed = [version for version in older if durable is not None and version <= durable][-1:]
+        for version in older:
+            if version not in needed:
+                self._file(silo, version).unlink()
+        return KeptState(silo=silo, t=t, sha256=sum_of_bytes(data).sha256)
+
+    def begin(self) -> None:
+        """Make the folder of all states; until then none can be saved."""
+        refuse_link(self.root)
+        self.root.mkdir(parents=True, exist_ok=True)
 
     def forget(self, silo: SiloId, after: int) -> None:
         """Drop the states of rounds that were never counted."""
-        for version in self._versions(silo):
+        refuse_link(self._folder(silo))
+        for version in self.versions(silo):
             if version > after:
                 self._file(silo, version).unlink()
 
     def forget_all(self, after: int) -> None:
         """Drop the states of rounds that were never counted, of every silo that has any."""
-        with os.scandir(self.root) if self.root.is_dir() else nullcontext(()) as entries:
-            for entry in entries:
-                self.forget(entry.name, after)
+        for silo in self.silos():
+            self.forget(silo, after)
 
-    def newest(self, silo: SiloId) -> int:
-        """The last round that changed the silo's state, counted or not; -1 before the first."""
-        return max(self._versions(silo), default=-1)
+    def silos(self) -> list[SiloId]:
+        """All that have a folder."""
+        if not self.root.is_dir():
+            return []
+        with os.scandir(self.root) as entries:
+            return [entry.name for entry in entries]
+
+    def adopt(self, silo: SiloId, until: int) -> KeptState | None:
+        """The newest state until a round, of a run of version 0.1, which did not hash them; None before the first."""
+        versions = [t for t in self.versions(silo) if t <= until]
+        if not versions:
+            return None
+        data = self._file(silo, versions[-1]).read_bytes()
+        return KeptState(silo=silo, t=versions[-1], sha256=sum_of_bytes(data).sha256)
+
+    def versions(self, silo: SiloId) -> list[int]:
+        """The rounds of which there are states of a silo, oldest first."""
+        return sorted(int(path.stem) for path in self._folder(silo).glob("[0-9]*.safetensors"))
+
+    def sync(self, kept: KeptState) -> None:
+        """Wait until a state is on the disk."""
+        path = self._file(kept.silo, kept.t)
+        if path.exists():  # a later one may have taken its place
+            sync(path)
+            sync(path.parent)
+
+    def _folder(self, silo: SiloId) -> Path:
+        return self.root / silo
 
     def _file(self, silo: SiloId, t: int) -> Path:
-        return self.root / silo / f"{t:06d}.safetensors"
+        return self._folder(silo) / f"{t:06d}.safetensors"
 
-    def _versions(self, silo: SiloId) -> list[int]:
-        return sorted(int(path.stem) for path in (self.root / silo).glob("[0-9]*.safetensors"))
+
+def _whose(kept: KeptState) -> str:
+    return f"silo {kept.silo!r}: its state of round {kept.t} of the schedule"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a run continues from."""
+
+    server: State
+    checkpoint: Checkpoint
+    damage: str = ""
+    """What is damaged, where it is not the newest checkpoint."""
+
+    def sum(self, place: str, size: int) -> FileSum:
+        """What a file of the run's folder held then; only its size is known of what version 0.1 wrote."""
+        return self.checkpoint.files.get(place, FileSum(bytes=size))
 
 
 class ServerStore:
-    """The server's newest complete checkpoint: its state and a run's records beside it, replaced together."""
+    """The server's newest checkpoint: its state and a run's records beside it, and the hashes of what belongs to it.
+
+    `root` is the folder "state" of a run's folder.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.durable: Checkpoint | None = None
+        """The checkpoint that is certain to be on the disk."""
 
-    def save(self, t: int, server: State, run_state: RunState) -> None:
-        """Make round t the one that a resumed run continues after."""
-        name = f"server-{t:06d}.safetensors"
+    def save(self, t: int, server: State, run_state: RunState, files: Sums, durable: bool = False) -> None:
+        """Make round t the one that a resumed run continues after; if it is `durable`, wait until it is on the disk.
+
+        `files` are the other files of the run's folder that belong to it.
+        """
+        name, data = f"server-{t:06d}.safetensors", to_bytes(server)
         self.root.mkdir(parents=True, exist_ok=True)
-        write_bytes(self.root / name, to_bytes(server))
-        counted = run_state.model_dump(include=set(RunState.model_fields))
-        write_record(self.root / "checkpoint.json", Checkpoint.model_validate({"t": t, "server": name, **counted}))
+        write_bytes(self.root / name, data, durable)
+        checkpoint = Checkpoint.model_validate({
+            "schema": Checkpoint.SCHEMA, "t": t, "server": name, **run_state.model_dump(include=COUNTED),
+            "files": {**files, f"{self.root.name}/{name}": sum_of_bytes(data)},
+        })  # fmt: skip
+        write_record(self.root / NEWEST, checkpoint, durable)
+        if durable:
+            write_record(self.root / DURABLE, checkpoint, durable)
+            self.durable = checkpoint
+        needed = {name, self.durable.server if self.durable else name}
         for old in self.root.glob("server-*.safetensors"):
-            if old.name != name:
+            if old.name not in needed:
                 old.unlink()
 
-    def load(self) -> tuple[State, Checkpoint] | None:
-        """The server's state and what was counted until then, or None before the first checkpoint."""
-        path = self.root / "checkpoint.json"
-        if not path.exists():
-            return None
-        try:
-            found = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise RunError(f"cannot read {path}: {error}") from error
-        checkpoint = checked(found, Checkpoint, str(path))
-        return read_payload(self.root / checkpoint.server), checkpoint
+    def load(self) -> Saved | None:
+        """What the run continues from, or None before the first checkpoint.
+
+        That is the newest checkpoint, or where one of its files is damaged the last durable one. Raises RunError,
+        which names the file, if neither is whole.
+        """
+        found: list[Saved] = []
+        damage: list[CaveatError] = []
+        for name in (NEWEST, DURABLE):
+            try:
+                if (checkpoint := record_of(self.root / name, Checkpoint)) is not None:
+                    found.append(self._whole(checkpoint, str(damage[0]) if damage else ""))
+                    self.durable = checkpoint if name == DURABLE else None
+            except CaveatError as error:
+                damage.append(error)
+        if damage and not found:
+            raise RunError(f"{damage[0]}; no other checkpoint is whole. Without {self.root} the run begins again")
+        return found[0] if found else None
+
+    def _whole(self, checkpoint: Checkpoint, damage: str) -> Saved:
+        """A checkpoint with the server's state. Raises DataError or RunError if a file of it is damaged."""
+        for place, known in checkpoint.files.items():
+            check_file(self.root.parent / place, known, growing=place.endswith(GROWING))
+        if Path(checkpoint.server).name != checkpoint.server:
+            raise DataError(f"{self.root}: server = {checkpoint.server!r}, expected the name of a file beside it")
+        return Saved(read_payload(self.root / checkpoint.server), checkpoint, damage)
+
+
+COUNTED = set(RunState.model_fields)

@@ -15,10 +15,11 @@ from typing import TypedDict, Unpack
 
 from ..core import Payload, RunError, SiloId, Update
 from ..core.tensors import size
-from .atomic import append_records
+from .logs import AppendLog
 from .reading import check_version
 from .schema.ledger import Form, Message, TensorForm
 from .schema.record import Record, as_json
+from .schema.small_files import FileSum
 
 Tensors = dict[str, TensorForm]
 """By "group/name"."""
@@ -53,21 +54,18 @@ class Ledger:
     """Appends to a ledger's file."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.log = AppendLog(path)
         self.forms: set[str] = set()
 
-    @property
-    def bytes(self) -> int:
-        return self.path.stat().st_size if self.path.exists() else 0
+    def rewind(self, known: FileSum) -> None:
+        """Drop what was written after what is known. Raises RunError where that is not there, or was changed."""
+        self.log.rewind(known)
+        self.forms = set(read_ledger(self.log.path).forms)
 
-    def rewind(self, size: int) -> None:
-        """Drop what was written after the first `size` bytes, and half a line that a killed process left before it."""
-        if self.bytes < size:
-            raise RunError(f"{self.path}: {self.bytes} bytes, expected the {size} of completed rounds")
-        with self.path.open("a+b") as file:
-            file.seek(0)
-            file.truncate(file.read(size).rfind(b"\n") + 1)
-        self.forms = set(read_ledger(self.path).forms)
+    def recover(self, known: FileSum | None) -> None:
+        """As `rewind`, but lines stay that a process wrote before it was killed: what they tell may have been sent."""
+        self.log.recover(known or FileSum(bytes=0))
+        self.forms = set(read_ledger(self.log.path).forms)
 
     def add(self, updates: Mapping[SiloId, Update], **about: Unpack[AboutMessage]) -> None:
         """Append a line per update, and its form if it is new."""
@@ -80,7 +78,7 @@ class Ledger:
             lines.append(
                 Message(**about, silo=silo, form=form.form, bytes=size(update.payload), examples=update.examples)
             )
-        append_records(self.path, lines)
+        self.log.add(lines)
 
 
 def _form(payload: Payload) -> Form:
@@ -113,7 +111,7 @@ def read_ledger(path: Path) -> Entries:
     try:
         text = path.read_text() if path.exists() else ""
         for number, line in enumerate(text.splitlines(keepends=True), 1):
-            if not line.endswith("\n"):
+            if not line.endswith("\n") and "\0" not in line:
                 break  # the last one, of a process that was killed
             entry = json.loads(line)
             check_version(entry, Record.SCHEMA, f"{path}, line {number}")

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..core import RunError
+from .links import refuse_link, refuse_links, without_following
 
 PAUSE = 0.2
 """Seconds between two tries for a lock that another process holds."""
@@ -22,14 +23,19 @@ _mutex = threading.Lock()
 def held(lock: Path, busy: str, wait: float = 0.0) -> Iterator[None]:
     """Hold a lock file, which is made if it is not there, and so is its folder.
 
-    Raises RunError saying `busy` if somebody else still holds it after `wait` seconds.
+    Raises RunError saying `busy` if somebody else still holds it after `wait` seconds, or if it is a link or cannot be
+    made.
     """
-    lock.parent.mkdir(parents=True, exist_ok=True)
+    refuse_link(lock)
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {lock.parent}: {error.strerror}") from error
     lock, until = lock.resolve(), time.monotonic() + wait
     while not _taken(lock):
         _pause(busy, until)
     try:
-        with lock.open("w") as file:
+        with open(lock, "ab", opener=without_following) as file:
             while True:
                 try:
                     # A record lock: it is this process's alone, and workers that are about to end do not hold it.
@@ -57,6 +63,25 @@ def _pause(busy: str, until: float) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder of a run or a comparison. Raises RunError if somebody else holds it."""
+    """Hold a folder of a run or a comparison, by a file in the folder `folder` of it.
+
+    Raises RunError if somebody else holds it, and for links in it, before anything is written.
+    """
+    refuse_links(folder.parent, unread={"silos"})  # which may be a million, and are looked at one by one
     with held(folder / "lock", f"{folder.parent} is being run by another process"):
         yield
+
+
+def nothing_begun(folder: Path) -> bool:
+    """Whether a folder is not there, or has no more than a killed process leaves that wrote no file yet: half a file,
+    or a folder with its lock.
+    """
+    if not folder.exists():
+        return True
+    return folder.is_dir() and all(_left_behind(path) for path in folder.iterdir())
+
+
+def _left_behind(path: Path) -> bool:
+    if path.is_dir() and not path.is_symlink():
+        return [each.name for each in path.iterdir()] == ["lock"]
+    return path.suffix == ".part"

@@ -30,9 +30,18 @@ def from_bytes(data: bytes) -> Payload:
     return payload
 
 
+def payload_of(data: bytes, path: Path) -> Payload:
+    """The payload in the bytes of a file. Raises RunError naming a file that holds none."""
+    try:
+        return from_bytes(data)
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"cannot read {path}: {error}") from error
+
+
 def read_payload(path: Path) -> Payload:
     """A payload from a file; raises RunError naming a file that cannot be read."""
     try:
-        return from_bytes(path.read_bytes())
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        data = path.read_bytes()
+    except OSError as error:
         raise RunError(f"cannot read {path}: {error}") from error
+    return payload_of(data, path)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from ..core import DataError
 from .schema.record import FROM_FILE, Record
+from .seals import UNSEALED, check_seal
 
 RecordType = TypeVar("RecordType", bound=Record)
 
@@ -74,8 +75,13 @@ def decoded(text: str, where: str) -> Any:
 
 
 def checked(value: Any, kind: type[RecordType], where: str) -> RecordType:
-    """A value of a file as a record. Raises DataError, naming its place, for one of another version or form."""
-    check_version(value, kind.SCHEMA, where)
+    """A value of a file as a record.
+
+    Raises DataError, naming its place, for one of another version or form, or that is not as it was sealed.
+    """
+    check_version(value, kind.SCHEMA, where, UNSEALED if kind.SEALED else kind.SCHEMA)
+    if kind.SEALED:
+        check_seal(value, where)
     try:
         return kind.model_validate(value, context=FROM_FILE)
     except ValidationError as error:
@@ -84,10 +90,10 @@ def checked(value: Any, kind: type[RecordType], where: str) -> RecordType:
         raise DataError(f"{where}: {place + ': ' if place else ''}{first['msg']}") from error
 
 
-def check_version(value: Any, known: int, where: str) -> None:
-    """Raises DataError for what another version of caveat wrote in a form of its own."""
+def check_version(value: Any, known: int, where: str, oldest: int | None = None) -> None:
+    """Raises DataError for what another version of caveat wrote in a form of its own, that is not known either."""
     version = value.get("schema") if isinstance(value, dict) else None
-    if isinstance(version, int) and version != known:
+    if isinstance(version, int) and version not in (known, oldest or known):
         raise DataError(f"{where}: schema {version} was written by another version; this one reads schema {known}")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core import DataError
 from .ledger_totals import Sent, read_sent
+from .manifest import manifest_of
 from .reading import checked, lines_of, record_of, text_of
 from .schema.federation import FederationFile
 from .schema.gallery import Features, Gallery
@@ -19,6 +20,7 @@ from .schema.small_files import Origin
 from .schema.summary import Metrics, SiloRecord, Summary, Worst
 
 _FILES = ("config.toml", "rounds.jsonl", "summary.json")
+_CHECKED = ("rounds.jsonl", "ledger.jsonl", "origin.json", "gallery.json", "features.json", "federation.json")
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,7 @@ def read_run(path: Path) -> RunFolder:
         raise DataError(f"{path} is not a folder; expected the folder of a run, as `caveat run --out` writes it")
     if not any((path / name).is_file() for name in _FILES):
         raise DataError(f"{path} is not a run's folder: it holds none of {', '.join(_FILES)}")
+    manifest_of(path).check(*_CHECKED)
     config = text_of(path / "config.toml")
     rows, left_out = read_rows(path / "rounds.jsonl")
     return RunFolder(

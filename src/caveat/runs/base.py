@@ -14,9 +14,13 @@ from ..engines.executor import Executor
 from ..engines.rounds import Transport
 from ..files.checkpoints import SiloStore
 from ..files.schema.gallery import Features, Gallery
+from ..files.schema.small_files import KeptState
 from ..nn.models import ModelSettings
 from ..wrappers.evaluation import Evaluated
 from .spec import RunSpec
+
+SYNC_SECONDS = 10.0
+FIXED = ("settings.json", "call.json", "splits.json")
 
 
 class Engine(Transport, Protocol):
@@ -26,8 +30,16 @@ class Engine(Transport, Protocol):
     def method(self) -> Method:
         """The run's method, with evaluation around it."""
 
-    def begin(self, t: int, counted: Mapping[SiloId, int]) -> None:
-        """The next round is t; `counted` says of which round each silo's update was counted last."""
+    def begin(self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState]) -> None:
+        """The next round is t; `counted` says of which round each silo's update was counted last, and `kept` which
+        state each has, where silos do not keep books of their own.
+        """
+
+    def kept(self) -> Sequence[KeptState]:
+        """The states that silos have kept since this was asked last, by name; none of those with books of their own."""
+
+    def keep(self, t: int) -> None:
+        """The run may have to continue after round t: what belongs to it is not to be deleted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +48,15 @@ class BaseRun:
 
     folder: Path
     spec: RunSpec
+    sync_seconds: float = SYNC_SECONDS
+    """How often a checkpoint is waited for until it is on the disk."""
+    reset: tuple[SiloId, ...] = ()
+    """Silos that begin afresh when the run continues, since their states were lost."""
+
+    @property
+    def fixed(self) -> list[str]:
+        """The files of the folder that do not change once the run has begun."""
+        return [name for name in FIXED if (self.folder / name).exists()]
 
     @property
     def info(self) -> FederationInfo:

@@ -16,7 +16,7 @@ from .. import config as configuration
 from .. import data
 from ..config import Config
 from ..config.nearest import nearest_recipe
-from ..core import Answers, ConfigurationError, Payload, Prediction, RunError, SiloId, Site, State, Tensors
+from ..core import Answers, ConfigurationError, DataError, Payload, Prediction, RunError, SiloId, Site, State, Tensors
 from ..core.silo_info import FederationInfo
 from ..data.pools import Array
 from ..engines.executor import Executor
@@ -24,19 +24,24 @@ from ..engines.one_thread import one_thread
 from ..engines.processes.pool import EmbeddedEngine
 from ..files.atomic import write_bytes, write_json, write_record
 from ..files.checkpoints import SiloStore
+from ..files.kept_states import read_kept
+from ..files.locks import locked, nothing_begun
+from ..files.manifest import STATES, Manifest, manifest_of
 from ..files.payloads import read_payload
 from ..files.reading import read, read_plain
 from ..files.schema.gallery import Features, Gallery
 from ..files.schema.record import as_json
-from ..files.schema.small_files import ModelFile
+from ..files.schema.small_files import KeptState, ModelFile
 from ..files.schema.summary import Summary
 from .base import BaseRun
+from .begun import check_settings, keep_settings
 from .execution import carry_out
 from .features import features
 from .gallery import gallery
 from .progress import Progress, Silent
 from .spec import spec_of
 
+MODEL = "model/model.safetensors"
 Asked = TypeVar("Asked", Prediction, Answers, Tensors)
 
 
@@ -79,6 +84,21 @@ class LocalRun(BaseRun):
     def features(self) -> Features | None:
         return features(self.silos, self.measured, lambda silo: self._asked(silo, self.method.features))
 
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What the files of the finished run have to hold."""
+        return manifest_of(self.folder)
+
+    def kept(self, silo: SiloId, t: int) -> KeptState | None:
+        """Which state a silo has kept in the end."""
+        if self.manifest.verified:
+            return self._states.get(silo)
+        return SiloStore(self.folder / "state" / "silos").adopt(silo, t)
+
+    @cached_property
+    def _states(self) -> dict[SiloId, KeptState]:
+        return read_kept(self.folder / STATES)
+
     def predictor(self, silo: SiloId) -> Callable[[Tensor], Prediction]:
         """A function from inputs (N, ...), normalised as the silo's own, to the silo's Prediction of them."""
         return self._asked(silo, self.complete_method.predict)
@@ -89,12 +109,13 @@ class LocalRun(BaseRun):
 
     def _asked(self, silo: SiloId, ask: Callable[[Payload, State, Site, Tensor], Asked]) -> Callable[[Tensor], Asked]:
         executor = self.executor()
-        down = read_payload(self.folder / "model" / "model.safetensors")
+        self.manifest.check(MODEL, "model/model.json", STATES)
+        down = read_payload(self.folder / MODEL)
         t = read(self.folder / "model" / "model.json", ModelFile).t
         if silo not in executor.silos:
             raise ConfigurationError(f"no silo {silo!r} in {self.folder}; silos: {', '.join(executor.silos)}")
         with one_thread():
-            state = executor.state(silo, t)
+            state = executor.state(silo, self.kept(silo, t))
         site = executor.site(silo)
 
         def predict(x: Tensor) -> Asked:
@@ -143,7 +164,7 @@ class Run:
 def start(config: Config, out: Path, progress: Progress | None = None, silos: data.Silos | None = None) -> Path:
     """Run a configuration in a new folder `out`, and return it; `silos` are those it describes, if they were loaded
     before. All that can be checked is checked before anything is written: raises ConfigurationError or DataError;
-    RunError once the run has begun.
+    RunError once the run has begun, or if another process begins one there.
     """
     _check_engine(config)
     silos = silos or data.load(config.data, config.seed)
@@ -153,10 +174,13 @@ def start(config: Config, out: Path, progress: Progress | None = None, silos: da
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(f"cannot make the folder {out}: {error.strerror}") from error
-    write_bytes(out / "config.toml", configuration.dump(config).encode())
-    if (recipe := nearest_recipe(config)) is not None:
-        write_record(out / "origin.json", recipe)
-    return _with_baselines(config, silos, out, progress or Silent())
+    with locked(out / "state"):
+        check_empty(out)  # once more: another process may have been quicker
+        write_bytes(out / "config.toml", configuration.dump(config).encode(), lasting=True)
+        keep_settings(config, out)
+        if (recipe := nearest_recipe(config)) is not None:
+            write_record(out / "origin.json", recipe)
+        return _with_baselines(config, silos, out, progress or Silent())
 
 
 def _check_engine(config: Config) -> None:
@@ -174,16 +198,26 @@ def check(config: Config, silos: data.Silos, out: Path) -> None:
 
 
 def resume(
-    folder: Path, progress: Progress | None = None, workers: int | None = None, silos: data.Silos | None = None
+    folder: Path,
+    progress: Progress | None = None,
+    workers: int | None = None,
+    silos: data.Silos | None = None,
+    reset: Sequence[SiloId] = (),
 ) -> Path:
     """Continue an interrupted run, with its silos if they are loaded; a finished one is left as it is.
 
-    Same bits as without the interruption.
+    Same bits as without the interruption, but for silos that are `reset`: they begin afresh, without the state that
+    they lost. Raises ConfigurationError for settings that are not those that the run began with, DataError or RunError
+    for a folder that is damaged, StateLost for a silo's state that is.
     """
     config = load_config(folder)
-    silos = silos or data.load(config.data, config.seed)
-    check_same(folder, silos)
-    return _with_baselines(config, silos, folder, progress or Silent(), workers)
+    with locked(folder / "state"):
+        check_begun(folder)
+        check_settings(config, folder)
+        silos = silos or data.load(config.data, config.seed)
+        check_same(folder, silos)
+        keep_settings(config, folder)
+        return _with_baselines(config, silos, folder, progress or Silent(), workers, tuple(reset))
 
 
 def open_run(folder: Path) -> Run:
@@ -193,9 +227,22 @@ def open_run(folder: Path) -> Run:
         raise ConfigurationError(f"{folder} is not finished; `caveat resume {folder}` continues it")
     if config.data.source == "silos":
         raise ConfigurationError(f"{folder}: the data are at the silos; each keeps what it takes to predict there")
+    check_settings(config, folder)
+    manifest_of(folder).check("settings.json", "splits.json")
     silos = data.load(config.data, config.seed)
     check_same(folder, silos)
     return Run(_local_run(config, silos, folder))
+
+
+def check_begun(folder: Path) -> None:
+    """Raises DataError where what a run wrote when it began is damaged."""
+    try:
+        manifest = manifest_of(folder)
+    except DataError:
+        if (folder / "summary.json").exists():
+            raise
+        return  # a damaged checkpoint: there may be an older one to go on from
+    manifest.check("settings.json", "splits.json")
 
 
 def check_same(folder: Path, silos: data.Silos) -> None:
@@ -207,6 +254,12 @@ def check_same(folder: Path, silos: data.Silos) -> None:
     same = [silos.named(name) for name in begun if name in silos.by_name]
     if len(same) < len(begun) or begun != json.loads(json.dumps(data.splits_record(same))):
         raise RunError(f"{folder}: the data are not those that the run began with")
+
+
+def check_configuration(folder: Path) -> None:
+    """Raises ConfigurationError if a run's configuration is not the one that it began with."""
+    if (folder / "config.toml").exists():
+        check_settings(configuration.load(str(folder / "config.toml")), folder)
 
 
 def load_config(folder: Path) -> Config:
@@ -225,17 +278,33 @@ def load_config(folder: Path) -> Config:
 
 
 def _local_run(
-    config: Config, silos: data.Silos, folder: Path, name: str | None = None, workers: int | None = None
+    config: Config,
+    silos: data.Silos,
+    folder: Path,
+    name: str | None = None,
+    workers: int | None = None,
+    reset: tuple[SiloId, ...] = (),
 ) -> LocalRun:
     """The run of the configured method, or of a baseline beside it."""
-    return LocalRun(spec=spec_of(config, name), folder=folder, silos=silos, workers=workers or config.engine.workers)
+    return LocalRun(
+        spec=spec_of(config, name), folder=folder, silos=silos, workers=workers or config.engine.workers, reset=reset,
+        sync_seconds=config.engine.sync_seconds,
+    )  # fmt: skip
 
 
 def _with_baselines(
-    config: Config, silos: data.Silos, out: Path, progress: Progress, workers: int | None = None
+    config: Config,
+    silos: data.Silos,
+    out: Path,
+    progress: Progress,
+    workers: int | None = None,
+    reset: tuple[SiloId, ...] = (),
 ) -> Path:
-    """Carry out the method itself, then the baselines beside it, with as many rounds of training as it took."""
-    main = _local_run(config, silos, out, None, workers)
+    """Carry out the method itself, then the baselines beside it, with as many rounds of training as it took.
+
+    The caller holds the lock of the folder.
+    """
+    main = _local_run(config, silos, out, None, workers, reset)
     carry_out(main, progress, config.method.name)
     rounds = read(out / "summary.json", Summary).rounds_run
     for name in config.beside:
@@ -250,6 +319,5 @@ def check_empty(out: Path) -> None:
     """Raises ConfigurationError unless a run may begin in the folder."""
     if (out / "config.toml").exists():
         raise ConfigurationError(f"{out} already holds a run; `caveat resume {out}` continues it, --out names another")
-    # A run that was killed before its first file was whole has left nothing worth keeping.
-    if out.exists() and (not out.is_dir() or any(path.suffix != ".part" for path in out.iterdir())):
+    if not nothing_begun(out):
         raise ConfigurationError(f"{out} exists and is not a run; name a new folder with --out")

@@ -16,12 +16,14 @@ from ..core import ConfigurationError, ConfigurationErrors, Method, SiloId
 from ..core.settings import FieldError
 from ..data import Silos
 from ..files.atomic import write_bytes
+from ..files.locks import nothing_begun
 from ..files.reading import read_plain
 from ..nn.models import ModelSettings, PersonalModel
 from ..training.fit import Training
 from ..wrappers.privacy import Privacy
 from ..wrappers.uncertainty import Uncertainty
 from .base import BaseRun
+from .begun import difference
 from .spec import RunSpec
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -176,29 +178,35 @@ def check_folder(folder: Path) -> None:
         raise ConfigurationError(f"out = {str(folder)!r} is a file, expected a folder")
     if (folder / "summary.json").exists() or (folder / "config.toml").exists():
         raise ConfigurationError(f"out = {str(folder)!r} already holds a run; name a new folder")
-    if not (folder / CALL).exists() and any((folder / name).exists() for name in OTHERS):
+    begun = (folder / CALL).exists() or nothing_begun(folder)
+    if not begun and any((folder / name).exists() for name in OTHERS):
         raise ConfigurationError(f"out = {str(folder)!r} holds something else than a call's run; name a new folder")
 
 
-def keep_call(run: BaseRun) -> None:
-    """Write down what the run in its folder is of, or see that it is the same as when the run began.
+def check_call(run: BaseRun) -> str:
+    """What a run in Python is of, as its folder keeps it.
 
-    Raises ConfigurationError for another run, and for settings that cannot be written, before anything is.
+    Raises ConfigurationError if another run was begun there, and for settings that cannot be written.
     """
     path = run.folder / CALL
     try:
         text = json.dumps(_described({name: getattr(run.spec, name) for name in DECIDING}), indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"the fields of {run.method.name!r} have to be plain values: {error}") from None
-    if not path.exists():
-        run.folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, f"{text}\n".encode())
-    elif (found := _difference(read_plain(path), json.loads(text))) is not None:
+    if path.exists() and (found := difference(read_plain(path), json.loads(text))) is not None:
         place, was, now = found
         raise ConfigurationError(
             f"out = {str(run.folder)!r} holds an interrupted run with {place} = {was!r}, not {now!r}; make the same "
             "call to continue it, or name a new folder"
         )
+    return text
+
+
+def keep_call(run: BaseRun) -> None:
+    """Write down what the run in its folder is of, if that is not done yet. Raises what `check_call` does."""
+    text, path = check_call(run), run.folder / CALL
+    if not path.exists():
+        write_bytes(path, f"{text}\n".encode(), lasting=True)
 
 
 CALL = "call.json"
@@ -217,13 +225,3 @@ def _described(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _described(each) for key, each in value.items()}
     return [_described(each) for each in value] if isinstance(value, (list, tuple)) else value
-
-
-def _difference(was: Any, now: Any, place: str = "") -> tuple[str, Any, Any] | None:
-    """The first place where two such values differ, and what is there; a key that is not there is None."""
-    if was == now:
-        return None
-    if not (isinstance(was, dict) and isinstance(now, dict)):
-        return place, was, now
-    within = (_difference(was.get(key), now.get(key), f"{place}.{key}".lstrip(".")) for key in {**was, **now})
-    return next((found for found in within if found is not None), None)

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
-from ..core import Payload, RunError, SiloId, State
+from ..config import one_of
+from ..core import ConfigurationError, Payload, RunError, SiloId, State
 from ..core.aggregation import all_finite
 from ..engines.rounds import FinishedRound
-from ..files.atomic import append_records, write_bytes, write_record
-from ..files.checkpoints import ServerStore
+from ..files.atomic import forget_parts, sync, write_bytes, write_record
+from ..files.checkpoints import Saved, ServerStore, SiloStore
+from ..files.kept_states import adopted, read_kept
 from ..files.ledger import About, Ledger, read_ledger
+from ..files.logs import AppendLog
+from ..files.manifest import STATES, sum_of, sums_of_folder
 from ..files.payloads import to_bytes
 from ..files.schema.costs import PrivacyRecord
 from ..files.schema.rounds import LeftOut
-from ..files.schema.small_files import ModelFile, RunState
+from ..files.schema.small_files import Checkpoint, KeptState, ModelFile, Reset, RunState, Sums
 from ..metrics import across, figures
 from ..wrappers.base import find
 from ..wrappers.private import Private
@@ -27,6 +33,9 @@ from .summary import count, rows, summarise
 logger = logging.getLogger(__name__)
 SPLITS = ("validation", "test")
 """What the final model is measured on."""
+ROWS, LEDGER = "rounds.jsonl", "ledger.jsonl"
+MANY = 64
+"""Files above which the whole system is asked to write, rather than for one after the other."""
 
 
 class Recorder:
@@ -37,22 +46,34 @@ class Recorder:
     ) -> None:
         self.run, self.engine, self.store = run, engine, store
         self.run_state, self.progress = run_state, progress
-        self.rows = run.folder / "rounds.jsonl"
+        self.rows = AppendLog(run.folder / "rounds.jsonl")
         self.ledger = Ledger(run.folder / "ledger.jsonl")
-        self.mark = time.perf_counter()
+        self.states = AppendLog(run.folder / STATES)
+        self.unsynced: dict[SiloId, KeptState] = {}
+        """What silos have kept since the last durable checkpoint."""
+        self.mark = self.synced = time.perf_counter()
 
-    def rewind(self) -> dict[SiloId, int]:
-        """Drop what a round that was never completed has left; return the last counted round of each silo."""
-        for part in self.run.folder.rglob(".*.part"):
-            part.unlink()
-        self.ledger.rewind(self.run_state.ledger)
-        with self.rows.open("ab") as file:
-            if file.tell() < self.run_state.rows:
-                raise RunError(
-                    f"{self.rows}: {file.tell()} bytes, expected the {self.run_state.rows} of completed rounds"
-                )
-            file.truncate(self.run_state.rows)
-        return read_ledger(self.ledger.path).counted
+    def rewind(self, saved: Saved | None) -> tuple[dict[SiloId, int], dict[SiloId, KeptState]]:
+        """Drop what a round that was never completed has left, and have silos that are reset begin afresh.
+
+        Returns the last counted round of each silo, and the state that each has kept.
+        """
+        forget_parts(self.run.folder)
+        saved = saved or Saved({}, Checkpoint(t=-1, server=""))
+        self.ledger.rewind(saved.sum(LEDGER, self.run_state.ledger))
+        self.rows.rewind(saved.sum(ROWS, self.run_state.rows))
+        self.states.rewind(saved.sum(STATES, 0))
+        kept = read_kept(self.states.path)
+        if not saved.checkpoint.files and saved.checkpoint.t >= 0:
+            kept = adopted(SiloStore(self.states.path.parent / "silos"), saved.checkpoint.t)
+            self.states.add(kept.values())
+        for silo in self.run.reset:
+            if silo not in kept:
+                raise ConfigurationError(f"--reset {silo}: no state of such a silo{one_of(silo, sorted(kept))}")
+        afresh = [KeptState(silo=silo, t=saved.checkpoint.t) for silo in self.run.reset]
+        self.states.add(afresh)
+        self.run_state.reset += [Reset(silo=each.silo, round=self.run_state.number) for each in afresh]
+        return read_ledger(self.ledger.log.path).counted, kept | {each.silo: each for each in afresh}
 
     def after(self, done: FinishedRound, server: State) -> None:
         phase = done.step.name
@@ -72,11 +93,44 @@ class Recorder:
         if milestone != known:
             self.run_state.milestones.append({"round": done.number, **milestone})
             self.progress.note(", ".join(f"{name} {value:.4g}" for name, value in milestone.items()))
-        self.run_state.number, self.run_state.rows = done.number, self.rows.stat().st_size
-        self.run_state.ledger = self.ledger.bytes
-        self.store.save(done.t, server, self.run_state)
+        self.run_state.number = done.number
+        self._save(done.t, server)
         self.progress.round(done.number, phase, {**metrics, "seconds": seconds})
         self._lap("engine")
+
+    def _save(self, t: int, server: State) -> None:
+        """Make a checkpoint, which every so many seconds is waited for until it is on the disk."""
+        kept = self.engine.kept()
+        self.states.add(kept)
+        self.unsynced |= {each.silo: each for each in kept}
+        self.run_state.rows, self.run_state.ledger = self.rows.bytes, self.ledger.log.bytes
+        logs = {LEDGER: self.ledger.log, ROWS: self.rows, STATES: self.states}
+        files = {place: log.sum for place, log in logs.items() if log.bytes} | self.fixed
+        if durable := time.perf_counter() - self.synced >= self.run.sync_seconds:
+            self._sync()
+        self.store.save(t, server, self.run_state, files, durable)
+        if durable:
+            self.engine.keep(t)
+            self.synced = time.perf_counter()
+
+    @cached_property
+    def fixed(self) -> Sums:
+        """What those files hold that do not change from now on."""
+        return {name: sum_of(self.run.folder / name) for name in self.run.fixed}
+
+    def _sync(self) -> None:
+        """Wait until everything that the next checkpoint names is on the disk."""
+        for log in (self.ledger.log, self.rows, self.states):
+            log.sync()
+        if len(self.unsynced) > MANY:
+            os.sync()
+        store = SiloStore(self.states.path.parent / "silos")
+        for kept in self.unsynced.values() if len(self.unsynced) <= MANY else ():
+            store.sync(kept)
+        for name in self.run.fixed:
+            sync(self.run.folder / name)
+        sync(self.run.folder)
+        self.unsynced = {}
 
     def _check_numbers(self, number: int, phase: str, server: State) -> None:
         """Raises RunError for a state that no run can continue from, so that the checkpoint before it stays."""
@@ -105,22 +159,25 @@ class Recorder:
         self._write_model(t, server)
         for name, shown in (("gallery", self.run.gallery()), ("features", self.run.features())):
             if shown is not None:
-                write_record(self.run.folder / f"{name}.json", shown)
+                write_record(self.run.folder / f"{name}.json", shown, lasting=True)
         self._lap("engine")
+        self._sync()
         summary = summarise(self.run, self.run_state, final["test"], server, self._privacy(), newcomers)
-        write_record(self.run.folder / "summary.json", summary)
+        complete = summary.model_copy(update={"files": sums_of_folder(self.run.folder)})
+        write_record(self.run.folder / "summary.json", complete, lasting=True)
 
     def _privacy(self) -> PrivacyRecord | None:
         """What clipping and noise come to, by what was sent."""
         if (private := find(self.run.complete_method, Private)) is None:
             return None
-        messages = read_ledger(self.ledger.path).messages
+        messages = read_ledger(self.ledger.log.path).messages
         return PrivacyRecord.model_validate(self.run.spec.privacy.outcome(messages, private.silos, private.covers))
 
     def _write_model(self, t: int, server: State) -> None:
         folder, method = self.run.folder, self.run.method
         (folder / "model").mkdir(exist_ok=True)
-        write_bytes(folder / "model" / "model.safetensors", to_bytes(self.run.complete_method.broadcast(server)))
+        sent = to_bytes(self.run.complete_method.broadcast(server))
+        write_bytes(folder / "model" / "model.safetensors", sent, lasting=True)
         write_record(
             folder / "model" / "model.json",
             ModelFile(
@@ -132,6 +189,7 @@ class Recorder:
                 shape=list(self.run.info.shape),
                 classes=list(self.run.info.classes),
             ),
+            lasting=True,
         )
 
     def _evaluate(
@@ -146,7 +204,7 @@ class Recorder:
         if write:
             infos = [self.run.info.silo_infos[name] for name in silos if name in payloads]
             found = [row for info in infos for row in rows(self.run.method, info, payloads[info.name], about)]
-            append_records(self.rows, found)
+            self.rows.add(found)
         mean = across({silo: figures(payload["sums"]) for silo, payload in payloads.items()})["mean"]
         return {name: mean[name] for name in ("accuracy", "entropy")}, payloads
 
@@ -156,7 +214,7 @@ class Recorder:
             text = f"round {about['round']}, {about.get('split', about['phase'])}: without {silo}: {why}"
             self.progress.note(text)
             logger.warning("%s: %s", self.run.folder, text)
-        append_records(self.rows, [LeftOut(**about, silo=silo, left_out=why) for silo, why in reasons.items()])
+        self.rows.add([LeftOut(**about, silo=silo, left_out=why) for silo, why in reasons.items()])
 
     def _lap(self, name: str) -> float:
         now = time.perf_counter()

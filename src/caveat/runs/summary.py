@@ -114,6 +114,7 @@ def summarise(
         ),
         seconds=run_state.seconds,
         newcomers=Newcomers(mean=summarise_streams(method, newcomers)[INSIDE].chosen.mean) if newcomers else None,
+        reset=run_state.reset,
     )
 
 

@@ -127,10 +127,10 @@ def audit_of(
             LocalRun(folder=folder, spec=spec, silos=silos, workers=workers), tuple(map(float, shares)), tuple(seeds)
         )
         sweep.check()
-        sweep.prepare()
-        result = _examine(sweep, progress or Silent())
-        if out is not None:
-            result.write(folder)
+        with sweep.begun():
+            result = _examine(sweep, progress or Silent())
+            if out is not None:
+                result.write(folder)
     return result
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,11 +16,12 @@ from torch import Tensor
 from ...core import ConfigurationError, Data, DataError, Method, RunError, Silo, key
 from ...data import Silos, splits_record
 from ...files.atomic import write_record
+from ...files.locks import locked, nothing_begun
 from ...files.reading import checked, record_of
 from ...files.schema.audit import AuditPlan, Participating
 from ...files.schema.record import as_json
 from ...runs.execution import carry_out
-from ...runs.local import LocalRun, Run, check_same
+from ...runs.local import LocalRun, Run, check_begun, check_same
 from ...runs.progress import Progress
 from ...training.fit import Training
 from .observations import Observation, Observed
@@ -106,8 +108,8 @@ class Sweep:
         self.whole.silos.check(2)
         self.whole.spec.check(self.whole.info)
 
-    def prepare(self) -> None:
-        """Write what the runs have in common; raises ConfigurationError if those in the folder have something else.
+    def check_folder(self) -> None:
+        """Raises ConfigurationError if the folder holds something else than runs that have the same in common.
 
         More seeds and shares may be asked of the same folder.
         """
@@ -119,13 +121,22 @@ class Sweep:
             if begun != asked:
                 other = ", ".join(name for name, value in asked if getattr(begun, name) != value)
                 raise ConfigurationError(f"{folder} holds an audit with other settings: {other}; name a new folder")
-        elif folder.exists() and (not folder.is_dir() or any(path.suffix != ".part" for path in folder.iterdir())):
+        elif not nothing_begun(folder):
             raise ConfigurationError(f"{folder} exists and is not an audit; name a new folder")
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Hold the folder, in which what the runs have in common is written. Raises what `check_folder` does."""
+        folder = self.whole.folder
+        self.check_folder()
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(f"cannot make the folder {folder}: {error.strerror}") from error
-        write_record(plan, common)
+        with locked(folder / "runs"):
+            self.check_folder()
+            write_record(folder / "plan.json", self.common())
+            yield
 
     def common(self) -> AuditPlan:
         """What decides the results of the runs, apart from shares and seeds."""
@@ -158,6 +169,7 @@ class Sweep:
                 run = self.run_of(share, seed)
                 check_same(run.folder, run.silos)
                 run.folder.mkdir(parents=True, exist_ok=True)
+                check_begun(run.folder)
                 carry_out(run, progress, f"run {number} of {count}: {share:.3g} of the data, seed {seed}")
                 yield share, seed, Run(run)
 

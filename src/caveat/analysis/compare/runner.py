@@ -17,6 +17,7 @@ from ...core import CaveatError, ConfigurationError
 from ...data import Silos
 from ...engines.processes.children import end_with_parent
 from ...files.atomic import write_bytes
+from ...files.locks import nothing_begun
 from ...files.schema.record import as_json
 from ...html.pages.run.page import write_report
 from ...runs.local import check, resume, start
@@ -145,8 +146,7 @@ class Runner:
 def check_folder(results: ComparisonFolder) -> None:
     """Raises ConfigurationError if the folder holds something else, or runs of other settings, before anything runs."""
     folder = results.folder
-    other = folder.exists() and not (folder / "grid.json").exists()
-    if other and (not folder.is_dir() or any(path.suffix != ".part" for path in folder.iterdir())):
+    if not (folder / "grid.json").exists() and not nothing_begun(folder):
         raise ConfigurationError(f"{folder} exists and is not a comparison; name a new folder with --out")
     for run in results.known():
         results.check_begun(run)

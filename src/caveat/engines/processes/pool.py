@@ -19,8 +19,11 @@ import torch
 
 from ...core import ConfigurationError, Payload, Replies, RunError, SiloId, Update, Weights
 from ...core.tensors import size
+from ...files.checkpoints import StateLost
+from ...files.schema.record import as_json
+from ...files.schema.small_files import KeptState
 from ..allocator import keep_freed_memory
-from ..executor import Executor, SiloError
+from ..executor import Executor, Performed, SiloError
 from .children import end_with_parent
 from .collectors import AHEAD, BufferedReplies, ReplyCollector, StreamingMean
 from .shared_buffer import SharedBuffer
@@ -44,6 +47,11 @@ class EmbeddedEngine:
         """n_k by silo; None where silos are made when they are asked for."""
         if isinstance(executor.silos, dict):
             self.examples = {name: len(silo.train) for name, silo in executor.silos.items()}
+        self.states: dict[SiloId, KeptState] = {}
+        """Which state each silo has kept last, where it has kept any."""
+        self.durable: int | None = None
+        """The round whose states stay on the disk."""
+        self.changed: dict[SiloId, KeptState] = {}
         self.down = SharedBuffer()
         self.count = workers if workers > 1 else 0
         self.workers: list[_Worker] = []
@@ -54,6 +62,7 @@ class EmbeddedEngine:
 
     def __enter__(self) -> EmbeddedEngine:
         keep_freed_memory()
+        self.executor.states.begin()
         try:
             for _ in range(self.count):
                 self.workers.append(_Worker(self.executor, self.down, self.workers))
@@ -70,9 +79,19 @@ class EmbeddedEngine:
         self.workers = []
         self.down.close()
 
-    def begin(self, t: int, counted: Mapping[SiloId, int]) -> None:
+    def begin(self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState]) -> None:
         """Have silos forget what they kept of a round that was never completed."""
         self.executor.states.forget_all(t - 1)
+        self.states = dict(kept)
+
+    def kept(self) -> list[KeptState]:
+        """The states that silos have kept since this was asked last, by name."""
+        changed, self.changed = self.changed, {}
+        return [changed[silo] for silo in sorted(changed)]
+
+    def keep(self, t: int) -> None:
+        """Have the states of round t stay on the disk when there are later ones."""
+        self.durable = t
 
     def exchange(
         self, t: int, address: str, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
@@ -86,7 +105,8 @@ class EmbeddedEngine:
             self._spread(t, address, payload, collector)
         else:
             for silo in chain.from_iterable(map(self.queue, collector.groups)):
-                collector.take(silo, self.executor.perform(t, address, payload, silo))
+                done = self.executor.perform(t, address, payload, silo, self.states.get(silo), self.durable)
+                self._take(collector, silo, done)
         return collector.replies(len(self.silos))
 
     def queue(self, group: Sequence[SiloId]) -> Sequence[SiloId]:
@@ -104,15 +124,20 @@ class EmbeddedEngine:
             return BufferedReplies(cohort)
         return StreamingMean(counts, size(payload), len(self.workers), self.aside)
 
+    def _take(self, collector: ReplyCollector, silo: SiloId, done: Performed) -> None:
+        if done.kept is not None and done.kept != self.states.get(silo):
+            self.states[silo] = self.changed[silo] = done.kept
+        collector.take(silo, done.update)
+
     def _spread(self, t: int, address: str, payload: Payload, collector: ReplyCollector) -> None:
         self.down.restart()
-        order = {"t": t, "work": address, "down": self.down.write(payload)}
+        order = {"t": t, "work": address, "down": self.down.write(payload), "durable": self.durable}
         idle, busy = list(self.workers), dict[object, _Worker]()
 
         def collect() -> None:
             for pipe in wait([worker.pipe for worker in busy.values()]):
                 worker = busy.pop(pipe)
-                collector.take(*worker.answer())
+                self._take(collector, *worker.answer())
                 idle.append(worker)
 
         for group, silos in enumerate(collector.groups):
@@ -124,7 +149,8 @@ class EmbeddedEngine:
                 while not idle:
                     collect()
                 worker = idle.pop()
-                worker.ask(order | {"silo": silo})
+                kept = self.states.get(silo)
+                worker.ask(order | {"silo": silo, "kept": None if kept is None else as_json(kept)})
                 busy[worker.pipe] = worker
         while busy:
             collect()
@@ -170,15 +196,16 @@ class _Worker:
         except (BrokenPipeError, ConnectionResetError) as error:
             raise self._dead() from error
 
-    def answer(self) -> tuple[SiloId, Update]:
-        """Wait for the answer. Raises SiloError if the silo failed, RunError if the process has died."""
+    def answer(self) -> tuple[SiloId, Performed]:
+        """Wait for the answer. Raises StateLost or SiloError if the silo failed, RunError if the process has died."""
         try:
             answer = json.loads(self.pipe.recv_bytes())
         except (EOFError, ConnectionResetError) as error:
             raise self._dead() from error
         if "error" in answer:
-            raise SiloError(answer["error"])
-        return self.order["silo"], Update(self.buffers[self.order["slot"]].read(answer["up"]), answer["examples"])
+            raise {StateLost.__name__: StateLost}.get(answer["kind"], SiloError)(answer["error"])
+        update = Update(self.buffers[self.order["slot"]].read(answer["up"]), answer["examples"])
+        return self.order["silo"], Performed(update, _kept(answer["kept"]))
 
     def _dead(self) -> RunError:
         return RunError(
@@ -207,9 +234,17 @@ def _serve(executor: Executor, down: SharedBuffer, buffers: Sequence[SharedBuffe
             if order["fresh"]:
                 up.restart()
             try:
-                update = executor.perform(order["t"], order["work"], down.read(order["down"]), order["silo"])
+                update, kept = executor.perform(
+                    order["t"], order["work"], down.read(order["down"]), order["silo"], _kept(order["kept"]),
+                    order["durable"],
+                )  # fmt: skip
                 answer: dict[str, Any] = {"up": up.write(update.payload), "examples": update.examples}
+                answer["kept"] = None if kept is None else as_json(kept)
             except Exception as error:
                 message = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
-                answer = {"error": message}
+                answer = {"error": message, "kind": type(error).__name__}
             pipe.send_bytes(json.dumps(answer).encode())
+
+
+def _kept(found: dict[str, Any] | None) -> KeptState | None:
+    return None if found is None else KeptState.model_validate(found)

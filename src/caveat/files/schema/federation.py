@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from .record import File, Record
 
@@ -33,6 +33,9 @@ class Member(Record):
 
 class FederationFile(File):
     """`federation.json`. Cards, agreement and schemas are checked where they are used: silos wrote them."""
+
+    SCHEMA: ClassVar = 2
+    SEALED: ClassVar = True
 
     federation: str = ""
     agreement: dict[str, Any] | None = None

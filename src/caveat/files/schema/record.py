@@ -50,6 +50,8 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
     SCHEMA: ClassVar[int] = 1
     """The version of the file that this caveat reads and writes; a file that names none is of the first."""
+    SEALED: ClassVar[bool] = False
+    """Whether the file says what its content hashes to: see `files.seals`. Those of schema 1 need not."""
     OMITTED: ClassVar[frozenset[str]] = frozenset()
     """Keys that are not written where they have their default."""
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, Field
 
 from .costs import RoundTraffic
-from .record import Figure, File, Record
+from .record import Figure, File, Record, Size
 
 
 class Origin(File):
@@ -30,6 +30,62 @@ class ModelFile(File):
     classes: list[str] = []
 
 
+class FileSum(Record):
+    """What a file has to hold: of a file that grows, up to then."""
+
+    bytes: Size
+    sha256: str | None = None  # None where version 0.1 did not hash it
+
+
+Sums = dict[str, FileSum]
+"""By a file's place in a run's folder, e.g. "model/model.safetensors"."""
+
+
+class KeptState(Record):
+    """A line of `state/states.jsonl`: the state that a silo kept of a round, or that it was begun afresh."""
+
+    silo: str
+    t: int  # the schedule's position
+    sha256: str | None = None  # of its file; None where the silo begins afresh after that round
+
+
+class SettingsFile(File):
+    """`settings.json`: what decides a run's results, as it was when the run began."""
+
+    SCHEMA: ClassVar = 2
+    SEALED: ClassVar = True
+
+    settings: dict[str, Any]
+
+
+class OwnState(File):
+    """`kept.json` of a silo in a federation: what it has kept, by its own books."""
+
+    SCHEMA: ClassVar = 2
+    SEALED: ClassVar = True
+
+    states: list[KeptState] = []  # of the last rounds that it has worked in, oldest first
+    afresh: bool = False  # whether it may begin without the state that it lost
+    ledger: FileSum | None = None
+    files: Sums = {}  # the model that it was measured with last
+
+
+class DataFile(File):
+    """Beside the tensors of a silo's data: what that file holds."""
+
+    SCHEMA: ClassVar = 2
+    SEALED: ClassVar = True
+
+    file: FileSum
+
+
+class Reset(Record):
+    """A silo that began afresh after a round, since its state was lost."""
+
+    silo: str
+    round: int
+
+
 class RunState(Record):
     """What is counted along the way of a run that is under way."""
 
@@ -46,6 +102,7 @@ class RunState(Record):
     ledger: int = 0
     """Bytes of ledger.jsonl that belong to completed rounds."""
     traffic: list[RoundTraffic] = []
+    reset: list[Reset] = []
     milestones: list[dict[str, Figure]] = []
     seconds: dict[str, float] = {"train": 0.0, "evaluate": 0.0, "engine": 0.0}
 
@@ -53,8 +110,13 @@ class RunState(Record):
 class Checkpoint(RunState):
     """`state/checkpoint.json`: the round after which a run continues, and what was counted until then."""
 
+    SCHEMA: ClassVar = 2
+    SEALED: ClassVar = True
+
+    schema_version: int = Field(default=1, alias="schema")
     t: int  # the schedule's position
     server: str  # the file of the server's state beside it
+    files: Sums = {}
 
 
 class SiloSource(Record):

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from .costs import PrivacyRecord, Traffic
 from .record import Count, Figure, File, Record
+from .small_files import Reset, Sums
 
 INSIDE = "ind"
 """The stream of what a silo knows: its test split."""
@@ -250,7 +251,9 @@ class Newcomers(Record):
 class Summary(File):
     """`summary.json`, with what a method and the wrappers around it say of their outcome."""
 
-    OMITTED: ClassVar = frozenset({"absent", "streams", "privacy", "newcomers"})
+    SCHEMA: ClassVar = 2
+    SEALED: ClassVar = True
+    OMITTED: ClassVar = frozenset({"absent", "streams", "privacy", "newcomers", "reset"})
 
     schema_version: int = Field(alias="schema")
     version: str | None = None
@@ -278,6 +281,8 @@ class Summary(File):
     traffic: Traffic | None = None
     seconds: dict[str, float] = {}
     newcomers: Newcomers | None = None
+    reset: list[Reset] = []  # silos that began afresh, since their states were lost
+    files: Sums = {}
 
     @property
     def tested(self) -> dict[str, Stream]:

@@ -1,0 +1,102 @@
+"""A silo's own books: which state it has kept of which round, what it has sent, which model it was measured with.
+
+The server knows nothing of them. Its orders say which round of the silo's it counted last, and a silo that has not
+kept what belongs to that round says no more than that its state is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core import Payload, RunError, Update
+from ..engines.executor import Executor
+from ..engines.flower import NEVER, Order
+from ..files.atomic import write_record
+from ..files.checkpoints import StateLost
+from ..files.manifest import sum_of
+from ..files.reading import record_of
+from ..files.schema.small_files import FileSum, KeptState, OwnState
+
+KEPT = "kept.json"
+LedgerSum = FileSum | None
+"""What a silo's ledger comes to; None where the server's is the only one, as in a simulation."""
+
+
+@dataclass
+class OwnBooks:
+    """The books in the folder of one method of a federation."""
+
+    folder: Path
+
+    def read(self) -> OwnState | None:
+        """What was written last. Raises DataError if it is damaged."""
+        return record_of(self.folder / KEPT, OwnState)
+
+    def write(self, own: OwnState) -> None:
+        """Replace the books, and wait until they are on the disk."""
+        write_record(self.folder / KEPT, own.model_copy(update={"schema_version": OwnState.SCHEMA}), lasting=True)
+
+    def perform(
+        self,
+        executor: Executor,
+        order: Order,
+        payload: Payload,
+        record: Callable[[Update, LedgerSum], LedgerSum],
+    ) -> Update:
+        """Carry out an order from the state of the round that was counted last, and write down what is kept.
+
+        `record` adds what is sent to the ledger that was known, and returns what that comes to. Raises StateLost.
+        """
+        executor.states.begin()
+        own = self.read()
+        known = own or OwnState()
+        kept, lost = self._counted(executor, order, own)
+        evaluates = order.work in executor.method.evaluations
+        if lost and evaluates:
+            raise self._lost(order)
+        executor.states.forget(order.silo, order.counted)
+        update, after = executor.perform(order.t, order.work, payload, order.silo, kept)
+        if lost and after is not None:
+            executor.states.forget(order.silo, NEVER)
+            raise self._lost(order)
+        ledger = record(update, known.ledger)
+        if evaluates:
+            self.write(known.model_copy(update={"ledger": ledger}))
+            return update
+        if after is not None:
+            executor.states.sync(after)
+        new = KeptState(silo=order.silo, t=order.t, sha256=None if after is None else after.sha256)
+        before = [each for each in known.states if each.t == order.counted]
+        self.write(known.model_copy(update={"states": [*before, new], "afresh": False, "ledger": ledger}))
+        return update
+
+    def keep_files(self, *places: str) -> None:
+        """Write down what files of the folder hold."""
+        known = self.read() or OwnState()
+        files = {place: sum_of(self.folder / place) for place in places}
+        self.write(known.model_copy(update={"files": files}))
+
+    def begin_afresh(self) -> None:
+        """Have the silo go on without the state that it lost."""
+        known = self.read() or OwnState()
+        self.write(known.model_copy(update={"states": [], "afresh": True}))
+
+    def _counted(self, executor: Executor, order: Order, own: OwnState | None) -> tuple[KeptState | None, bool]:
+        """The state of the round that was counted last; and whether there should be one, but nothing is known of it."""
+        if order.counted == NEVER:
+            return None, False
+        if own is None:  # of version 0.1, or lost
+            states = executor.states
+            there = order.counted in states.versions(order.silo)
+            return (states.adopt(order.silo, order.counted), False) if there else (None, True)
+        found = next((each for each in own.states if each.t == order.counted), None)
+        return found, found is None and not own.afresh
+
+    def _lost(self, order: Order) -> RunError:
+        return StateLost(
+            f"silo {order.silo!r}: the federation has counted its round {order.counted} of the schedule, but nothing "
+            f"that was kept of that round is in {self.folder}; put the folder back from a copy, or "
+            f"`caveat flower reset {self.folder}` has the silo begin afresh"
+        )

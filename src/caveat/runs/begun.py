@@ -1,0 +1,70 @@
+"""What decides a run's results, as it was when the run began: a configuration that was edited since is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config import Config
+from ..core import ConfigurationError
+from ..files.atomic import write_record
+from ..files.reading import record_of
+from ..files.schema.small_files import SettingsFile
+
+SETTINGS = "settings.json"
+FREE = ("engine", "federation.deadline", "federation.patience", "data.source", "data.streams.ood_global")
+"""Sections and keys that change no result: where work is done, how long is waited, and where data lie, which are
+compared by their content."""
+
+
+def keep_settings(config: Config, folder: Path) -> None:
+    """Write down what decides the results of the run that begins in a folder, if that is not done yet."""
+    if not (folder / SETTINGS).exists() and not (folder / "state" / "checkpoint.json").exists():
+        known = SettingsFile.model_validate({"schema": SettingsFile.SCHEMA, "settings": _deciding(config)})
+        write_record(folder / SETTINGS, known, lasting=True)
+
+
+def check_settings(config: Config, folder: Path) -> None:
+    """Raises ConfigurationError, naming the key, for a configuration that is not the one that the run began with.
+
+    Keys that change no result may be others. Version 0.1 did not keep them.
+    """
+    begun = record_of(folder / SETTINGS, SettingsFile)
+    if begun is None:
+        return
+    found = difference(begun.settings, _deciding(config), known_only=True)
+    if found is not None:
+        place, was, now = found
+        raise ConfigurationError(
+            f"{folder / 'config.toml'}: {place} = {json.dumps(now)}, but the run began with {json.dumps(was)}; put it "
+            "back, or begin another run",
+            place,
+        )
+
+
+def _deciding(config: Config) -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
+    for key in FREE:
+        *sections, last = key.split(".")
+        inner = table
+        for section in sections:
+            inner = inner[section]
+        del inner[last]
+    return table
+
+
+def difference(was: Any, now: Any, place: str = "", known_only: bool = False) -> tuple[str, Any, Any] | None:
+    """The first place where two such values differ, and what is there; a key that is not there is None.
+
+    With `known_only` keys that only the later one has are left out: another version has added them.
+    """
+    if was == now:
+        return None
+    if not (isinstance(was, Mapping) and isinstance(now, Mapping)):
+        return place, was, now
+    keys = was if known_only else {**was, **now}
+    found = (difference(was.get(key), now.get(key), f"{place}.{key}".lstrip("."), known_only) for key in keys)
+    return next((each for each in found if each is not None), None)
