@@ -82,21 +82,38 @@ def run(
 
 
 @app.command()
-def resume(folder: RunArgument, workers: Workers = None, quiet: Quiet = False) -> None:
-    """Continue an interrupted run, to the same result."""
+def resume(
+    folder: RunArgument,
+    project: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Of a federation's run: the project whose run.sh continues it.")
+    ] = None,
+    workers: Workers = None,
+    quiet: Quiet = False,
+) -> None:
+    """Continue an interrupted run, to the same result.
+
+    Nothing that the folder names is started: the run of a federation is continued by the project that --project names.
+    """
     with reported() as reporter:
+        from ..core import ConfigurationError
         from ..runs.local import load_config, resume
         from ..runs.progress import on_terminal
 
         config = load_config(folder)
-        if (folder / "summary.json").exists():
+        federation = config.engine.name == "flower"
+        if project is not None and not federation:
+            raise ConfigurationError(
+                f"--project {project}: {folder} is no federation's run; `caveat resume {folder}` continues it"
+            )
+        parts = [folder, *(folder / "beside" / name for name in config.beside)]
+        if all((part / "summary.json").exists() for part in parts):
             typer.echo(f"{folder}: nothing is left of the run itself", err=True)
-        elif config.engine.name == "flower":
+        elif federation:
             from ..federation.resume import resume_federation
 
-            resume_federation(folder)
+            resume_federation(folder, project)
         reporter.run = folder
-        _show_result(folder if config.engine.name == "flower" else resume(folder, on_terminal(quiet), workers))
+        _show_result(folder if federation else resume(folder, on_terminal(quiet), workers))
 
 
 @app.command()

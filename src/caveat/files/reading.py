@@ -61,15 +61,16 @@ def lines_of(path: Path) -> Iterator[tuple[Any, str]]:
                     if line.strip():
                         yield decoded(line, where), where
                 elif _is_json(line):
-                    yield json.loads(line), where
+                    yield decoded(line, where), where
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as UTF-8 text: {error}") from error
 
 
 def decoded(text: str, where: str) -> Any:
+    """The value of a JSON text. Raises DataError, naming its place, for anything else."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of numbers with too many digits, and of too many brackets
         raise DataError(f"{where}: not valid JSON: {error}") from error
 
 
@@ -94,6 +95,6 @@ def check_version(value: Any, known: int, where: str) -> None:
 def _is_json(line: str) -> bool:
     try:
         json.loads(line)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return False
     return True

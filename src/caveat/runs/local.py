@@ -190,7 +190,8 @@ def open_run(folder: Path) -> Run:
     """A finished run, to predict with. Raises ConfigurationError if it is none."""
     config = load_config(folder)
     if not (folder / "summary.json").exists():
-        raise ConfigurationError(f"{folder} is not finished; `caveat resume {folder}` continues it")
+        project = " --project DIR" if config.engine.name == "flower" else ""
+        raise ConfigurationError(f"{folder} is not finished; `caveat resume {folder}{project}` continues it")
     if config.data.source == "silos":
         raise ConfigurationError(f"{folder}: the data are at the silos; each keeps what it takes to predict there")
     silos = data.load(config.data, config.seed)
