@@ -203,6 +203,7 @@ class Telling(NodeHandler):
         {"record": "NaN"}, {"record": '{"a": NaN}'}, {"record": "[" * 900 + "]" * 900}, {"card": "7"},
         {"record": json.dumps({"a": "b" * 1_000_000})}, {"domain": "d" * 501}, {"domain": "a\x1b[31m"},
         {"class_counts": [10**10, 1]}, {"class_counts": [0, 0]}, {"examples": {"train": 52}},
+        {"silo": ".x.part"}, {"silo": "../hill"}, {"silo": "hi\u202ell"}, {"silo": "h" * 201},
     ],
     ids=lambda changes: f"{next(iter(changes))}={next(iter(changes.values()))}"[:30],
 )  # fmt: skip

@@ -16,8 +16,9 @@ from hospitals import Federation
 
 import caveat
 from caveat.config import load
-from caveat.core import DataError, Payload, RunError, Update
+from caveat.core import ConfigurationError, DataError, Payload, RunError, Update
 from caveat.engines.flower import Order, unpack, words_of
+from caveat.federation.node import without_details
 from caveat.federation.silo_file import read_silo_file
 from caveat.federation.silo_side import SiloSide
 from caveat.federation.terms import Terms
@@ -168,3 +169,21 @@ def test_a_damaged_silo_json_is_named(tmp_path: Path, damage: str) -> None:
     assert str(refused.value).startswith(f"{tmp_path / 'silo.json'}: ")
     assert len(str(refused.value)) < 1000
     assert [path.name for path in tmp_path.iterdir()] == ["silo.json"]
+
+
+@pytest.mark.parametrize("name", ["", ".x.part", "a/b", "a\\nb", "a\\u202eb", "n" * 201])
+def test_a_silo_s_own_file_names_it_so_that_a_folder_can_be_called_so(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "silo.toml"
+    path.write_text(f'silo = "{name}"\nstate = "state"\n[data]\nsource = "csv:x.csv"\n')
+    with pytest.raises(ConfigurationError, match="expected a name that can be a folder's") as refused:
+        read_silo_file(path)
+    assert str(refused.value).startswith(f"{path}: silo name ")
+    assert str(refused.value).isprintable()
+
+
+def test_what_a_server_says_is_in_the_silo_s_log_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RunError, match=r"^ValueError, see the log at the silo$"), without_details():
+        raise ValueError("\x1b]0;owned\x07\u202e")
+    assert "\\x1b]0;owned\\x07\\u202e" in (said := capsys.readouterr().err)
+    assert "\x1b" not in said
+    assert "Traceback" in said.splitlines()[0]

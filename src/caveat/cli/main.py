@@ -192,12 +192,13 @@ def audit(
 def list_(kind: Annotated[Kind, typer.Argument(help="What to list.", show_choices=True)]) -> None:
     """List what a configuration can name."""
     with reported():
+        from ..html.text import escaped
         from . import output
 
         rows = list(getattr(output, kind.value)())
         width = max(len(name) for name, _ in rows)
         for name, about in rows:
-            typer.echo(f"{name:<{width}}  {about}".rstrip())
+            typer.echo(escaped(f"{name:<{width}}  {about}".rstrip()))
 
 
 @app.command("config")
@@ -234,6 +235,7 @@ def _show_result(folder: Path) -> None:
     from ..html.pages.run.guarantee import guarantee_lines
     from ..html.pages.run.page import write_report
     from ..html.pages.run.terminal import model_table, result_table
+    from ..html.text import escaped
 
     page = write_report(folder)
     finished = read_run(folder)
@@ -242,7 +244,7 @@ def _show_result(folder: Path) -> None:
         typer.echo()
         show(models)
     for line in guarantee_lines(finished):
-        typer.echo(line)
+        typer.echo(escaped(line))
     typer.echo(f"run:    {folder}\nreport: {page}")
 
 

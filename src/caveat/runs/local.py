@@ -16,7 +16,7 @@ from .. import config as configuration
 from .. import data
 from ..config import Config
 from ..config.nearest import nearest_recipe
-from ..core import Answers, ConfigurationError, Payload, Prediction, RunError, SiloId, Site, State, Tensors
+from ..core import Answers, ConfigurationError, DataError, Payload, Prediction, RunError, SiloId, Site, State, Tensors
 from ..core.silo_info import FederationInfo
 from ..data.pools import Array
 from ..engines.executor import Executor
@@ -200,11 +200,13 @@ def open_run(folder: Path) -> Run:
 
 
 def check_same(folder: Path, silos: data.Silos) -> None:
-    """Raises RunError if a run in the folder began with other data."""
+    """Raises RunError if a run in the folder began with other data, DataError if what it began with is not readable."""
     splits = folder / "splits.json"
     if not splits.exists():
         return
     begun = read_plain(splits)  # of the silos that are measured
+    if not isinstance(begun, dict) or not begun:
+        raise DataError(f"{splits}: expected what the splits of the silos that are measured were")
     same = [silos.named(name) for name in begun if name in silos.by_name]
     if len(same) < len(begun) or begun != json.loads(json.dumps(data.splits_record(same))):
         raise RunError(f"{folder}: the data are not those that the run began with")
