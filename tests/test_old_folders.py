@@ -258,11 +258,11 @@ def test_a_federation_goes_on_where_its_server_and_silos_were_killed(home: Path)
     done("flower", "ledger", old_calls.kept(home, "hill"))
 
 
-def test_resuming_a_federation_asks_the_project_that_started_it(home: Path) -> None:
+def test_resuming_a_federation_asks_the_project_that_is_named(home: Path) -> None:
     script, run = home / "project" / "run.sh", home / "run"
     script.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > "$(dirname "$0")/said"\nexit 1\n')
     script.chmod(0o755)
-    result = command("resume", run)
+    result = command("resume", run, "--project", home / "project")
     assert result.exit_code == 4
     assert "has not completed" in result.stderr
     said = (home / "project" / "said").read_text().splitlines()

@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import TINY, caveat, files, one_error, sets
+from rich.table import Table
+from rich.text import Text
 from typer.testing import Result
 
+from caveat.cli.console import show
 from caveat.core import RunError
 from caveat.runs import local
 
@@ -115,3 +118,32 @@ def test_a_traceback_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ZeroDivisionError: by zero" in one_error(caveat("run"), 4)
     monkeypatch.setenv("CAVEAT_DEBUG", "1")
     assert "Traceback" in caveat("run").stderr
+
+
+# What others have named, on a terminal
+
+
+HOSTILE = "a\x1b[2J\u202eb\x9b31m"
+
+
+def test_names_in_errors_and_tables_are_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = one_error(caveat("report", tmp_path / HOSTILE), 3)
+    assert said.isprintable()
+    assert "a\\x1b[2J\\u202eb\\x9b31m is not a folder" in said
+    table = Table(title=Text(HOSTILE))
+    table.add_column(Text(HOSTILE))
+    table.add_row(Text(f"{HOSTILE} with\N{NO-BREAK SPACE}space"))
+    show(table)
+    shown = capsys.readouterr().out
+    assert shown.replace("\n", "").replace("\N{NO-BREAK SPACE}", "").isprintable()
+    assert shown.count("a\\x1b[2J\\u202eb\\x9b31m") == 3
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '"x"', "3", "[" * 3000, "1" * 5000, '{"a": '])
+def test_a_damaged_record_of_splits_is_named(tmp_path: Path, text: str) -> None:
+    run = tmp_path / "run"
+    assert caveat("run", "--out", run, "--quiet", *sets(*TINY)).exit_code == 0
+    (run / "splits.json").write_text(text)
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 8, 8), np.uint8))
+    told = one_error(caveat("predict", run, tmp_path / "x.npz", "--silo", "silo-0"), 3)
+    assert told.startswith(f"error: {run / 'splits.json'}: ")

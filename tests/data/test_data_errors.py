@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -129,10 +130,30 @@ def test_csv_columns(tmp_path: Path) -> None:
     refused(DataSettings(source=f"csv:{b}", target="ill"), str(b), "expected a header")
 
 
-@pytest.mark.parametrize("name", ["", "a/b", ".."])
+UNUSABLE = ["", " ", "a/b", "..", ".x.part", "a\nb", "a\x1b[2J", "a\u202eb", "a\0", "\udcff", "n" * 201, "ü" * 101]
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
 def test_silo_names_that_cannot_be_folders(name: str) -> None:
-    with pytest.raises(DataError, match=re.escape(f"silo name {name!r}")):
+    with pytest.raises(DataError, match=re.escape(f"silo name {name[:200]!r}")) as refused:
         data.from_arrays({name: (X, Y)})
+    assert str(refused.value).isprintable()
+    good = data.from_arrays({"good": (X, Y)})
+    with pytest.raises(DataError, match="silo name"):
+        dataclasses.replace(good, silos=[dataclasses.replace(good[0], name=name)]).check(1)
+
+
+def test_silo_names_of_files_and_of_a_column_that_cannot_be_folders(tmp_path: Path) -> None:
+    rows = "".join(f"{i},{i % 2},.x.part\n" for i in range(40))
+    table, hidden = tmp_path / "table.csv", tmp_path / ".x.part.csv"
+    for path in (table, hidden):
+        path.write_text(f"a,ill,where\n{rows}")
+    for settings in (
+        DataSettings(source=f"csv:{table},{hidden}", target="ill"),
+        DataSettings(source=f"csv:{table}", target="ill", silo="where"),
+    ):
+        with pytest.raises(DataError, match=r"silo name '\.x\.part': expected a name that can be a folder's"):
+            data.load(settings, 0)
 
 
 def test_own_arrays_are_checked_by_silo() -> None:

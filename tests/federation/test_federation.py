@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from functools import partial
@@ -11,16 +12,17 @@ from typing import Any
 import pytest
 from federations import assert_same
 from flower_grid import InProcessGrid
-from flwr.app import Message
+from flwr.app import Context, Message, RecordDict
 from hospitals import NAMES, Federation, losing, summary
 
 import caveat
 from caveat.config import load
 from caveat.core import ConfigurationError, RunError
-from caveat.engines.flower import silo_app_of
+from caveat.engines.flower import Order, silo_app_of, words_of
 from caveat.federation import server
 from caveat.federation.node import NodeHandler
 from caveat.federation.server import StartCommand, serve
+from caveat.federation.terms import Terms
 from caveat.files import ledger
 from caveat.files.locks import held
 from caveat.files.payloads import read_payload
@@ -281,3 +283,26 @@ def test_a_silo_that_comes_back_before_there_is_an_agreement_is_asked_anew(tmp_p
 
     federation.grid.get_node_ids = seen  # type: ignore[method-assign]
     assert [silo["name"] for silo in summary(federation.serve())["silos"]] == NAMES
+
+
+# A simulation
+
+
+def test_silos_of_a_simulation_keep_their_states_in_the_run_s_folder_or_do_not_work(tmp_path: Path) -> None:
+    sets = [
+        "engine.name=flower", "method.name=scaffold", "rounds=1", "beside=[]", "data.silos=3", "model.name=mlp",
+        "data.samples_per_silo=60", "model.hidden=8", "training.batch_size=16", "federation.patience=0.3",
+        "federation.deadline=0.3",
+    ]  # fmt: skip
+    grid = InProcessGrid({node: silo_app_of(NodeHandler()) for node in (1, 2, 3)})
+    grid.node_config = {node: {"partition-id": node - 1} for node in (1, 2, 3)}
+    run = serve(load("digits", sets), grid, tmp_path / "run", Silent())
+    assert {path.name for path in (run / "state" / "silos").iterdir()} == {"silo-0", "silo-1", "silo-2"}
+    order = next(records for _, records in grid.sent if "work" in words_of(records))
+    terms = Terms.of_text(str(words_of(order)["terms"]))
+    for folder in ("elsewhere", str(tmp_path / "gone")):
+        text = dataclasses.replace(terms, folder=folder).to_text()
+        context = Context(1, 1, grid.node_config[1], RecordDict(), {})
+        with pytest.raises(RunError, match="expected the folder of the simulation's run"):
+            NodeHandler().perform(context, Order(0, "train", -1, "silo-0"), text, {})
+    assert {path.name for path in tmp_path.iterdir()} == {"run", ".run.lock"}

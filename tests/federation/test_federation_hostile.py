@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from hospitals import Federation, losing, summary
 
 from caveat.config import load
-from caveat.core import Payload, RunError, Update
+from caveat.core import DataError, Payload, RunError, Update
 from caveat.engines.flower import pack, silo_app_of, unpack, words_of
 from caveat.federation.node import NodeHandler
 from caveat.files import ledger
@@ -79,6 +79,28 @@ def interrupted(folder: Path) -> Federation:
         federation.serve()
     federation.grid.tamper.clear()
     return federation
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda found: found["silos"].update({".x.part": found["silos"]["hill"]}),
+        lambda found: found["silos"].update({"moor": found["silos"]["hill"]}),
+        lambda found: found["silos"]["hill"]["card"].update(examples={"train": -1}),
+        lambda found: found["agreement"].update(classes=["ill"]),
+        lambda found: found["sketches"]["hill"].update(labels=[]),
+        lambda found: found.update(agreement=None),
+    ],
+)
+def test_a_damaged_federation_json_is_named(tmp_path: Path, damage: Callable[[dict[str, Any]], None]) -> None:
+    federation = interrupted(tmp_path)
+    path = federation.run / "federation.json"
+    found = json.loads(path.read_text())
+    damage(found)
+    path.write_text(json.dumps(found))
+    with pytest.raises(DataError) as refused:
+        federation.serve()
+    assert str(refused.value).startswith(f"{path}: ")
 
 
 def test_a_changed_table_is_refused_when_the_run_continues(tmp_path: Path) -> None:
@@ -203,6 +225,7 @@ class Telling(NodeHandler):
         {"record": "NaN"}, {"record": '{"a": NaN}'}, {"record": "[" * 900 + "]" * 900}, {"card": "7"},
         {"record": json.dumps({"a": "b" * 1_000_000})}, {"domain": "d" * 501}, {"domain": "a\x1b[31m"},
         {"class_counts": [10**10, 1]}, {"class_counts": [0, 0]}, {"examples": {"train": 52}},
+        {"silo": ".x.part"}, {"silo": "../hill"}, {"silo": "hi\u202ell"}, {"silo": "h" * 201},
     ],
     ids=lambda changes: f"{next(iter(changes))}={next(iter(changes.values()))}"[:30],
 )  # fmt: skip

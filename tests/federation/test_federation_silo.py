@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from federations import assert_same
 from flwr.app import Message, RecordDict
 from hospitals import Federation
 
+import caveat
 from caveat.config import load
-from caveat.core import DataError, Payload, RunError, Update
+from caveat.core import ConfigurationError, DataError, Payload, RunError, Update
 from caveat.engines.flower import Order, unpack, words_of
+from caveat.federation.node import without_details
 from caveat.federation.silo_file import read_silo_file
 from caveat.federation.silo_side import SiloSide
 from caveat.federation.terms import Terms
+from caveat.files.atomic import write_record
 from caveat.files.payloads import read_payload
+from caveat.files.schema.small_files import SiloKeeps, SiloSource
 
 
 class Asked:
@@ -122,3 +129,61 @@ def test_a_secret_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 
 def test_a_server_tells_silos_nothing_of_its_machine(tmp_path: Path) -> None:
     assert Asked(tmp_path).terms.folder == ""
+
+
+# Opening what a silo keeps
+
+
+def everything(folder: Path) -> dict[str, bytes | None]:
+    return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def test_opening_what_a_silo_keeps_writes_nothing_wherever_it_says_its_state_is(tmp_path: Path) -> None:
+    asked = Asked(tmp_path / "federation", "trfeddis")
+    kept = tmp_path / "copy"
+    shutil.copytree(asked.federation.kept("hill"), kept)
+    (asked.member.file.state / "secret").unlink()
+    own = caveat.load(asked.federation.kept("hill"))
+    x = own.silos[0].test.x
+    for state in (tmp_path / "victim", asked.member.file.state):
+        found = json.loads((kept / "silo.json").read_text())
+        found["file"]["state"] = str(state)
+        (kept / "silo.json").write_text(json.dumps(found))
+        before = everything(tmp_path)
+        opened = caveat.load(kept)
+        assert torch.equal(opened.predictor("hill")(x).probs, own.predictor("hill")(x).probs)
+        assert opened.folder == kept
+        assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("damage", ["{", '{"schema": 1, "file": 3}', "[" * 3000, "1" * 5000, "name", "terms"])
+def test_a_damaged_silo_json_is_named(tmp_path: Path, damage: str) -> None:
+    file = SiloSource(silo="../x" if damage == "name" else "x", state=str(tmp_path / "state"), source="csv:x.csv")
+    (tmp_path / "silo.json").write_text(damage)
+    if damage in ("name", "terms"):
+        config = load("digits")
+        terms = "{}" if damage == "terms" else Terms("a", config, "uefl", "", ("x",)).to_text()
+        write_record(tmp_path / "silo.json", SiloKeeps(schema=1, file=file, terms=terms))
+    with pytest.raises(DataError) as refused:
+        caveat.load(tmp_path)
+    assert str(refused.value).startswith(f"{tmp_path / 'silo.json'}: ")
+    assert len(str(refused.value)) < 1000
+    assert [path.name for path in tmp_path.iterdir()] == ["silo.json"]
+
+
+@pytest.mark.parametrize("name", ["", ".x.part", "a/b", "a\\nb", "a\\u202eb", "n" * 201])
+def test_a_silo_s_own_file_names_it_so_that_a_folder_can_be_called_so(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "silo.toml"
+    path.write_text(f'silo = "{name}"\nstate = "state"\n[data]\nsource = "csv:x.csv"\n')
+    with pytest.raises(ConfigurationError, match="expected a name that can be a folder's") as refused:
+        read_silo_file(path)
+    assert str(refused.value).startswith(f"{path}: silo name ")
+    assert str(refused.value).isprintable()
+
+
+def test_what_a_server_says_is_in_the_silo_s_log_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RunError, match=r"^ValueError, see the log at the silo$"), without_details():
+        raise ValueError("\x1b]0;owned\x07\u202e")
+    assert "\\x1b]0;owned\\x07\\u202e" in (said := capsys.readouterr().err)
+    assert "\x1b" not in said
+    assert "Traceback" in said.splitlines()[0]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from commands import caveat, one_error
 
-from caveat.core import RunError, Update
+from caveat.core import DataError, RunError, Update
 from caveat.files.ledger import Ledger, read_ledger, tensors_of
+from caveat.files.ledger_totals import read_sent
 from caveat.files.schema.record import as_json
 from caveat.files.schema.small_files import FileSum
 
@@ -122,3 +125,49 @@ def test_no_ledger_is_empty_and_another_kind_of_file_is_refused(tmp_path: Path) 
         (tmp_path / "other").write_text(text)
         with pytest.raises(RunError, match=r"cannot read .*other"):
             read_ledger(tmp_path / "other")
+
+
+# Damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda text: bytes(len(text)), "line 1: bytes that are zero"),
+        (lambda text: text + bytes(40), "line 4: bytes that are zero"),
+        (lambda text: text.replace(b'"a"', b'"\xff"'), "line 2 cannot be read as UTF-8 text"),
+        (lambda text: text.replace(b'"silo"', b'"s\n'), "line 2: not valid JSON"),
+        (lambda text: text + b"[" * 3000 + b"\n", "line 4: not valid JSON"),
+        (lambda text: text + b"[]\n", "line 4: "),
+        (lambda text: text.split(b"\n", 1)[1], "line 1: no line before it has the tensors of form"),
+        (lambda text: text.replace(b'"bytes": 40', b'"bytes": -40'), "line 2: bytes: "),
+    ],
+)
+def test_damage_is_named_with_file_and_line(tmp_path: Path, damage: Callable[[bytes], bytes], told: str) -> None:
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path).add({"a": Update(WEIGHTS, 1), "b": Update(WEIGHTS, 2)}, t=0)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError) as refused:
+        read_sent(path)
+    assert str(refused.value).startswith(f"{path}, {told}")
+    said = one_error(caveat("flower", "ledger", tmp_path), 3)
+    assert f"{path}, {told}" in said
+    assert said.isprintable()
+
+
+def test_half_a_line_of_a_killed_process_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path).add({"a": Update(WEIGHTS, 1), "b": Update(WEIGHTS, 2)}, t=0)
+    path.write_bytes(path.read_bytes()[:-10])
+    sent = read_sent(path)
+    assert sent is not None
+    assert list(sent.silos) == ["a"]
+
+
+def test_a_line_that_a_run_cannot_go_on_from_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path).add({"a": Update(WEIGHTS, 1), "b": Update(WEIGHTS, 2)}, t=0)
+    path.write_text(path.read_text().replace('"silo": "b"', '"silo": b'))
+    with pytest.raises(RunError) as refused:
+        read_ledger(path)
+    assert str(refused.value).startswith(f"cannot read {path}, line 3: ")

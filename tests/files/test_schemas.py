@@ -177,7 +177,7 @@ READERS: list[tuple[str, str, Callable[[Path], object]]] = [
     ("audit", "plan.json", of_audit),
     ("audit", "audit.json", lambda folder: read(folder / "audit.json", AuditFile)),
     ("federation/run", "federation.json", read_run),
-    ("federation/run", "started.json", resume_federation),
+    ("federation/run", "started.json", lambda folder: resume_federation(folder, None)),
     ("federation/silos/hill/state/c4752b951369d46d/trfeddis", "silo.json", open_member),
 ]
 

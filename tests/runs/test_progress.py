@@ -28,3 +28,9 @@ def test_a_live_bar_starts_no_thread() -> None:
     live.end()
     live.begin("beside", 2)
     live.end()
+
+
+def test_notes_are_shown_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    for progress in (Plain(), Live()):
+        progress.note("silo a\x1b[2J\u202eb has joined")
+        assert capsys.readouterr().err == "silo a\\x1b[2J\\u202eb has joined\n"

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,14 +78,29 @@ def say_unverified(folder: Path) -> None:
 
 
 def _fail(text: str, status: int) -> None:
-    for line in text.splitlines():
+    from ..html.text import escaped
+
+    for line in escaped(text).split("\n"):
         typer.echo(f"error: {line}", err=True)
     raise typer.Exit(status)
 
 
 def show(table: Any) -> None:
-    """Print a table on standard output."""
+    """Print a table on standard output, whatever characters the names in it have."""
     from rich.console import Console
 
     # A pipe has no width; a table cut to a guess would lose figures.
-    Console(width=None if sys.stdout.isatty() else 250).print(table)
+    Console(width=None if sys.stdout.isatty() else 250).print(_Escaped(table))
+
+
+@dataclass(frozen=True)
+class _Escaped:
+    """What rich makes of something, without characters in its texts that a terminal would act upon."""
+
+    shown: Any
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        from ..html.text import escaped
+
+        for segment in console.render(self.shown, options):
+            yield segment if segment.control else segment._replace(text=escaped(segment.text))

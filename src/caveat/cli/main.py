@@ -93,27 +93,39 @@ def resume(
     reset: Annotated[
         list[str] | None, typer.Option(metavar="SILO", help="Begins afresh, its state being lost; repeatable.")
     ] = None,
+    project: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Of a federation's run: the project whose run.sh continues it.")
+    ] = None,
     workers: Workers = None,
     quiet: Quiet = False,
 ) -> None:
-    """Continue an interrupted run, to the same result."""
+    """Continue an interrupted run, to the same result.
+
+    Nothing that the folder names is started: the run of a federation is continued by the project that --project names.
+    """
     with reported() as reporter:
         from ..core import ConfigurationError
         from ..runs.local import load_config, resume
         from ..runs.progress import on_terminal
 
         config = load_config(folder)
-        if reset and ((folder / "summary.json").exists() or config.engine.name == "flower"):
+        federation = config.engine.name == "flower"
+        if reset and ((folder / "summary.json").exists() or federation):
             raise ConfigurationError(f"--reset {reset[0]}: {NO_RESET[config.engine.name]}")
-        if (folder / "summary.json").exists():
+        if project is not None and not federation:
+            raise ConfigurationError(
+                f"--project {project}: {folder} is no federation's run; `caveat resume {folder}` continues it"
+            )
+        parts = [folder, *(folder / "beside" / name for name in config.beside)]
+        if all((part / "summary.json").exists() for part in parts):
             typer.echo(f"{folder}: nothing is left of the run itself", err=True)
-        elif config.engine.name == "flower":
+        elif federation:
             from ..federation.resume import resume_federation
 
-            resume_federation(folder)
+            resume_federation(folder, project)
         reporter.run = folder
         say_unverified(folder)
-        if config.engine.name != "flower":
+        if not federation:
             resume(folder, on_terminal(quiet), workers, reset=reset or ())
         _show_result(folder)
 
@@ -198,12 +210,13 @@ def audit(
 def list_(kind: Annotated[Kind, typer.Argument(help="What to list.", show_choices=True)]) -> None:
     """List what a configuration can name."""
     with reported():
+        from ..html.text import escaped
         from . import output
 
         rows = list(getattr(output, kind.value)())
         width = max(len(name) for name, _ in rows)
         for name, about in rows:
-            typer.echo(f"{name:<{width}}  {about}".rstrip())
+            typer.echo(escaped(f"{name:<{width}}  {about}".rstrip()))
 
 
 @app.command("config")
@@ -240,6 +253,7 @@ def _show_result(folder: Path) -> None:
     from ..html.pages.run.guarantee import guarantee_lines
     from ..html.pages.run.page import write_report
     from ..html.pages.run.terminal import model_table, result_table
+    from ..html.text import escaped
 
     page = write_report(folder)
     finished = read_run(folder)
@@ -249,7 +263,7 @@ def _show_result(folder: Path) -> None:
         typer.echo()
         show(models)
     for line in guarantee_lines(finished):
-        typer.echo(line)
+        typer.echo(escaped(line))
     typer.echo(f"run:    {folder}\nreport: {page}")
 
 

@@ -10,7 +10,7 @@ from .prediction import Answers, Decision, Prediction
 from .random import key, seeded
 from .replies import Replies
 from .silo import Data, Silo, Site, TestSite
-from .tensors import Payload, SiloId, State, Tensors, Update, size
+from .tensors import Payload, SiloId, State, Tensors, Update, check_silo_name, size
 
 __all__ = [
     "Aggregate",
@@ -38,6 +38,7 @@ __all__ = [
     "Weights",
     "Work",
     "always",
+    "check_silo_name",
     "evaluation",
     "is_evaluation",
     "keep",

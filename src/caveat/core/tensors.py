@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from .errors import DataError
+
 Tensors = dict[str, Tensor]
 
 
@@ -14,6 +16,20 @@ Payload = dict[str, Tensors]
 
 
 SiloId = str
+LONGEST_NAME = 200
+"""Bytes of a silo's name."""
+
+
+def check_silo_name(name: SiloId, where: str = "") -> None:
+    """Raises DataError, beginning with `where`, for a name that cannot be a folder's or would not be shown as it is."""
+    # What begins with a dot is hidden, and may look like what a killed process has left behind.
+    bad = not name.strip() or name.startswith(".") or "/" in name or not name.isprintable()
+    if bad or len(name.encode()) > LONGEST_NAME:
+        shown = repr(name) if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]!r}..."
+        raise DataError(
+            f"{where}silo name {shown}: expected a name that can be a folder's: of printable characters, without '/', "
+            f"not beginning with a dot, of {LONGEST_NAME} bytes at most"
+        )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..core import ConfigurationError, Data, DataError, Silo, SiloId, key
+from ..core import ConfigurationError, Data, DataError, Silo, SiloId, check_silo_name, key
 from . import partitions, shifts
 from .image_format import ImageFormat, common_format
 from .pools import Array, Index, Pool
@@ -168,8 +168,7 @@ def _given(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
     """A domain for each pool, whose only silo it is."""
     names = [pool.domain for pool in pools]
     for name in names:
-        if not name or "/" in name or "\0" in name or name in {".", ".."} or len(name.encode()) > 200:
-            raise DataError(f"silo name {name!r}: expected a name that can be a folder's, without '/' and not too long")
+        check_silo_name(name)
     if settings.silos not in (None, len(pools)):
         raise ConfigurationError(
             f"data.silos = {settings.silos} but the data comes in {len(pools)}: {', '.join(names)}"

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..core import ConfigurationError, DataError, Silo, SiloId
+from ..core import ConfigurationError, DataError, Silo, SiloId, check_silo_name
 from .image_format import ImageFormat
 from .pools import Array, feature_array, image_array
 from .population import Population, SilosByName
@@ -76,11 +76,13 @@ class Silos(Sequence[Silo]):
         return {silo.name: silo for silo in self.silos}
 
     def check(self, batch_size: int) -> None:
-        """Raises DataError for the first silo that cannot train: an empty split, one class, less than a batch.
+        """Raises DataError for the first silo that cannot train: no usable name, an empty split, one class, less than a
+        batch.
 
         Of a population only the first silo is looked at.
         """
         for silo in self.silos[:1] if isinstance(self.silos, Population) else self.silos:
+            check_silo_name(silo.name)
             for name in NAMES:
                 if not len(getattr(silo, name)):
                     raise DataError(f"silo {silo.name!r}: its {name} split is empty, expected at least one sample")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from flwr.app import RecordDict
 
-from ..core import DataError, RunError, SiloId
+from ..core import DataError, RunError, SiloId, check_silo_name
 from ..core.silo_info import FederationInfo, SiloInfo
 from ..data.schema.agreement import DataSchema, SharedSchema, check_fits, shared_schema
 from ..engines.flower import GridMessages, legible, pack, words_of
@@ -25,8 +25,6 @@ from ..files.schema.federation import DataSchemaRecord, FederationFile, Member
 from ..files.schema.record import as_json
 from .terms import Terms
 
-LONGEST_NAME = 200
-"""Bytes of a silo's name."""
 PAUSE = 0.2
 """Seconds between two looks for silos before the first round."""
 AGAIN = 60.0
@@ -165,8 +163,7 @@ class OpenMembership:
     def _hear(self, wire: GridMessages, node: int, question: str, records: RecordDict) -> None:
         words = words_of(records)
         silo = str(words["silo"])
-        if not silo.strip() or len(silo.encode()) > LONGEST_NAME or not silo.isprintable():
-            raise DataError(f"silo {silo[:LONGEST_NAME]!r}: expected a name")
+        check_silo_name(silo)
         if self.nodes.get(silo, node) != node and self.nodes[silo] in wire.online():
             raise DataError(f"says that it is silo {silo!r}, but another node that is connected is")
         if question == "join":
@@ -214,14 +211,20 @@ class OpenMembership:
         write_record(self.path, greeting, lasting=True)
 
     def restore(self) -> None:
-        """What `save` has kept."""
+        """What `save` has kept. Raises DataError, naming the file, if it is damaged."""
         found = read(self.path, FederationFile)
-        agreement = SharedSchema.of_json(found.agreement)
+        try:
+            agreement = SharedSchema.of_json(found.agreement)
+            for name, member in found.silos.items():
+                self.silo_infos[name] = SiloInfo.of_json(member.card, len(agreement.classes))
+                self.records[name] = member.record
+                check_silo_name(name)
+                if self.silo_infos[name].name != name:
+                    raise DataError(f"silo {name!r} has a card of {self.silo_infos[name].name!r}")
+            self.sketches = {name: DataSchema.of_json(as_json(sketch)) for name, sketch in found.sketches.items()}
+        except DataError as error:
+            raise DataError(f"{self.path}: {error}") from None
         self.terms = dataclasses.replace(self.terms, federation=found.federation, agreement=agreement)
-        for name, member in found.silos.items():
-            self.silo_infos[name] = SiloInfo.of_json(member.card, len(agreement.classes))
-            self.records[name] = member.record
-        self.sketches = {name: DataSchema.of_json(as_json(sketch)) for name, sketch in found.sketches.items()}
 
 
 def _said(text: object) -> dict[str, Any]:

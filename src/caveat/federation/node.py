@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from ..core import ConfigurationError, Payload, RunError, SiloId, Update
 from ..data import load
 from ..engines.executor import Executor
 from ..engines.flower import Order, Words, silo_app_of
+from ..html.text import escaped
 from ..runs.local import LocalRun
 from ..runs.spec import spec_of
 from .own_books import OwnBooks
@@ -48,7 +50,11 @@ class NodeHandler:
         if "silo" in context.node_config:
             with without_details():
                 return _member(context).perform(Terms.of_text(text), order, payload)
-        silo, executor = _partition(context, Terms.of_text(text))
+        terms = Terms.of_text(text)
+        if not Path(terms.folder).is_absolute() or not Path(terms.folder).is_dir():
+            # Its states would be kept where no run finds them again.
+            raise RunError(f"{terms.folder!r}: expected the folder of the simulation's run, which is not there")
+        silo, executor = _partition(context, terms)
         check_order(order, executor, silo)
         books = OwnBooks(executor.states.root / silo)
         return books.perform(executor, order, payload, lambda update, ledger: None)
@@ -60,7 +66,8 @@ def without_details() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        traceback.print_exc()
+        # What it says may come from the server.
+        print(escaped(traceback.format_exc()), file=sys.stderr, end="", flush=True)
         told = f"{type(error).__name__}, see the log at the silo"
         # Without its cause, which would go along.
         raise RunError(told) from None

@@ -1,33 +1,92 @@
-"""Continuing a federation's run from its folder, by the project that started it."""
+"""Continuing a federation's run from its folder, by the project that the user names."""
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
+from ..config import Config, load
 from ..core import ConfigurationError, RunError
 from ..files.reading import record_of
 from ..files.schema.small_files import Started
+from ..html.text import plain
 from ..runs.local import load_config
+from .terms import lasting
 
 STARTED = "started.json"
 """The file of a run's folder that says which project started it, with which overrides."""
 
 
-def resume_federation(folder: Path) -> None:
-    """Have the project's `run.sh` continue the run, and wait for it.
+def resume_federation(folder: Path, project: Path | None) -> None:
+    """Have the `run.sh` of a project continue the run, and wait for it.
 
-    Raises ConfigurationError if the project is not on this machine, RunError if the run does not complete.
+    A folder may come from anybody, so that the project it names is only printed, and its overrides count only where
+    they change nothing about its configuration. Raises ConfigurationError if no project is given, and if it is none or
+    has another configuration; RunError if the run does not complete.
     """
-    started = folder / STARTED
-    found = record_of(started, Started) or Started()
-    script = Path(found.project) / "run.sh"
-    if not found.project or not script.is_file():
-        raise ConfigurationError(
-            f"{folder} is a federation's run: the project that started it continues it, by `./run.sh {folder}` there"
-        )
-    simulation = [] if load_config(folder).data.source == "silos" else ["--simulation"]
-    command = [str(script), *simulation, str(folder.absolute()), *found.sets]
+    started = record_of(folder / STARTED, Started) or Started()
+    if project is None:
+        raise ConfigurationError(_what_to_type(folder, started))
+    config = load_config(folder)
+    script = _script(project)
+    sets = _confirmed(folder, config, started.sets)
+    _check_same(folder, config, project, sets)
+    simulation = [] if config.data.source == "silos" else ["--simulation"]
+    # With full paths: neither is looked for elsewhere, or read as an option.
+    command = [str(script.absolute()), *simulation, str(folder.absolute()), *sets]
     # Its standard output is Flower's progress, not the result of this command.
     if subprocess.run(command, stdout=2, check=False).returncode:
-        raise RunError(f"{' '.join(command)} has not completed")
+        raise RunError(f"{script} has not completed {folder}; the same command continues it")
+
+
+def _what_to_type(folder: Path, started: Started) -> str:
+    """How to continue a run. The project is not part of a command: it is for the user to see that it is theirs."""
+    named = f"{STARTED} names the project '{plain(started.project)}'" if started.project else "it names no project"
+    if started.sets:
+        named += f" and the overrides '{plain(' '.join(started.sets))}'"
+    return (
+        f"{folder} is a federation's run, and nothing that a folder names is started ({named}): "
+        f"`caveat resume {folder} --project DIR` has run.sh in DIR continue it"
+    )
+
+
+def _script(project: Path) -> Path:
+    script = project / "run.sh"
+    if not script.is_file() or not os.access(script, os.X_OK):
+        raise ConfigurationError(
+            f"--project {project}: {script} is no script that can be started; expected the folder of the project that "
+            "started the run, as `caveat flower init` writes it"
+        )
+    return script
+
+
+def _confirmed(folder: Path, config: Config, sets: Sequence[str]) -> list[str]:
+    """The overrides that a run began with. Raises ConfigurationError for one that its configuration does not have."""
+    where = folder / STARTED
+    for each in sets:
+        # run.sh puts them together with ";", and nobody writes others.
+        if ";" in each or not each.isprintable():
+            raise ConfigurationError(f"{where}: '{plain(each)}' is no override, expected SECTION.KEY=VALUE")
+    try:
+        if load(str(folder / "config.toml"), sets) == config:
+            return list(sets)
+        why = "they change it"
+    except ConfigurationError as error:
+        why = plain(str(error))
+    shown = plain(" ".join(sets))
+    raise ConfigurationError(f"{where}: its overrides '{shown}' are not those of {folder / 'config.toml'}: {why}")
+
+
+def _check_same(folder: Path, config: Config, project: Path, sets: Sequence[str]) -> None:
+    """Raises ConfigurationError unless the project would continue the run, and not begin another one."""
+    file = project / "config.toml"
+    if not file.is_file():
+        raise ConfigurationError(f"--project {project}: it has no config.toml; expected a federation's project")
+    if lasting(load(str(file), sets)) != lasting(config):
+        with_sets = f" with {plain(' '.join(sets))}" if sets else ""
+        raise ConfigurationError(
+            f"--project {project}: {file}{with_sets} is another configuration than {folder / 'config.toml'}, which the "
+            "run began with"
+        )

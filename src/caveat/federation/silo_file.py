@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.text import parse
-from ..core import ConfigurationError, RunError, SiloId
+from ..core import ConfigurationError, DataError, RunError, SiloId, check_silo_name
 from ..data import DataSettings
 from ..data.schema.agreement import own_settings
 
@@ -75,8 +75,10 @@ def read_silo_file(path: Path) -> SiloFile:
     _check(path, "", table, KEYS, required=("silo", "state", "data"))
     _check(path, "data.", table["data"], DATA_KEYS, required=("source",))
     name, data = str(table["silo"]), table["data"]
-    if not name or "/" in name or "\0" in name or name in {".", ".."} or len(name.encode()) > 200:
-        raise ConfigurationError(f"{path}: silo = {name!r}, expected a name that can be a folder's")
+    try:
+        check_silo_name(name, f"{path}: ")
+    except DataError as error:
+        raise ConfigurationError(str(error)) from None
     categorical = data.get("categorical")
     if categorical is not None and not all(isinstance(each, str) for each in categorical):
         raise ConfigurationError(f"{path}: data.categorical = {categorical}, expected names of columns")

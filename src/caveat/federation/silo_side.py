@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from .. import config as configuration
-from ..core import Data, DataError, Payload, RunError, Silo, SiloId, Update
+from ..core import ConfigurationError, Data, DataError, Payload, RunError, Silo, SiloId, Update, check_silo_name
 from ..core.silo_info import SPLITS, FederationInfo, SiloInfo
 from ..data import Silos, splits_record
 from ..data.schema.agreement import SharedSchema, own_schema, own_silos
@@ -121,17 +121,17 @@ class SiloSide:
 
     def run(self, terms: Terms) -> SiloRun:
         """The run that these terms make of its data."""
-        return self._run(terms, Silos((self._data(terms),), agreement(terms).classes))
+        silos = Silos((self._data(terms),), agreement(terms).classes)
+        return self._run(terms, silos, self.folder(terms), self.file.secret())
 
-    def predicting(self, terms: Terms) -> SiloRun:
-        """The run that these terms make of its data, read anew, so that it can prepare new inputs too."""
-        return self._run(terms, self.silos(terms))
+    def predicting(self, terms: Terms, folder: Path) -> SiloRun:
+        """The run in a folder, with its data read anew, so that it can prepare new inputs too; it writes nothing."""
+        # Predictions get no noise: the secret is neither read nor drawn.
+        return self._run(terms, self.silos(terms), folder, 0)
 
-    def _run(self, terms: Terms, silos: Silos) -> SiloRun:
-        return SiloRun(
-            spec=spec_of(terms.config, terms.method), folder=self.folder(terms), silos=silos, names=terms.names,
-            secret=self.file.secret(),
-        )  # fmt: skip
+    def _run(self, terms: Terms, silos: Silos, folder: Path, secret: int) -> SiloRun:
+        spec = spec_of(terms.config, terms.method)
+        return SiloRun(spec=spec, folder=folder, silos=silos, names=terms.names, secret=secret)
 
     def silos(self, terms: Terms) -> Silos:
         """Its data, read anew, with what it takes to read more of the kind."""
@@ -219,14 +219,20 @@ def own_manifest(folder: Path) -> Manifest:
 def open_member(folder: Path) -> Run:
     """What a silo keeps of a finished federation, to predict with.
 
-    Raises RunError if the folder is none, DataError if it is damaged or another version of caveat wrote it.
+    What the folder names is read, its source of data alone; nothing is written, in the folder or elsewhere. Raises
+    RunError if the folder is none, DataError if its file is damaged or another version of caveat wrote it.
     """
+    path = folder / "silo.json"
     own_manifest(folder).check(*MODEL_FILES)
-    kept = read(folder / "silo.json", SiloKeeps)
+    kept = read(path, SiloKeeps)
     try:
-        own = kept.file
-        categorical = None if own.categorical is None else tuple(own.categorical)
-        file = SiloFile(own.silo, Path(own.state), own.source, own.target, categorical)
-        return Run(SiloSide(file).predicting(Terms.of_text(kept.terms)))
+        own, terms = kept.file, Terms.of_text(kept.terms)
+        check_silo_name(own.silo)
+    except (ConfigurationError, DataError) as error:
+        raise DataError(f"{path}: {error}") from None
+    categorical = None if own.categorical is None else tuple(own.categorical)
+    file = SiloFile(own.silo, Path(own.state), own.source, own.target, categorical)
+    try:
+        return Run(SiloSide(file).predicting(terms, folder))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"cannot read {folder / 'silo.json'}: {error}") from error
+        raise RunError(f"cannot read {path}: {error}") from error

@@ -105,21 +105,22 @@ class Entries:
 def read_ledger(path: Path) -> Entries:
     """A ledger's whole lines; empty where there is no such file.
 
-    Raises RunError for another kind of file, DataError for what another version of caveat wrote.
+    Raises RunError, naming file and line, for another kind of file, DataError for what another version of caveat wrote.
     """
-    found = Entries()
+    found, where = Entries(), str(path)
     try:
         text = path.read_text() if path.exists() else ""
         for number, line in enumerate(text.splitlines(keepends=True), 1):
             if not line.endswith("\n") and "\0" not in line:
                 break  # the last one, of a process that was killed
+            where = f"{path}, line {number}"
             entry = json.loads(line)
-            check_version(entry, Record.SCHEMA, f"{path}, line {number}")
+            check_version(entry, Record.SCHEMA, where)
             if "tensors" in entry:
                 form = Form.model_validate(entry)
                 found.forms[form.form] = form.tensors
             else:
                 found.messages.append(Message.model_validate(entry))
-    except (OSError, ValueError, TypeError) as error:
-        raise RunError(f"cannot read {path}: {error}") from error
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise RunError(f"cannot read {where}: {str(error).partition(chr(10))[0]}") from error
     return found

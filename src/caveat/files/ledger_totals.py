@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..core import DataError
 from .reading import checked, lines_of
 from .schema.ledger import Form, Message
 
@@ -66,6 +67,9 @@ def read_sent(path: Path) -> Sent | None:
         if isinstance(value, dict) and "tensors" in value:
             form = checked(value, Form, where)
             sent.forms[form.form] = form
-        else:
-            sent.add(checked(value, Message, where))
+            continue
+        message = checked(value, Message, where)
+        if message.form not in sent.forms:
+            raise DataError(f"{where}: no line before it has the tensors of form {message.form[:40]!r}")
+        sent.add(message)
     return sent if sent.total.messages else None

@@ -50,27 +50,30 @@ def read_plain(path: Path) -> Any:
 def lines_of(path: Path) -> Iterator[tuple[Any, str]]:
     """The values of a file with one per line, each with its place, one at a time; none where there is no such file.
 
-    A process that was killed while it appended leaves half a line behind, the only one without a newline.
+    A process that was killed while it appended leaves half a line behind, the only one without a newline. Raises
+    DataError, naming file and line, for anything else that is no JSON.
     """
     if not path.is_file():
         return
     try:
-        with path.open(encoding="utf-8", newline="\n") as file:
+        with path.open("rb") as file:
             for i, line in enumerate(file, 1):
                 where = f"{path}, line {i}"
-                if line.endswith("\n"):
-                    if line.strip():
-                        yield decoded(line, where), where
-                elif _is_json(line):
-                    yield json.loads(line), where
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as UTF-8 text: {error}") from error
+                if b"\0" in line:
+                    raise DataError(f"{where}: bytes that are zero, as a loss of power leaves them; expected JSON")
+                if (line.strip() and line.endswith(b"\n")) or _is_json(line):
+                    yield decoded(line, where), where
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def decoded(text: str, where: str) -> Any:
+def decoded(text: str | bytes, where: str) -> Any:
+    """The value of a JSON text in UTF-8. Raises DataError, naming its place, for anything else."""
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
+        return json.loads(text if isinstance(text, str) else text.decode())
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where} cannot be read as UTF-8 text: {error}") from error
+    except (ValueError, RecursionError) as error:  # also of numbers with too many digits, and of too many brackets
         raise DataError(f"{where}: not valid JSON: {error}") from error
 
 
@@ -97,9 +100,9 @@ def check_version(value: Any, known: int, where: str, oldest: int | None = None)
         raise DataError(f"{where}: schema {version} was written by another version; this one reads schema {known}")
 
 
-def _is_json(line: str) -> bool:
+def _is_json(line: bytes) -> bool:
     try:
-        json.loads(line)
-    except json.JSONDecodeError:
+        json.loads(line.decode())
+    except (ValueError, RecursionError):
         return False
     return True

@@ -61,6 +61,11 @@ class RunFolder:
         return _text(_section(self.settings, "data").get("source"))
 
     @property
+    def federated(self) -> bool:
+        """Whether Flower carries it, so that its project continues it."""
+        return _section(self.settings, "engine").get("name") == "flower"
+
+    @property
     def complete(self) -> bool:
         return self.summary is not None and self.summary.complete
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 MINUS = "\N{MINUS SIGN}"
@@ -11,8 +12,21 @@ _LONGEST = 200
 
 def plain(text: str, longest: int = _LONGEST) -> str:
     """On one line, without characters that a terminal would act upon, and cut where it is too long."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: longest + 1])
+    shown = "".join(c if c.isprintable() else _code(c) for c in text[: longest + 1])
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+
+
+def escaped(text: str) -> str:
+    """Lines and spaces as they are, without other characters that a terminal would act upon or that turn text round."""
+    return text if text.isprintable() else "".join(c if _shown(c) else _code(c) for c in text)
+
+
+def _shown(character: str) -> bool:
+    return character.isprintable() or character in "\n\t" or unicodedata.category(character) == "Zs"
+
+
+def _code(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def cut(name: str, most: int) -> str:

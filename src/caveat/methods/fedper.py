@@ -2,7 +2,8 @@
 
 Arivazhagan et al., Federated Learning with Personalization Layers, arXiv 1912.00818, 2019, Algorithms 1 and 2.
 
-Ours: every silo's head starts as the same random one.
+Ours: every silo's head starts as the same random one. The head is all behind the encoder's tokens, its hidden layer
+included, and not the last layer alone: with a large hidden layer most parameters stay at the silo.
 """
 
 from __future__ import annotations

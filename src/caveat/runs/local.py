@@ -224,7 +224,8 @@ def open_run(folder: Path) -> Run:
     """A finished run, to predict with. Raises ConfigurationError if it is none."""
     config = load_config(folder)
     if not (folder / "summary.json").exists():
-        raise ConfigurationError(f"{folder} is not finished; `caveat resume {folder}` continues it")
+        project = " --project DIR" if config.engine.name == "flower" else ""
+        raise ConfigurationError(f"{folder} is not finished; `caveat resume {folder}{project}` continues it")
     if config.data.source == "silos":
         raise ConfigurationError(f"{folder}: the data are at the silos; each keeps what it takes to predict there")
     check_settings(config, folder)
@@ -246,11 +247,13 @@ def check_begun(folder: Path) -> None:
 
 
 def check_same(folder: Path, silos: data.Silos) -> None:
-    """Raises RunError if a run in the folder began with other data."""
+    """Raises RunError if a run in the folder began with other data, DataError if what it began with is not readable."""
     splits = folder / "splits.json"
     if not splits.exists():
         return
     begun = read_plain(splits)  # of the silos that are measured
+    if not isinstance(begun, dict) or not begun:
+        raise DataError(f"{splits}: expected what the splits of the silos that are measured were")
     same = [silos.named(name) for name in begun if name in silos.by_name]
     if len(same) < len(begun) or begun != json.loads(json.dumps(data.splits_record(same))):
         raise RunError(f"{folder}: the data are not those that the run began with")

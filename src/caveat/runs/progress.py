@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import Protocol, TextIO
 
+from ..html.text import escaped
+
 SHOWN = {"accuracy": "accuracy {:.3f}", "entropy": "entropy {:.3f}", "seconds": "{:.1f} s"}
 """The metrics that are shown, and how."""
 
@@ -59,7 +61,7 @@ class Plain:
     def end(self) -> None: ...
 
     def _print(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)
+        print(escaped(line), file=self._stream, flush=True)
 
 
 class Live:
@@ -91,7 +93,7 @@ class Live:
         self._bars.update(self._task, completed=number, status=f"{phase}  {describe(metrics)}".rstrip(), refresh=True)
 
     def note(self, text: str) -> None:
-        self._bars.console.print(text, markup=False, highlight=False)
+        self._bars.console.print(escaped(text), markup=False, highlight=False)
 
     def end(self) -> None:
         self._bars.refresh()

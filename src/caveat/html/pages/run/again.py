@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ....files.run_folder import RunFolder
@@ -19,10 +18,10 @@ class Again:
 
 def again(run: RunFolder) -> Again:
     """What to type, by whom the run was, and with which seed."""
-    summary, engine = run.summary, run.settings.get("engine")
+    summary = run.summary
     known = [f"caveat {summary.version}"] if summary and summary.version else []
     known += [f"seed {summary.seed}"] if summary and summary.seed is not None else []
-    if isinstance(engine, Mapping) and engine.get("name") == "flower":
+    if run.federated:
         return Again("caveat flower init DIR config.toml", "", ", ".join(known))
     words = [word for each in run.origin.sets for word in ("--set", each)] if run.origin else []
     recipe = shlex.join(["caveat", "run", run.origin.recipe, *words, "--out", "NEW"]) if run.origin else ""
