@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tomllib
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..core import ConfigurationError
 from ..core.settings import KeyPath, Problem, dotted, explain, problems_of
+from ..data.settings import DataSettings
 from ..methods import METHODS
 from .schema import (
     ELSEWHERE,
@@ -49,6 +51,16 @@ def loads(text: str, called: str) -> Config:
     """The configuration of a TOML text, called so in messages. Raises ConfigurationError as `load` does."""
     parsed = parse(text, called)
     return _checked(_merged(parsed), parsed)
+
+
+def by_own_rules(settings: DataSettings, text: str) -> DataSettings:
+    """The `[data]` of a configuration that a folder keeps as a text, by the rules of the version that wrote it.
+
+    Version 0.1 did not turn images as their EXIF data say, and had no `data.exif_rotation` to say so.
+    """
+    if "exif_rotation" in tomllib.loads(text.removeprefix("\ufeff")).get("data", {}) or not settings.reads_images:
+        return settings
+    return dataclasses.replace(settings, exif_rotation=False)
 
 
 def find(source: str | None) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +52,7 @@ def make_silos(
     """
     streams = settings.streams
     image_format = common_format(pools, settings.size, settings.channels)
+    image_format = replace(image_format, exif_rotation=settings.exif_rotation)
     pools = hold_out(pools, streams.hold_out)
     images = pools[0].images
     if settings.shift.angles and not images:
@@ -89,6 +90,7 @@ def one_silo(
     Bitwise what `federate` makes of the pool beside the pools of those silos, if nothing shifts their inputs.
     """
     check_normalise(pool.images, settings.normalise)
+    image_format = replace(image_format, exif_rotation=settings.exif_rotation)
     chosen = [own_indices(pool, settings, seed)]
     silos = _encoded(chosen, _shifted(chosen, settings.shift, image_format, seed), settings, image_format, layout)
     unknown = unknown_inputs([], outside, silos, settings.streams.ood_global)

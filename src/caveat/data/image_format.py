@@ -26,6 +26,8 @@ class ImageFormat:
     """Pixels of both sides; None leaves sizes as they are."""
     channels: int | None = None
     """1 or 3; None leaves colours as they are."""
+    exif_rotation: bool = True
+    """Whether the images of files are turned upright as their EXIF data say when they are read."""
 
     def shape(self, images: Array) -> tuple[int, ...]:
         """The shape (H, W, C) that one of the images gets."""

@@ -151,6 +151,8 @@ class DataSettings:
     """csv, silos: columns of numbers that are codes of categories; columns with text are categories anyway."""
     size: Annotated[int, Field(ge=1)] | None = None
     """Pixels of both sides that all images are resized to, those of streams too; unset, images must be of one size."""
+    exif_rotation: bool = True
+    """images, silos: turn images upright as their EXIF data say. What caveat 0.1 began is read without, as it was."""
     channels: Literal[1, 3] | None = None
     """1 makes all images grey, 3 coloured; unset, grey images become coloured if some are."""
     shift: Shift = field(default_factory=Shift)
@@ -184,12 +186,23 @@ class DataSettings:
                 raise ConfigurationError(
                     f"data.{name} = {getattr(self, name)!r} is ignored by source {self.source!r}", f"data.{name}"
                 )
+        if not self.exif_rotation and not self.reads_images:
+            raise ConfigurationError(
+                f"data.exif_rotation = false is ignored by source {self.source!r}; it belongs to images",
+                "data.exif_rotation",
+            )
         if kind == "silos":
             self._check_silos()
         if kind == "csv" and not self.target:
             raise ConfigurationError(
                 f"data.target is missing: source {self.source!r} needs the column to predict", "data.target"
             )
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether files of images are among what is read, or may be: a silo elsewhere reads what it has."""
+        parts = source_parts(self.source) + source_parts(self.streams.ood_global)
+        return any(part.partition(":")[0] in ("images", "silos") for part in parts)
 
     def _check_silos(self) -> None:
         """Raises ConfigurationError for what needs the data of several silos, where no machine has these."""

@@ -180,15 +180,16 @@ def resume(
 
     Same bits as without the interruption.
     """
-    config = load_config(folder)
-    silos = silos or data.load(config.data, config.seed)
+    config = _kept_config(folder)
+    if silos is None or silos.image_format.exif_rotation != config.data.exif_rotation:
+        silos = data.load(config.data, config.seed)
     check_same(folder, silos)
     return _with_baselines(config, silos, folder, progress or Silent(), workers)
 
 
 def open_run(folder: Path) -> Run:
     """A finished run, to predict with. Raises ConfigurationError if it is none."""
-    config = load_config(folder)
+    config = _kept_config(folder)
     if not (folder / "summary.json").exists():
         raise ConfigurationError(f"{folder} is not finished; `caveat resume {folder}` continues it")
     if config.data.source == "silos":
@@ -222,6 +223,13 @@ def load_config(folder: Path) -> Config:
             raise ConfigurationError(f"{folder} is what ran beside {folder.parent.parent}, which is the run")
         raise ConfigurationError(f"{folder} is not a run: it has no config.toml")
     return configuration.load(str(folder / "config.toml"))
+
+
+def _kept_config(folder: Path) -> Config:
+    """The configuration of a run that is to be gone on with, by the rules of the version that began it."""
+    config = load_config(folder)
+    text = (folder / "config.toml").read_text(encoding="utf-8-sig")
+    return dataclasses.replace(config, data=configuration.by_own_rules(config.data, text))
 
 
 def _local_run(

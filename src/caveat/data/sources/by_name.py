@@ -80,7 +80,7 @@ def read_outside(settings: DataSettings) -> tuple[Pool, ...]:
             f"data.streams.ood_global = {name!r} is of data.source = {settings.source!r} too ({sorted(shared)[0]}): "
             "expected what no silo knows"
         )
-    return tuple(pool for part in source_parts(name) for pool in _read_part(part, settings.size).pools)
+    return tuple(pool for part in source_parts(name) for pool in _read_part(part, settings).pools)
 
 
 def _places(source: str) -> set[str]:
@@ -105,7 +105,7 @@ def read(settings: DataSettings) -> DataSource:
         )
     if not settings.source.startswith("csv:"):
         parts = source_parts(settings.source)
-        sources = [_read_part(part, settings.size) for part in parts]
+        sources = [_read_part(part, settings) for part in parts]
         return sources[0] if len(parts) == 1 else _joined(parts, sources)
     if settings.target is None:
         raise ConfigurationError(f"data.target is missing: source {settings.source!r} needs the column to predict")
@@ -120,7 +120,7 @@ def read_own(settings: DataSettings, silo: SiloId) -> Pool:
     """
     kind, _, rest = settings.source.partition(":")
     if kind == "images":
-        pool = own_image_pool(locate(rest), silo, settings.size)
+        pool = own_image_pool(locate(rest), silo, settings.size, settings.exif_rotation)
     elif kind == "npz":
         pool = own_npz_pool(_own_file([locate(name) for name in rest.split(",")], silo))
     elif kind == "csv" and settings.target is not None:
@@ -160,10 +160,10 @@ def _listed(classes: Sequence[str]) -> str:
     return f"{len(classes)} classes ({', '.join(classes[:10])}{', ...' if len(classes) > 10 else ''})"
 
 
-def _read_part(part: str, size: int | None) -> DataSource:
+def _read_part(part: str, settings: DataSettings) -> DataSource:
     kind, _, rest = part.partition(":")
     if kind == "npz":
         return DataSource(npz_pools([locate(name) for name in rest.split(",")]))
     if kind == "images":
-        return DataSource(image_pools(locate(rest), size), given=True)
-    return DataSource(hub_pools(rest, size) if kind == "hub" else (digits(),))
+        return DataSource(image_pools(locate(rest), settings.size, settings.exif_rotation), given=True)
+    return DataSource(hub_pools(rest, settings.size) if kind == "hub" else (digits(),))
