@@ -12,10 +12,14 @@ from typing import Any, NamedTuple, TypeVar, dataclass_transform
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from .errors import ConfigurationError, ConfigurationErrors
+from .errors import ConfigurationError, ConfigurationErrors, cut, shown
 
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 """Unknown keys are errors, and the docstring below a field is its help text."""
+MANY = 1_000_000
+"""The most rounds, steps, silos, units or pixels that a setting takes: more is a slip of the pen."""
+LARGE = 1e6
+"""The largest weight, rate or norm that a setting takes: what is computed with it still fits into float32."""
 Cls = TypeVar("Cls", bound=type)
 KeyPath = tuple[str | int, ...]
 """A key below its sections, e.g. ("data", "shift", "angles", 0)."""
@@ -50,7 +54,7 @@ def dotted(path: KeyPath) -> str:
 def explain(
     error: ValidationError,
     section: KeyPath = (),
-    write: Callable[[Any], str] = repr,
+    write: Callable[[Any], str] = shown,
     names: Mapping[str, str] | None = None,
 ) -> Iterator[Problem]:
     """What pydantic found below a section, a key being called as `names` says where it says anything.
@@ -70,7 +74,7 @@ def explain(
             expected = expected.replace("greater than or equal to", "at least").replace(
                 "less than or equal to", "at most"
             )
-            yield Problem(path, f"{{key}} = {write(detail['input'])}: {expected}")
+            yield Problem(path, f"{{key}} = {cut(write(detail['input']), 100)}: {expected}")
 
 
 def problems_of(error: ConfigurationError, section: KeyPath) -> Iterator[Problem]:

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from ..core import ConfigurationError, Data, DataError, Silo, SiloId, key
+from ..core.memory import FLOAT
 from . import partitions, shifts
-from .image_format import ImageFormat, common_format
+from .image_format import ImageFormat, check_image_memory, common_format
 from .pools import Array, Index, Pool
 from .settings import DataSettings, Normalise, Shift
 from .silos import Silos, normalised
@@ -53,6 +54,9 @@ def make_silos(
     streams = settings.streams
     image_format = common_format(pools, settings.size, settings.channels)
     image_format = replace(image_format, exif_rotation=settings.exif_rotation)
+    if settings.size is not None:
+        count = sum(len(pool.y) for pool in (*pools, *outside))
+        check_image_memory(count, settings.size, FLOAT * image_format.shape(pools[0].x)[-1])
     pools = hold_out(pools, streams.hold_out)
     images = pools[0].images
     if settings.shift.angles and not images:

@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from ..core import ConfigurationError, DataError
+from ..core.memory import check_memory
 from .pools import Array, Pool, check_alike
 
 CHUNK = 1024
@@ -83,6 +84,11 @@ def resized(images: Array, size: int) -> Array:
         small = interpolate(torch.from_numpy(chunk), (size, size), mode="bilinear", antialias=True)
         result[start : start + CHUNK] = small.round_().clamp_(0, 255).byte().movedim(1, -1).numpy()
     return result
+
+
+def check_image_memory(count: int, size: int, of_pixel: int) -> None:
+    """Raises ConfigurationError if so many images of `size` x `size` pixels, of so many bytes each, cannot be kept."""
+    check_memory(count * size**2 * of_pixel, f"data.size = {size}: {count:,} images of that size take", "data.size")
 
 
 def recoloured(images: Array, channels: int) -> Array:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PlainValidator
 
 from ..core import ConfigurationError
-from ..core.settings import frozen_settings
+from ..core.settings import LARGE, MANY, frozen_settings
 
 KINDS = ("digits", "npz", "images", "csv", "hub", "silos")
 """What a source can be; all but those of `NAMELESS` are followed by a colon and a path or name."""
@@ -33,9 +33,9 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 class Shift:
     """What makes the inputs of silos differ. A list shorter than the silos gives each entry to a block of silos."""
 
-    angles: tuple[float, ...] = ()
+    angles: tuple[Annotated[float, Field(ge=-3600, le=3600)], ...] = ()
     """Rotations in degrees, counter-clockwise; as many as there are silos, or a divisor of that number."""
-    noise_std: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    noise_std: tuple[Annotated[float, Field(ge=0, le=LARGE)], ...] = ()
     """Gaussian noise, added before rotation: on the 0..255 scale for images, in units of the feature for tables."""
 
 
@@ -136,7 +136,7 @@ class DataSettings:
     source: str = "digits"
     """digits, npz:PATH[,PATH...], images:DIR, csv:PATH[,PATH...] or hub:NAME; or several of them, each but csv a domain
     or more, joined by " + "; or silos: every silo of a federation on Flower reads its own."""
-    silos: Annotated[int, Field(ge=1)] | None = None
+    silos: Annotated[int, Field(ge=1, le=MANY)] | None = None
     """How many silos to make; by default one per entry of a shift, or per file. Data that comes in silos keeps them."""
     samples_per_silo: Annotated[int, Field(ge=3)] | None = None
     """Samples of a silo without its test split, on average where labels are skewed; by default all are shared out."""
@@ -149,7 +149,7 @@ class DataSettings:
     """csv: the column that names the silo of a row; without it every file is a silo."""
     categorical: tuple[str, ...] = ()
     """csv, silos: columns of numbers that are codes of categories; columns with text are categories anyway."""
-    size: Annotated[int, Field(ge=1)] | None = None
+    size: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Pixels of both sides that all images are resized to, those of streams too; unset, images must be of one size."""
     exif_rotation: bool = True
     """images, silos: turn images upright as their EXIF data say. What caveat 0.1 began is read without, as it was."""

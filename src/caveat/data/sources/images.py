@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from ...core import DataError
-from ..image_format import resized
+from ..image_format import check_image_memory, resized
 from ..pools import Array, Pool, ordered
 
 SUFFIXES = {".png", ".jpg", ".jpeg"}
@@ -121,6 +121,8 @@ def read_images(paths: Sequence[Path], size: int | None = None, exif_rotation: b
     They are turned upright as their EXIF data say, unless `exif_rotation` is off. Raises DataError for a file that is
     no PNG or JPEG image of 8 bits, grey or RGB, and, without a size, for images of different sizes.
     """
+    if size is not None:
+        check_image_memory(len(paths), size, 3)
     read = [_sized(_read(path, exif_rotation), size) for path in paths]
     for path, image in zip(paths, read, strict=True):
         if image.shape[:2] != read[0].shape[:2]:
