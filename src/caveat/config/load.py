@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from ..core import ConfigurationError
+from ..core.errors import shown
 from ..core.settings import KeyPath, Problem, dotted, explain, problems_of
 from ..data.settings import DataSettings
 from ..methods import METHODS
@@ -203,11 +204,20 @@ def _unknown(path: KeyPath, method: str) -> str:
         return f"{dotted(path)} is ignored by method {method!r}; it belongs to {', '.join(readers)}"
     valid = [*_keys(Config, ()), *(("method", name) for name in ["name", *(method_keys(method) if method else [])])]
     here = [other for other in valid if other[:-1] == tuple(part for part in path[:-1] if isinstance(part, str))]
-    for candidates in (here, valid):
-        if close := get_close_matches(key, [str(other[-1]) for other in candidates], 1):
+    # Anywhere else a name has to be nearly the same: "foo" does not stand for method.floor.
+    for candidates, likeness in ((here, 0.6), (valid, 0.8)):
+        if close := get_close_matches(key, [str(other[-1]) for other in candidates], 1, likeness):
             nearest = next(other for other in candidates if other[-1] == close[0])
             return f"{dotted(path)} is no key; did you mean {dotted(nearest)}?"
     return f"{dotted(path)} is no key; there are: {', '.join(map(dotted, here))}"
+
+
+def check_key(key: str, option: str) -> None:
+    """Raises ConfigurationError, naming the option, if there is no such key, whatever the method."""
+    path, known = tuple(part.strip() for part in key.split(".")), {path for path in _keys(Config, ()) if path}
+    if path in known or (path[:-1] == ("method",) and any(path[-1] in ["name", *method_keys(m)] for m in METHODS)):
+        return
+    raise ConfigurationError(f"{option} {_unknown(path, '') if all(path) else f'{shown(key)} is no key'}")
 
 
 def _keys(cls: Any, section: KeyPath) -> Iterator[KeyPath]:

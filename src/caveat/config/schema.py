@@ -10,7 +10,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from ..core import ConfigurationError, ConfigurationErrors, Method
-from ..core.settings import MANY, STRICT, KeyPath, dotted, frozen_settings, problems_of
+from ..core.errors import shown
+from ..core.settings import MANY, STRICT, KeyPath, check_different, dotted, frozen_settings, problems_of
 from ..data.settings import DataSettings
 from ..methods import METHODS
 from ..nn.models import ModelSettings, PersonalModel
@@ -53,6 +54,9 @@ class Evaluation:
     """The splits to measure, of validation and test; nothing is ever decided on test."""
     silos: Annotated[int, Field(ge=1)] | None = None
     """How many silos are measured, the same ones every time (all by default)."""
+
+    def __post_init__(self) -> None:
+        check_different(self.splits, "evaluation.splits")
 
 
 @frozen_settings
@@ -160,6 +164,12 @@ class Config:
         shared = {"rounds": self.rounds, "training": training, "mc_samples": self.uncertainty.mc_samples}
         fields = {field.name for field in dataclasses.fields(method_class(name))}
         return _construct(name, own | {key: value for key, value in shared.items() if key in fields})
+
+
+def check_seed(seed: object, called: str) -> None:
+    """Raises ConfigurationError unless a seed is a whole number that TOML can hold, and not negative."""
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ConfigurationError(f"{called} = {shown(seed)}: must be a whole number, at least 0 and below 2^63", called)
 
 
 def method_class(name: str) -> Any:  # both a dataclass and a Method: no one type says so

@@ -63,5 +63,9 @@ class DataError(CaveatError):
     """Data that cannot be used: names the file or silo, what is wrong with it, and what to do."""
 
 
+class MissingError(DataError):
+    """A file or folder that is not there, or is not what it was named as."""
+
+
 class RunError(CaveatError):
     """A run that failed part-way; what was computed before is kept."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
@@ -44,6 +44,12 @@ def frozen_settings(cls: Cls) -> Cls:
     made.__init__ = _with_short_errors(made, made.__init__)
     made.__doc__ = _with_fields(made)
     return made  # type: ignore[no-any-return]
+
+
+def check_different(names: Sequence[str], key: str) -> None:
+    """Raises ConfigurationError for a list of names in which one stands twice."""
+    if twice := next((name for number, name in enumerate(names) if name in names[:number]), None):
+        raise ConfigurationError(f"{{key}} names {shown(twice)} twice", key)
 
 
 def dotted(path: KeyPath) -> str:

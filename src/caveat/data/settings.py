@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PlainValidator
 
 from ..core import ConfigurationError
-from ..core.settings import LARGE, MANY, frozen_settings
+from ..core.settings import LARGE, MANY, check_different, frozen_settings
 
 KINDS = ("digits", "npz", "images", "csv", "hub", "silos")
 """What a source can be; all but those of `NAMELESS` are followed by a colon and a path or name."""
@@ -115,6 +115,7 @@ class Streams:
     """Samples of a stream at a silo, fewer where there are not as many; by default as many as its test split has."""
 
     def __post_init__(self) -> None:
+        check_different(self.hold_out, "data.streams.hold_out")
         if self.ood_global:
             check_source("streams.ood_global", self.ood_global)
         if self.ood_global.startswith("csv:"):
@@ -167,6 +168,7 @@ class DataSettings:
     """Test inputs that silos do not know."""
 
     def __post_init__(self) -> None:
+        check_different(self.categorical, "data.categorical")
         kinds = check_source("source", self.source)
         kind = kinds[0]
         if "images" in kinds and set(kinds) != {"images"}:

@@ -26,6 +26,7 @@ from ..files.atomic import write_bytes, write_json, write_record
 from ..files.checkpoints import SiloStore
 from ..files.payloads import read_payload
 from ..files.reading import read, read_plain
+from ..files.run_folder import other_kind
 from ..files.schema.gallery import Features, Gallery
 from ..files.schema.record import as_json
 from ..files.schema.small_files import ModelFile
@@ -212,8 +213,10 @@ def check_same(folder: Path, silos: data.Silos) -> None:
 
 def load_config(folder: Path) -> Config:
     if not (folder / "config.toml").exists():
-        if (folder / "grid.json").exists():
-            raise ConfigurationError(f"{folder} is a comparison: the command that began it continues it")
+        if not folder.is_dir():
+            raise ConfigurationError(f"{folder}: no such folder, expected that of a run")
+        if about := other_kind(folder):
+            raise ConfigurationError(f"{folder} {about}")
         if (folder / "call.json").exists():
             raise ConfigurationError(
                 f"{folder} is of a run in Python, whose silos and method only that program knows: the same call of "

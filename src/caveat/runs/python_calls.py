@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar, get_type_hints
 
 from ..config import Evaluation, Federation
+from ..config.schema import check_seed
 from ..core import ConfigurationError, ConfigurationErrors, Method, SiloId
+from ..core.errors import shown
 from ..core.settings import FieldError
 from ..data import Silos
 from ..files.atomic import write_bytes
@@ -25,6 +27,7 @@ from .base import BaseRun
 from .spec import RunSpec
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Number = TypeVar("Number", int, float)
 
 
 NAMES = {"silos": "measured"}
@@ -159,15 +162,22 @@ def replaced(method: Any, given: Mapping[str, Any], *names: str) -> Any:
     return dataclasses.replace(method, **changed) if changed else method
 
 
-def whole(seed: Any) -> int:
+def whole(seed: Any, name: str = "seed") -> int:
     """A seed, NumPy's whole numbers included. Raises ConfigurationError for anything else."""
     try:
         number = operator.index(seed)
     except TypeError:
-        number = -1
-    if number < 0:
-        raise ConfigurationError(f"seed = {seed!r}: must be a whole number, at least 0")
-    return number
+        number = seed
+    check_seed(number, name)
+    return int(number)
+
+
+def listed(values: Any, read: Callable[[Any], Number], name: str) -> tuple[Number, ...]:
+    """The values of an argument, read one by one. Raises ConfigurationError if it is no list, or of something else."""
+    try:
+        return tuple(read(value) for value in values)
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigurationError(f"{name} = {shown(values)}: expected a list of numbers", name) from None
 
 
 def check_folder(folder: Path) -> None:

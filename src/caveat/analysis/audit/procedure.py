@@ -124,7 +124,9 @@ def audit_of(
     with tempfile.TemporaryDirectory(prefix="caveat-") as passing:
         folder = Path(out) if out is not None else Path(passing)
         sweep = Sweep(
-            LocalRun(folder=folder, spec=spec, silos=silos, workers=workers), tuple(map(float, shares)), tuple(seeds)
+            LocalRun(folder=folder, spec=spec, silos=silos, workers=workers),
+            python_calls.listed(shares, float, "shares"),
+            python_calls.listed(seeds, lambda seed: python_calls.whole(seed, "seeds"), "seeds"),
         )
         sweep.check()
         sweep.prepare()

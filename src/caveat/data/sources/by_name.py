@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...core import ConfigurationError, DataError, SiloId
+from ...core.errors import MissingError, cut, shown
 from ..pools import DataSource, Pool
 from ..settings import JOIN, KINDS, DataSettings, source_parts
 from .arrays import digits, npz_pools, own_npz_pool
@@ -22,16 +23,25 @@ ROOT = "CAVEAT_DATA"
 
 
 def locate(path: str) -> Path:
-    """An existing file or folder: the path itself, or the one under `$CAVEAT_DATA`. Raises DataError without one."""
-    here = Path(path.strip()).expanduser()
+    """An existing file or folder: the path itself, or the one under `$CAVEAT_DATA`.
+
+    Raises MissingError if there is none, DataError for what is neither, such as a pipe.
+    """
+    try:
+        here = Path(path.strip()).expanduser()
+    except RuntimeError:  # "~name" of somebody who has no home here
+        raise MissingError(f"{shown(path.strip())}: no home folder of that name") from None
     root = os.environ.get(ROOT, "")
     candidates = [here] if here.is_absolute() or not root else [here, Path(root) / here]
     for candidate in candidates:
-        if candidate.exists():
+        if os.path.isfile(candidate) or os.path.isdir(candidate):  # noqa: PTH - a Path raises for a name too long
             return candidate
-    tried = " nor ".join(f"at {candidate}" for candidate in candidates)
-    raise DataError(
-        f"{path.strip()}: no such file or folder, neither {tried} ({ROOT} is {'set' if root else 'not set'})"
+        if os.path.lexists(candidate):
+            raise DataError(f"{candidate}: neither a file nor a folder")
+    tried = " nor ".join(f"at {cut(str(candidate), 200)}" for candidate in candidates)
+    place = f", neither {tried}" if len(candidates) > 1 else ""
+    raise MissingError(
+        f"{cut(path.strip(), 200)}: no such file or folder{place} ({ROOT} is {'set' if root else 'not set'})"
     )
 
 
