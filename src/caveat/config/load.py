@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import tomllib
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -13,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from ..core import ConfigurationError
-from ..core.errors import shown
+from ..core.errors import cut, shown
 from ..core.settings import KeyPath, Problem, dotted, explain, problems_of
 from ..data.settings import DataSettings
 from ..methods import METHODS
@@ -68,13 +69,16 @@ def find(source: str | None) -> Path:
     """The TOML file that a path or a recipe's name stands for; raises ConfigurationError if there is none."""
     if source is None:
         return RECIPES / f"{DEFAULT_RECIPE}.toml"
-    if Path(source).is_dir() and source not in recipes():
+    if os.path.isdir(source) and source not in recipes():  # a Path would raise for a name that is too long
         raise ConfigurationError(f"{source} is a folder; a configuration is a TOML file or the name of a recipe")
-    if Path(source).is_file():
+    if os.path.isfile(source):
         return Path(source)
     if source in recipes():
         return RECIPES / f"{source}.toml"
-    raise ConfigurationError(f"{source}: no such file, and no such recipe{one_of(source, recipes())}")
+    if os.path.lexists(source):
+        raise ConfigurationError(f"{source}: neither a file nor a folder")
+    name = cut(source, 200)
+    raise ConfigurationError(f"{name}: no such file, and no such recipe{one_of(name, recipes())}")
 
 
 def recipes() -> list[str]:

@@ -10,7 +10,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from ..core import ConfigurationError, ConfigurationErrors, Method
-from ..core.errors import shown
 from ..core.settings import MANY, STRICT, KeyPath, check_different, dotted, frozen_settings, problems_of
 from ..data.settings import DataSettings
 from ..methods import METHODS
@@ -164,12 +163,6 @@ class Config:
         shared = {"rounds": self.rounds, "training": training, "mc_samples": self.uncertainty.mc_samples}
         fields = {field.name for field in dataclasses.fields(method_class(name))}
         return _construct(name, own | {key: value for key, value in shared.items() if key in fields})
-
-
-def check_seed(seed: object, called: str) -> None:
-    """Raises ConfigurationError unless a seed is a whole number that TOML can hold, and not negative."""
-    if not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise ConfigurationError(f"{called} = {shown(seed)}: must be a whole number, at least 0 and below 2^63", called)
 
 
 def method_class(name: str) -> Any:  # both a dataclass and a Method: no one type says so

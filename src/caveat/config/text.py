@@ -41,10 +41,22 @@ class ConfigText:
 
     def error(self, problems: Iterable[Problem]) -> ConfigurationError:
         """One line per problem, in the order of the file."""
-        ordered = sorted(problems, key=lambda problem: line_of(self.text, problem.path) or 0)
+        ordered = sorted(_of_lists(list(problems)), key=lambda problem: line_of(self.text, problem.path) or 0)
         return ConfigurationErrors(
             [ConfigurationError(f"{self.place(path)}: {text}", dotted(path)) for path, text in ordered]
         )
+
+
+def _of_lists(problems: list[Problem]) -> Iterator[Problem]:
+    """The problems, but for a list only the first that is wrong in it: the others are mostly of the same kind."""
+    first: dict[KeyPath, Problem] = {}
+    for problem in problems:
+        if problem.path and isinstance(problem.path[-1], int):
+            first.setdefault(problem.path[:-1], problem)
+    for problem in problems:
+        of = problem.path[:-1] if problem.path and isinstance(problem.path[-1], int) else problem.path
+        if first.get(of, problem) is problem:
+            yield problem
 
 
 def read(file: Path, called: str, sets: Sequence[str]) -> ConfigText:
@@ -132,6 +144,8 @@ def _leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
     if not isinstance(value, dict) or len(path) > DEEPEST:
         yield path, value
         return
+    if not value:
+        raise ConfigurationError(f"--set {cut(dotted(path), 100)}: an empty table sets nothing")
     for key, inner in value.items():
         yield from _leaves((*path, key), inner)
 
@@ -172,7 +186,7 @@ def _inline(settings: Any) -> str:
 
 def toml(value: Any) -> str:
     """A value as TOML, or as Python where it is not one for a single line."""
-    if isinstance(value, dict):
+    if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):
         return repr(value)
     if isinstance(value, tuple) and value and all(dataclasses.is_dataclass(item) for item in value):
         return f"[{', '.join(map(_inline, value))}]"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
+import operator
+import os
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, Field, ValidationError
@@ -44,6 +48,36 @@ def frozen_settings(cls: Cls) -> Cls:
     made.__init__ = _with_short_errors(made, made.__init__)
     made.__doc__ = _with_fields(made)
     return made  # type: ignore[no-any-return]
+
+
+def check_seed(seed: object, called: str = "seed") -> None:
+    """Raises ConfigurationError unless a seed is a whole number, NumPy's included, that TOML can hold too."""
+    try:
+        fits = 0 <= operator.index(seed) < 2**63  # type: ignore[arg-type]
+    except TypeError:
+        fits = False
+    if not fits:
+        raise ConfigurationError(f"{called} = {shown(seed)}: must be a whole number, at least 0 and below 2^63", called)
+
+
+def check_type(value: object, kind: type | tuple[type, ...], called: str, expected: str) -> None:
+    """Raises ConfigurationError, with what was expected in words, for an argument of another type."""
+    if not isinstance(value, kind):
+        raise ConfigurationError(f"{called} is a {type(value).__name__}, expected {expected}", called)
+
+
+def path_of(path: object, called: str) -> Path:
+    """An argument as a path. Raises ConfigurationError for anything else, and for one that no file system takes."""
+    check_type(path, (str, Path), called, "a path")
+    try:
+        os.stat(str(path))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        if not isinstance(error, OSError) or error.errno == errno.ENAMETOOLONG:
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigurationError(f"{called} = {shown(path)}: {reason}", called) from None
+    return Path(path)  # type: ignore[arg-type]
 
 
 def check_different(names: Sequence[str], key: str) -> None:

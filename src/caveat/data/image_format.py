@@ -11,6 +11,7 @@ from torch.nn.functional import interpolate
 
 from ..core import ConfigurationError, DataError
 from ..core.memory import check_memory
+from ..core.settings import check_type
 from .pools import Array, Pool, check_alike
 
 CHUNK = 1024
@@ -76,6 +77,10 @@ def resized(images: Array, size: int) -> Array:
     Bilinear, over all the pixels that a smaller image's pixel covers (no aliasing), rounded; sides that differ are
     stretched to one length.
     """
+    check_type(images, np.ndarray, "images", "an array (N, H, W, C)")
+    check_type(size, (int, np.integer), "size", "a whole number of pixels")
+    if size < 1:
+        raise ConfigurationError(f"size = {size}: expected at least 1 pixel", "size")
     if images.shape[1:3] == (size, size):
         return images
     result = np.empty((len(images), size, size, images.shape[-1]), np.uint8)
@@ -96,6 +101,7 @@ def recoloured(images: Array, channels: int) -> Array:
 
     The array itself where it has as many channels. Raises DataError for other numbers of channels than 1 and 3.
     """
+    check_type(images, np.ndarray, "images", "an array (N, H, W, C)")
     found = images.shape[-1]
     if found == channels:
         return images

@@ -94,9 +94,9 @@ class Split:
 class Normalise:
     """Images become (pixel / 255 - mean) / std, with constants that never come from test data."""
 
-    mean: Annotated[tuple[float, ...], Field(min_length=1)] = (0.5,)
+    mean: Annotated[tuple[Annotated[float, Field(ge=-LARGE, le=LARGE)], ...], Field(min_length=1)] = (0.5,)
     """Per channel, or one for all, on the 0..1 scale."""
-    std: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)] = (0.5,)
+    std: Annotated[tuple[Annotated[float, Field(ge=1e-6, le=LARGE)], ...], Field(min_length=1)] = (0.5,)
     """Per channel, or one for all, on the 0..1 scale."""
 
 

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar, get_type_hints
 
 from ..config import Evaluation, Federation
-from ..config.schema import check_seed
 from ..core import ConfigurationError, ConfigurationErrors, Method, SiloId
 from ..core.errors import shown
-from ..core.settings import FieldError
+from ..core.settings import FieldError, check_seed
 from ..data import Silos
 from ..files.atomic import write_bytes
 from ..files.reading import read_plain
@@ -93,7 +92,9 @@ def spec_of_call(
     )  # fmt: skip
     if isinstance(given.get("newcomers"), str):
         raise ConfigurationError(f"newcomers = {given['newcomers']!r}: expected a list of names")
-    uncertainty = given.get("uncertainty", Uncertainty())
+    uncertainty, personal = given.get("uncertainty", Uncertainty()), given.get("personal", ())
+    if isinstance(personal, str) or not all(isinstance(each, PersonalModel) for each in _items(personal)):
+        raise ConfigurationError(f"personal = {shown(personal)}: expected a list of caveat.PersonalModel", "personal")
     with explained():
         return RunSpec(
             seed=whole(arguments.get("seed", 0)),
@@ -103,8 +104,13 @@ def spec_of_call(
             model=given.get("model") or ModelSettings(name="residual" if silos.images else "mlp"),
             uncertainty=uncertainty,
             privacy=given.get("privacy", Privacy()),
-            personal=tuple(given.get("personal", ())),
+            personal=tuple(personal),
         )
+
+
+def _items(values: Any) -> tuple[Any, ...]:
+    """The items of a list; of anything else, itself."""
+    return tuple(values) if isinstance(values, Sequence) else (values,)
 
 
 def _section(cls: Any, arguments: Mapping[str, Any]) -> Any:
@@ -162,14 +168,10 @@ def replaced(method: Any, given: Mapping[str, Any], *names: str) -> Any:
     return dataclasses.replace(method, **changed) if changed else method
 
 
-def whole(seed: Any, name: str = "seed") -> int:
+def whole(seed: Any, called: str = "seed") -> int:
     """A seed, NumPy's whole numbers included. Raises ConfigurationError for anything else."""
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        number = seed
-    check_seed(number, name)
-    return int(number)
+    check_seed(seed, called)
+    return operator.index(seed)
 
 
 def listed(values: Any, read: Callable[[Any], Number], name: str) -> tuple[Number, ...]:

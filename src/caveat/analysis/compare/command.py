@@ -15,10 +15,10 @@ from rich.table import Table
 
 from ...config import find, load
 from ...config.load import check_key
-from ...config.schema import check_seed
 from ...config.text import senseless, toml
 from ...core import ConfigurationError, DataError
 from ...core.errors import cut
+from ...core.settings import check_seed
 from ...files.atomic import write_bytes, write_json, write_record
 from ...files.locks import locked
 from ...files.reading import read_plain

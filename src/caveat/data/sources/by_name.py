@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...core import ConfigurationError, DataError, SiloId
 from ...core.errors import MissingError, cut, shown
+from ...core.settings import check_type
 from ..pools import DataSource, Pool
 from ..settings import JOIN, KINDS, DataSettings, source_parts
 from .arrays import digits, npz_pools, own_npz_pool
@@ -109,6 +110,7 @@ def read(settings: DataSettings) -> DataSource:
     Only images of a folder or the hub have `settings.size` already. Raises DataError for what cannot be used, naming
     file, value and expectation; ConfigurationError for "silos", which no single machine can read.
     """
+    check_type(settings, DataSettings, "settings", "DataSettings")
     if settings.source == "silos":
         raise ConfigurationError(
             "data.source = 'silos': every silo reads its own; for a federation on Flower (`caveat flower init`)"
