@@ -11,6 +11,7 @@ from typing import Unpack
 
 from .config import EngineSettings
 from .core import Method, SiloId
+from .core.settings import path_of
 from .data import Silos
 from .files.locks import locked
 from .runs import python_calls
@@ -48,7 +49,7 @@ def run(
     spec = python_calls.spec_of_call(silos, method, settings, python_calls.RunArguments)
     with python_calls.explained():
         workers = EngineSettings(workers=workers).workers
-    folder = Path(out or tempfile.mkdtemp(prefix="caveat-"))
+    folder = path_of(out, "out") if out else Path(tempfile.mkdtemp(prefix="caveat-"))
     local_run = LocalRun(folder=folder, spec=spec, silos=silos, workers=workers, reset=tuple(reset))
     try:
         python_calls.check_folder(folder)
@@ -84,8 +85,9 @@ def load(folder: str | Path) -> Run:
 
     Raises ConfigurationError if the folder holds none.
     """
-    if (Path(folder) / "silo.json").exists():
+    place = path_of(folder, "folder")
+    if (place / "silo.json").exists():
         from .federation.silo_side import open_member
 
-        return open_member(Path(folder))
-    return open_run(Path(folder))
+        return open_member(place)
+    return open_run(place)

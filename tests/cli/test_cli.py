@@ -193,7 +193,7 @@ def test_predictions_are_those_of_the_model_that_was_chosen(decided: tuple[Path,
 def test_predict_and_report_tell_what_is_wrong(finished: tuple[Path, Result], nowhere: Path) -> None:
     folder, _ = finished
     assert "did you mean silo-1?" in one_error(caveat("predict", folder, "x.npz", "--silo", "silo1"), 2)
-    assert "x.npz" in one_error(caveat("predict", folder, "x.npz", "--silo", "silo-1"), 3)
+    assert "x.npz" in one_error(caveat("predict", folder, "x.npz", "--silo", "silo-1"), 2)
     assert "not a run" in one_error(caveat("predict", nowhere, "x.npz", "--silo", "silo-1"), 2)
     assert str(nowhere) in one_error(caveat("report", nowhere), 3)
     assert files(nowhere) == set()
@@ -239,5 +239,5 @@ def test_data_shows_samples_per_class() -> None:
     assert all(figure in shown for figure in ("1797", "178", "174"))
 
 
-def test_data_that_is_missing_is_status_3() -> None:
-    assert "nothing.npz" in one_error(caveat("data", "nothing.npz"), 3)
+def test_data_that_is_missing_is_wrong_usage() -> None:
+    assert "nothing.npz" in one_error(caveat("data", "nothing.npz"), 2)

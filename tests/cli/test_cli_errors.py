@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -127,7 +128,7 @@ HOSTILE = "a\x1b[2J\u202eb\x9b31m"
 
 
 def test_names_in_errors_and_tables_are_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = one_error(caveat("report", tmp_path / HOSTILE), 3)
+    said = one_error(caveat("report", tmp_path / HOSTILE), 2)
     assert said.isprintable()
     assert "a\\x1b[2J\\u202eb\\x9b31m is not a folder" in said
     table = Table(title=Text(HOSTILE))
@@ -147,3 +148,97 @@ def test_a_damaged_record_of_splits_is_named(tmp_path: Path, text: str) -> None:
     np.savez(tmp_path / "x.npz", x=np.zeros((2, 8, 8), np.uint8))
     told = one_error(caveat("predict", run, tmp_path / "x.npz", "--silo", "silo-0"), 3)
     assert told.startswith(f"error: {run / 'splits.json'}: ")
+
+
+# What is named on the command line and is not there, or is something else
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "gone.toml"], ["resume", "gone"], ["report", "gone"], ["predict", "gone", "in.npz", "--silo", "a"],
+        ["data", "gone.npz"], ["data", "npz:gone.npz"], ["flower", "ledger", "gone"],
+    ],
+)  # fmt: skip
+def test_a_path_that_is_not_there_is_wrong_usage(arguments: list[str], nowhere: Path) -> None:
+    assert "gone" in one_error(caveat(*arguments), 2)
+    assert files(nowhere) == set()
+
+
+def test_so_is_an_input_to_predict(finished: tuple[Path, Result], nowhere: Path) -> None:
+    told = one_error(caveat("predict", finished[0], "gone.npz", "--silo", "silo-0"), 2)
+    assert told == "error: gone.npz: no such file or folder (CAVEAT_DATA is not set)"
+
+
+@pytest.mark.parametrize("command", [["report"], ["resume"], ["predict", "in.npz", "--silo", "a"]])
+def test_the_folder_of_an_audit_is_called_one(command: list[str], nowhere: Path) -> None:
+    (nowhere / "audit").mkdir()
+    (nowhere / "audit" / "plan.json").write_text("{}")
+    assert "audit is an audit: the command that began it" in one_error(caveat(command[0], "audit", *command[1:]), 2)
+
+
+@pytest.mark.parametrize("command", [["resume"], ["predict", "in.npz", "--silo", "a"]])
+def test_the_folder_of_a_comparison_is_called_one(command: list[str], nowhere: Path) -> None:
+    (nowhere / "many").mkdir()
+    (nowhere / "many" / "grid.json").write_text("{}")
+    assert "many is a comparison: the command" in one_error(caveat(command[0], "many", *command[1:]), 2)
+
+
+@pytest.mark.parametrize(
+    "command", [["run"], ["compare", "--seeds", "0", "--methods", "fedavg"], ["audit"], ["reproduce", "fedpn-3"]]
+)
+def test_a_folder_s_name_that_is_too_long_is_wrong_usage(command: list[str], nowhere: Path) -> None:
+    small = sets(*TINY) if command[0] != "reproduce" else []
+    told = one_error(caveat(*command, *small, "--out", "x" * 300), 2)
+    assert "x" * 250 not in told
+    assert files(nowhere) == set()
+
+
+def test_a_source_of_no_file_system_is_bad_data(nowhere: Path) -> None:
+    assert "no home folder of that name" in one_error(caveat("run", *sets("data.source=npz:~nobody-at-all/x")), 3)
+    assert len(one_error(caveat("run", *sets(f"data.source=npz:{'x' * 5000}")), 3)) < 500
+    os.mkfifo(nowhere / "pipe.npz")
+    assert "neither a file nor a folder" in one_error(caveat("run", *sets("data.source=npz:pipe.npz")), 3)
+
+
+# Lists of a comparison
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--sweep", "foo=1,2"], "--sweep foo is no key; there are: seed, rounds,"),
+        (["--tune", "foo=1,2"], "--tune foo is no key; there are: seed, rounds,"),
+        (["--sweep", "training.lr=nan,1"], "--sweep training.lr = nan: must be a finite number"),
+        (["--tune", "training.lr=inf"], "--tune training.lr = inf: must be a finite number"),
+        (["--tune", "training.lr=0.1,0.1"], "--tune training.lr: 0.1 stands there twice"),
+        (["--sweep", "training.lr=" + "9" * 5000], "a number too long"),
+        (["--tune", "training.lr=" + "[" * 2000], "nested too deeply"),
+        (["--tune", "rounds=" + ",".join(map(str, range(1, 12000)))], "11,999 values, expected at most 10,000"),
+        (
+            ["--sweep", f"rounds={','.join(map(str, range(1, 400)))}", "--seeds", ",".join(map(str, range(100)))],
+            "runs, ",
+        ),
+        (["--seeds", "1" * 30], "must be a whole number, at least 0 and below 2^63"),
+        (["--seeds", "1" * 5000], "expected whole numbers between commas"),
+        (["--methods", "x" * 5000], "no such method"),
+        (["--variant", "x" * 5000], "expected NAME: KEY=VALUE"),
+    ],
+)
+def test_a_list_that_makes_no_comparison_is_one_line(arguments: list[str], told: str, nowhere: Path) -> None:
+    line = one_error(caveat("compare", *arguments), 2)
+    assert told in line
+    assert "\n" not in line
+    assert len(line) < 600
+    assert files(nowhere) == set()
+
+
+def test_a_model_that_no_memory_holds_is_never_allocated(nowhere: Path) -> None:
+    for key in ("width", "hidden"):
+        told = one_error(caveat("run", *sets("model.name=cnn", f"model.{key}=1000000", "model.second=1000000")), 2)
+        assert "parameters takes to be trained" in told
+    assert "data.size = 10000: 1,797 images" in one_error(caveat("run", *sets("data.size=10000")), 2)
+    assert "more than 1,000,000 rounds" in one_error(
+        caveat("run", *sets("method.iterations=1000", "rounds=1000000")), 2
+    )
+    assert files(nowhere) == set()

@@ -184,3 +184,10 @@ def test_across_silos_an_undefined_figure_counts_for_nobody() -> None:
     assert found["mean"] == pytest.approx({"accuracy": 0.7, "nll": 1.0, "entropy": 1.5})
     assert found["worst"] == {"accuracy": 0.5, "nll": 1.0}  # an entropy has no better side
     assert across({}) == {"mean": {}, "worst": {}}
+
+
+def test_probabilities_that_are_not_finite_are_said_to_be_so() -> None:
+    p, y = predictions(5)
+    p.probs[2, 1] = torch.nan
+    with pytest.raises(FloatingPointError, match="probabilities are not finite: the model has diverged"):
+        measure(p, y)

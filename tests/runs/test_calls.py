@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -278,3 +279,45 @@ def test_what_a_run_does_is_logged(silos: Silos, tmp_path: Path, caplog: pytest.
     assert [record.levelname for record in caplog.records] == ["INFO", "INFO"]
     assert "fedavg from round 0" in caplog.text
     assert "finished after 3 rounds" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda silos: caveat.run(silos, caveat.FedAvg(), out=3, **SMALL), "out is a int, expected a path"),
+        (lambda silos: caveat.run(silos, caveat.FedAvg(), out="x" * 300, **SMALL), "File name too long"),
+        (lambda silos: caveat.run(silos, caveat.FML(), personal=3, **SMALL), "personal = 3: expected a list of"),
+        (
+            lambda silos: caveat.run(silos, caveat.FML(), personal=["x"], **SMALL),
+            "personal = ['x']: expected a list of",
+        ),
+        (lambda silos: caveat.run(silos, caveat.FedAvg(), splits=["test", "test"], **SMALL), "names 'test' twice"),
+        (
+            lambda silos: caveat.run(silos, caveat.FedAvg(), seed=10**5000, **SMALL),
+            "of too many digits: must be a whole",
+        ),
+        (
+            lambda silos: caveat.run(silos, caveat.FedAvg(), seed="x" * 9000, **SMALL),
+            "(9,002 characters): must be a whole",
+        ),
+        (lambda silos: caveat.run(silos, caveat.FedAvg(), **SMALL | {"rounds": 10**30}), "must be at most 1000000"),
+        (lambda silos: caveat.run(silos, caveat.FedAvg(), **SMALL | {"workers": 10**9}), "must be at most 1024"),
+        (lambda silos: caveat.load(None), "folder is a NoneType, expected a path"),
+        (lambda silos: caveat.load("x" * 5000), "File name too long"),
+        (lambda silos: caveat.load("gone"), "gone: no such folder"),
+        (lambda silos: caveat.audit(silos, caveat.FedAvg(), seeds=3), "seeds = 3: expected a list"),
+        (lambda silos: caveat.audit(silos, caveat.FedAvg(), seeds=[float("nan")]), "seeds = nan: must be a whole"),
+        (
+            lambda silos: caveat.audit(silos, caveat.FedAvg(), shares=["x"]),
+            "shares = ['x']: expected a list of numbers",
+        ),
+        (lambda silos: caveat.audit(silos, caveat.FedAvg(), shares=[float("nan"), 1]), "shares: nan is no share"),
+        (lambda silos: caveat.audit(silos, caveat.FedAvg(), out=3), "out is a int, expected a path"),
+    ],
+)
+def test_arguments_of_another_type_are_one_line(call: Callable[[Silos], object], told: str, silos: Silos) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        call(silos)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400

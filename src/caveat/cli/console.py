@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os.path import exists  # which a name that is too long does not upset, as it does that of a Path
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from .streams import Outlet
 
 USAGE, BAD_DATA, FAILED, INTERRUPTED = 2, 3, 4, 130
 """Exit statuses, beside 0: wrong usage or configuration, bad data, a run that failed part-way, Ctrl-C."""
@@ -37,33 +41,37 @@ class Reporter:
     grid: Path | None = None
 
     def hint(self) -> str:
-        if self.grid is not None and (self.grid / "grid.json").exists():
+        if self.grid is not None and exists(self.grid / "grid.json"):
             return "; the same command continues"
-        if self.audit is not None and (self.audit / "plan.json").exists():
+        if self.audit is not None and exists(self.audit / "plan.json"):
             return "; the same command continues"
-        begun = self.run is not None and (self.run / "config.toml").exists()
+        begun = self.run is not None and exists(self.run / "config.toml")
         return f"; `caveat resume {self.run}` continues" if begun else ""
 
 
 @contextmanager
-def reported() -> Iterator[Reporter]:
-    """Errors as clear lines on standard error and as exit statuses; a traceback only with CAVEAT_DEBUG=1."""
+def reported(named: bool = False) -> Iterator[Reporter]:
+    """Errors as clear lines on standard error and as exit statuses; a traceback only with CAVEAT_DEBUG=1.
+
+    `named` is for commands whose data are named on the command line: what is not there is then wrong usage.
+    """
     reporter = Reporter()
     try:
         yield reporter
     except KeyboardInterrupt:
         _fail(f"interrupted{reporter.hint()}", INTERRUPTED)
-    except BrokenPipeError:
-        raise
     except Exception as error:
         if os.environ.get("CAVEAT_DEBUG") == "1":
             traceback.print_exc()
         from ..core import CaveatError, ConfigurationError, DataError
+        from ..core.errors import MissingError, cut
 
-        if isinstance(error, ConfigurationError):
+        if isinstance(error, ConfigurationError) or (named and isinstance(error, MissingError)):
             _fail(str(error), USAGE)
         if isinstance(error, DataError):
             _fail(str(error), BAD_DATA)
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            _fail(f"{cut(str(error.filename), 100)}: {error.strerror}", USAGE)
         known = isinstance(error, CaveatError | OSError)
         text = str(error) if known else f"{type(error).__name__}: {error} (CAVEAT_DEBUG=1 shows where)"
         _fail(text + reporter.hint(), FAILED)
@@ -83,6 +91,14 @@ def _fail(text: str, status: int) -> None:
     for line in escaped(text).split("\n"):
         typer.echo(f"error: {line}", err=True)
     raise typer.Exit(status)
+
+
+def check_written(results: Outlet) -> None:
+    """Ends a command that had results and could not write them. A reader that had enough of them is no failure."""
+    results.flush()
+    if results.failed is not None:
+        typer.echo(f"error: standard output cannot be written: {results.failed.strerror}", err=True)
+        raise SystemExit(FAILED)
 
 
 def show(table: Any) -> None:

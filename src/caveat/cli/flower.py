@@ -50,7 +50,7 @@ def ledger(folder: RunArgument) -> None:
     Names, shapes, types and bytes of every tensor, then totals per silo. RUN is the folder of a run at the server, or
     the one that a silo keeps: STATE/FEDERATION/METHOD.
     """
-    with reported():
+    with reported(named=True):
         from ..html.pages.run.ledger import ledger_tables
 
         for table in ledger_tables(folder):

@@ -15,8 +15,19 @@ import typer.core
 from .._version import __version__
 from ..engines.allocator import use_huge_pages
 from .compare import compare, reproduce
-from .console import ConfigArgument, Quiet, RunArgument, SetOptions, Workers, reported, say_unverified, show
+from .console import (
+    ConfigArgument,
+    Quiet,
+    RunArgument,
+    SetOptions,
+    Workers,
+    check_written,
+    reported,
+    say_unverified,
+    show,
+)
 from .flower import flower
+from .streams import outlets
 
 
 class CommandLine(typer.core.TyperGroup):
@@ -26,7 +37,11 @@ class CommandLine(typer.core.TyperGroup):
         # Typer 0.20 escapes brackets for rich where help is plain, too, so that it shows backslashes.
         typer.core.HAS_RICH = False
         use_huge_pages()
-        return super().main(*args, **kwargs)
+        with outlets() as results:
+            try:
+                return super().main(*args, **kwargs)
+            finally:
+                check_written(results)
 
 
 app = typer.Typer(
@@ -142,7 +157,7 @@ def predict(
     Writes a row per input: label, probabilities, uncertainties, and the decision: whose model gave the label, or
     abstain, where the label is not to be relied on.
     """
-    with reported():
+    with reported(named=True):
         from ..api import load
         from ..config import one_of
         from ..core import ConfigurationError
@@ -166,7 +181,7 @@ def report(
 
     One self-contained page, also of what is not finished.
     """
-    with reported():
+    with reported(named=True):
         from ..html.pages.run.page import write_report
         from ..runs.local import check_configuration
 
@@ -241,7 +256,7 @@ def data(
 
     Samples per silo or domain and per class, before any training.
     """
-    with reported():
+    with reported(named=True):
         from ..data import survey
         from .output import survey_table
 

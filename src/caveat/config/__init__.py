@@ -5,7 +5,7 @@ defaults the defaults, their docstrings the help texts.
 """
 
 from ..wrappers.uncertainty import Uncertainty
-from .load import find, load, loads, recipes
+from .load import by_own_rules, find, load, loads, recipes
 from .schema import Config, EngineSettings, Evaluation, Federation, MethodSettings, check_personal
 from .text import one_of
 from .write import dump, first_line
@@ -17,6 +17,7 @@ __all__ = [
     "Federation",
     "MethodSettings",
     "Uncertainty",
+    "by_own_rules",
     "check_personal",
     "dump",
     "find",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import tomllib
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,7 +14,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from ..core import ConfigurationError
+from ..core.errors import cut, shown
 from ..core.settings import KeyPath, Problem, dotted, explain, problems_of
+from ..data.settings import DataSettings
 from ..methods import METHODS
 from .schema import (
     ELSEWHERE,
@@ -51,17 +55,30 @@ def loads(text: str, called: str) -> Config:
     return _checked(_merged(parsed), parsed)
 
 
+def by_own_rules(settings: DataSettings, text: str) -> DataSettings:
+    """The `[data]` of a configuration that a folder keeps as a text, by the rules of the version that wrote it.
+
+    Version 0.1 did not turn images as their EXIF data say, and had no `data.exif_rotation` to say so.
+    """
+    if "exif_rotation" in tomllib.loads(text.removeprefix("\ufeff")).get("data", {}) or not settings.reads_images:
+        return settings
+    return dataclasses.replace(settings, exif_rotation=False)
+
+
 def find(source: str | None) -> Path:
     """The TOML file that a path or a recipe's name stands for; raises ConfigurationError if there is none."""
     if source is None:
         return RECIPES / f"{DEFAULT_RECIPE}.toml"
-    if Path(source).is_dir() and source not in recipes():
+    if os.path.isdir(source) and source not in recipes():  # a Path would raise for a name that is too long
         raise ConfigurationError(f"{source} is a folder; a configuration is a TOML file or the name of a recipe")
-    if Path(source).is_file():
+    if os.path.isfile(source):
         return Path(source)
     if source in recipes():
         return RECIPES / f"{source}.toml"
-    raise ConfigurationError(f"{source}: no such file, and no such recipe{one_of(source, recipes())}")
+    if os.path.lexists(source):
+        raise ConfigurationError(f"{source}: neither a file nor a folder")
+    name = cut(source, 200)
+    raise ConfigurationError(f"{name}: no such file, and no such recipe{one_of(name, recipes())}")
 
 
 def recipes() -> list[str]:
@@ -191,11 +208,20 @@ def _unknown(path: KeyPath, method: str) -> str:
         return f"{dotted(path)} is ignored by method {method!r}; it belongs to {', '.join(readers)}"
     valid = [*_keys(Config, ()), *(("method", name) for name in ["name", *(method_keys(method) if method else [])])]
     here = [other for other in valid if other[:-1] == tuple(part for part in path[:-1] if isinstance(part, str))]
-    for candidates in (here, valid):
-        if close := get_close_matches(key, [str(other[-1]) for other in candidates], 1):
+    # Anywhere else a name has to be nearly the same: "foo" does not stand for method.floor.
+    for candidates, likeness in ((here, 0.6), (valid, 0.8)):
+        if close := get_close_matches(key, [str(other[-1]) for other in candidates], 1, likeness):
             nearest = next(other for other in candidates if other[-1] == close[0])
             return f"{dotted(path)} is no key; did you mean {dotted(nearest)}?"
     return f"{dotted(path)} is no key; there are: {', '.join(map(dotted, here))}"
+
+
+def check_key(key: str, option: str) -> None:
+    """Raises ConfigurationError, naming the option, if there is no such key, whatever the method."""
+    path, known = tuple(part.strip() for part in key.split(".")), {path for path in _keys(Config, ()) if path}
+    if path in known or (path[:-1] == ("method",) and any(path[-1] in ["name", *method_keys(m)] for m in METHODS)):
+        return
+    raise ConfigurationError(f"{option} {_unknown(path, '') if all(path) else f'{shown(key)} is no key'}")
 
 
 def _keys(cls: Any, section: KeyPath) -> Iterator[KeyPath]:

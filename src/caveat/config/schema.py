@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from ..core import ConfigurationError, ConfigurationErrors, Method
-from ..core.settings import STRICT, KeyPath, dotted, frozen_settings, problems_of
+from ..core.settings import MANY, STRICT, KeyPath, check_different, dotted, frozen_settings, problems_of
 from ..data.settings import DataSettings
 from ..methods import METHODS
 from ..nn.models import ModelSettings, PersonalModel
@@ -19,7 +19,7 @@ from ..wrappers.privacy import Privacy
 from ..wrappers.uncertainty import Uncertainty
 from .text import one_of
 
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, le=1e8)]
 ELSEWHERE: dict[str, KeyPath] = {
     "rounds": ("rounds",),
     "training": ("training",),
@@ -47,12 +47,15 @@ class MethodSettings:
 class Evaluation:
     """What is measured while a run goes on; the last round is measured on every split anyway."""
 
-    every: Annotated[int, Field(ge=1)] = 1
+    every: Annotated[int, Field(ge=1, le=10**9)] = 1
     """Rounds between two evaluations."""
     splits: tuple[Literal["validation", "test"], ...] = ("validation",)
     """The splits to measure, of validation and test; nothing is ever decided on test."""
     silos: Annotated[int, Field(ge=1)] | None = None
     """How many silos are measured, the same ones every time (all by default)."""
+
+    def __post_init__(self) -> None:
+        check_different(self.splits, "evaluation.splits")
 
 
 @frozen_settings
@@ -95,7 +98,7 @@ class EngineSettings:
 
     name: Literal["embedded", "flower"] = "embedded"
     """embedded: processes on this machine; flower: wherever the silos are, see `caveat flower init`."""
-    workers: Annotated[int, Field(ge=1)] = 1
+    workers: Annotated[int, Field(ge=1, le=1024)] = 1
     """embedded: processes, one thread each; the result does not depend on their number."""
     sync_seconds: Annotated[float, Field(ge=0)] = 10.0
     """A checkpoint is made after every round; once in so many seconds the run waits until one is on the disk, so that
@@ -106,9 +109,9 @@ class EngineSettings:
 class Config:
     """Everything that decides what a run computes."""
 
-    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
     """Decides splits, initial weights, the order of batches and dropout."""
-    rounds: Annotated[int, Field(ge=1, strict=True)] = 20
+    rounds: Annotated[int, Field(ge=1, le=MANY, strict=True)] = 20
     """Rounds of the method; a method that extends itself may add more."""
     beside: tuple[str, ...] = ()
     """Methods to run on the same data with as many rounds, for comparison; one that extends itself may take more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +15,11 @@ import tomlkit
 import tomlkit.exceptions
 
 from ..core import ConfigurationError, ConfigurationErrors
+from ..core.errors import cut, shown
 from ..core.settings import KeyPath, Problem, dotted
+
+DEEPEST = 10
+"""Keys and places in lists that one value can lie below; no setting lies below more than five."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,16 +41,28 @@ class ConfigText:
 
     def error(self, problems: Iterable[Problem]) -> ConfigurationError:
         """One line per problem, in the order of the file."""
-        ordered = sorted(problems, key=lambda problem: line_of(self.text, problem.path) or 0)
+        ordered = sorted(_of_lists(list(problems)), key=lambda problem: line_of(self.text, problem.path) or 0)
         return ConfigurationErrors(
             [ConfigurationError(f"{self.place(path)}: {text}", dotted(path)) for path, text in ordered]
         )
 
 
+def _of_lists(problems: list[Problem]) -> Iterator[Problem]:
+    """The problems, but for a list only the first that is wrong in it: the others are mostly of the same kind."""
+    first: dict[KeyPath, Problem] = {}
+    for problem in problems:
+        if problem.path and isinstance(problem.path[-1], int):
+            first.setdefault(problem.path[:-1], problem)
+    for problem in problems:
+        of = problem.path[:-1] if problem.path and isinstance(problem.path[-1], int) else problem.path
+        if first.get(of, problem) is problem:
+            yield problem
+
+
 def read(file: Path, called: str, sets: Sequence[str]) -> ConfigText:
     """A file, called so in messages, with its overrides.
 
-    Raises ConfigurationError if the file or an override is no TOML.
+    Raises ConfigurationError if the file or an override is no TOML, or holds what no key takes.
     """
     try:
         return parse(file.read_text(encoding="utf-8-sig"), called, sets)
@@ -56,36 +73,79 @@ def read(file: Path, called: str, sets: Sequence[str]) -> ConfigText:
 def parse(text: str, called: str, sets: Sequence[str] = ()) -> ConfigText:
     """A TOML text, called so in messages, with its overrides.
 
-    Raises ConfigurationError if the text or an override is no TOML.
+    Raises ConfigurationError if the text or an override is no TOML, or holds what no key takes.
     """
+    source = ConfigText(called, text, toml_of(text, called), dict(leaf for item in sets for leaf in _override(item)))
+    given: list[tuple[KeyPath, Any]] = [((), source.table), *source.overrides.items()]
+    if problems := [problem for path, value in given for problem in _senseless(value, path)]:
+        raise source.error(problems)
+    return source
+
+
+def toml_of(text: str, where: str) -> dict[str, Any]:
+    """A TOML text as a table. Raises ConfigurationError, beginning with `where`, if it is none."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{called}: cannot be read as TOML: {error}") from None
-    return ConfigText(called, text, table, dict(leaf for item in sets for leaf in _override(item)))
+        raise ConfigurationError(f"{where}: cannot be read as TOML: {error}") from None
+    except RecursionError:
+        raise ConfigurationError(f"{where}: cannot be read as TOML: nested too deeply") from None
+    except ValueError:  # Python reads no longer ones
+        raise ConfigurationError(f"{where}: cannot be read as TOML: a number of more than 4,300 digits") from None
+    return table
+
+
+def senseless(value: Any) -> str:
+    """What is wrong with a number that no key takes, whatever it is for; empty for all else."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "must be a finite number"
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return "must be a number of 64 bits, as TOML has them"
+    return ""
+
+
+def _senseless(value: Any, path: KeyPath = ()) -> Iterator[Problem]:
+    """The values, however deep, that no key takes."""
+    left: list[tuple[KeyPath, Any]] = [(path, value)]
+    while left:
+        path, value = left.pop()
+        if len(path) > DEEPEST:
+            yield Problem(path[:DEEPEST], "{key} is nested too deeply, no key is")
+        elif isinstance(value, dict):
+            left += [((*path, key), inner) for key, inner in value.items()]
+        elif isinstance(value, list):
+            left += [((*path, number), inner) for number, inner in enumerate(value)]
+        elif why := senseless(value):
+            yield Problem(path, f"{{key}} = {shown(value)}: {why}")
 
 
 def _override(item: str) -> Iterator[tuple[KeyPath, Any]]:
     key, equals, text = item.partition("=")
     path = tuple(part.strip() for part in key.split("."))
     if not equals or not all(path):
-        raise ConfigurationError(f"--set {item}: expected SECTION.KEY=VALUE, for instance training.lr=0.01")
+        raise ConfigurationError(f"--set {cut(item, 100)}: expected SECTION.KEY=VALUE, for instance training.lr=0.01")
     yield from _leaves(path, _value(item, text.strip()))
 
 
 def _value(item: str, text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
+    except RecursionError:
+        raise ConfigurationError(f"--set {cut(item, 100)}: the value is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         if text[:1] in ('"', "'", "[", "{"):
-            raise ConfigurationError(f"--set {item}: the value is not TOML: {error}") from None
+            raise ConfigurationError(f"--set {cut(item, 100)}: the value is not TOML: {error}") from None
         return text
+    except ValueError:
+        raise ConfigurationError(f"--set {cut(item, 100)}: a number of more than 4,300 digits") from None
 
 
 def _leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or len(path) > DEEPEST:
         yield path, value
         return
+    if not value:
+        raise ConfigurationError(f"--set {cut(dotted(path), 100)}: an empty table sets nothing")
     for key, inner in value.items():
         yield from _leaves((*path, key), inner)
 
@@ -126,7 +186,7 @@ def _inline(settings: Any) -> str:
 
 def toml(value: Any) -> str:
     """A value as TOML, or as Python where it is not one for a single line."""
-    if isinstance(value, dict):
+    if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):
         return repr(value)
     if isinstance(value, tuple) and value and all(dataclasses.is_dataclass(item) for item in value):
         return f"[{', '.join(map(_inline, value))}]"

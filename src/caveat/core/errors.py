@@ -4,9 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+LONGEST = 1000
+"""Characters of a line of a message; of a value in one there are `shown`'s."""
+
+
+def cut(text: str, most: int) -> str:
+    """A text of at most about so many characters: of a longer one its beginning, its end, and how long it is."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most * 2 // 3]}...{text[-(most // 5) :]} ({len(text):,} characters)"
+
+
+def shown(value: object, most: int = 100) -> str:
+    """A value as Python writes it, cut where that is long: for messages that name it."""
+    try:
+        return cut(repr(value), most)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return f"a {type(value).__name__} of too many digits"
+
 
 class CaveatError(Exception):
-    """The base of every error that caveat raises on purpose."""
+    """The base of every error that caveat raises on purpose. Lines of its text are cut where they are very long."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__("\n".join(cut(line, LONGEST) for line in str(text).splitlines()))
 
 
 class ConfigurationError(CaveatError):
@@ -40,6 +61,10 @@ class ConfigurationErrors(ConfigurationError):
 
 class DataError(CaveatError):
     """Data that cannot be used: names the file or silo, what is wrong with it, and what to do."""
+
+
+class MissingError(DataError):
+    """A file or folder that is not there, or is not what it was named as."""
 
 
 class RunError(CaveatError):

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
+import operator
+import os
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from .errors import ConfigurationError, ConfigurationErrors
+from .errors import ConfigurationError, ConfigurationErrors, cut, shown
 
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 """Unknown keys are errors, and the docstring below a field is its help text."""
+MANY = 1_000_000
+"""The most rounds, steps, silos, units or pixels that a setting takes: more is a slip of the pen."""
+LARGE = 1e6
+"""The largest weight, rate or norm that a setting takes: what is computed with it still fits into float32."""
 Cls = TypeVar("Cls", bound=type)
 KeyPath = tuple[str | int, ...]
 """A key below its sections, e.g. ("data", "shift", "angles", 0)."""
@@ -42,6 +50,42 @@ def frozen_settings(cls: Cls) -> Cls:
     return made  # type: ignore[no-any-return]
 
 
+def check_seed(seed: object, called: str = "seed") -> None:
+    """Raises ConfigurationError unless a seed is a whole number, NumPy's included, that TOML can hold too."""
+    try:
+        fits = 0 <= operator.index(seed) < 2**63  # type: ignore[arg-type]
+    except TypeError:
+        fits = False
+    if not fits:
+        raise ConfigurationError(f"{called} = {shown(seed)}: must be a whole number, at least 0 and below 2^63", called)
+
+
+def check_type(value: object, kind: type | tuple[type, ...], called: str, expected: str) -> None:
+    """Raises ConfigurationError, with what was expected in words, for an argument of another type."""
+    if not isinstance(value, kind):
+        raise ConfigurationError(f"{called} is a {type(value).__name__}, expected {expected}", called)
+
+
+def path_of(path: object, called: str) -> Path:
+    """An argument as a path. Raises ConfigurationError for anything else, and for one that no file system takes."""
+    check_type(path, (str, Path), called, "a path")
+    try:
+        os.stat(str(path))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        if not isinstance(error, OSError) or error.errno == errno.ENAMETOOLONG:
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigurationError(f"{called} = {shown(path)}: {reason}", called) from None
+    return Path(path)  # type: ignore[arg-type]
+
+
+def check_different(names: Sequence[str], key: str) -> None:
+    """Raises ConfigurationError for a list of names in which one stands twice."""
+    if twice := next((name for number, name in enumerate(names) if name in names[:number]), None):
+        raise ConfigurationError(f"{{key}} names {shown(twice)} twice", key)
+
+
 def dotted(path: KeyPath) -> str:
     """("data", "shift", "angles", 0) as "data.shift.angles[0]"."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
@@ -50,7 +94,7 @@ def dotted(path: KeyPath) -> str:
 def explain(
     error: ValidationError,
     section: KeyPath = (),
-    write: Callable[[Any], str] = repr,
+    write: Callable[[Any], str] = shown,
     names: Mapping[str, str] | None = None,
 ) -> Iterator[Problem]:
     """What pydantic found below a section, a key being called as `names` says where it says anything.
@@ -70,7 +114,7 @@ def explain(
             expected = expected.replace("greater than or equal to", "at least").replace(
                 "less than or equal to", "at most"
             )
-            yield Problem(path, f"{{key}} = {write(detail['input'])}: {expected}")
+            yield Problem(path, f"{{key}} = {cut(write(detail['input']), 100)}: {expected}")
 
 
 def problems_of(error: ConfigurationError, section: KeyPath) -> Iterator[Problem]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ..core import ConfigurationError, Data, DataError, Silo, SiloId, check_silo_name, key
+from ..core.memory import FLOAT
 from . import partitions, shifts
-from .image_format import ImageFormat, common_format
+from .image_format import ImageFormat, check_image_memory, common_format
 from .pools import Array, Index, Pool
 from .settings import DataSettings, Normalise, Shift
 from .silos import Silos, normalised
@@ -52,6 +53,10 @@ def make_silos(
     """
     streams = settings.streams
     image_format = common_format(pools, settings.size, settings.channels)
+    image_format = replace(image_format, exif_rotation=settings.exif_rotation)
+    if settings.size is not None:
+        count = sum(len(pool.y) for pool in (*pools, *outside))
+        check_image_memory(count, settings.size, FLOAT * image_format.shape(pools[0].x)[-1])
     pools = hold_out(pools, streams.hold_out)
     images = pools[0].images
     if settings.shift.angles and not images:
@@ -89,6 +94,7 @@ def one_silo(
     Bitwise what `federate` makes of the pool beside the pools of those silos, if nothing shifts their inputs.
     """
     check_normalise(pool.images, settings.normalise)
+    image_format = replace(image_format, exif_rotation=settings.exif_rotation)
     chosen = [own_indices(pool, settings, seed)]
     silos = _encoded(chosen, _shifted(chosen, settings.shift, image_format, seed), settings, image_format, layout)
     unknown = unknown_inputs([], outside, silos, settings.streams.ood_global)

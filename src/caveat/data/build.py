@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..core import DataError, Silo, SiloId
+from ..core.settings import check_seed, check_type
 from .assembly import make_silos
 from .pools import Array, Pool
 from .population import Population
@@ -22,6 +23,8 @@ def load(settings: DataSettings, seed: int) -> Silos:
 
     Raises DataError for data that cannot be used, ConfigurationError for settings that do not fit it.
     """
+    check_type(settings, DataSettings, "settings", "DataSettings")
+    check_seed(seed)
     source = read(settings)
     return make_silos(source.pools, source.given, settings, seed, read_outside(settings))
 
@@ -43,6 +46,11 @@ def rotated(
 
     `noise_std` has one entry per silo, or a number of entries that divides the silos.
     """
+    check_type(pool, Pool, "pool", "a Pool, as caveat.data.digits() is one")
+    check_type(angles, (Sequence, np.ndarray), "angles", "a list of degrees")
+    check_type(noise_std, (Sequence, np.ndarray), "noise_std", "a list of numbers")
+    check_type(silos_per_angle, (int, np.integer), "silos_per_angle", "a whole number")
+    check_seed(seed)
     settings = DataSettings(
         silos=len(angles) * silos_per_angle,
         samples_per_silo=samples_per_silo,
@@ -73,6 +81,10 @@ def from_arrays(
     pixels, without which they must be of one size, and `channels`, by default 3 where some are coloured. Raises
     DataError naming the silo.
     """
+    check_type(silos, Mapping, "silos", "a mapping from names to arrays, such as {'silo-0': (x, y)}")
+    check_seed(seed)
+    if classes is not None:
+        check_type(classes, (list, tuple, np.ndarray), "classes", "a list of names")
     if not silos:
         raise DataError("no silos: expected at least one name with its arrays")
     parts = [_four(arrays, name) for name, arrays in silos.items()]
@@ -90,9 +102,14 @@ def from_arrays(
 def _four(arrays: Sequence[Any], name: SiloId) -> tuple[Array, Array, Array | None, Array | None]:
     if not isinstance(name, str):
         raise DataError(f"silo {name!r}: expected a name, which is text")
+    if not isinstance(arrays, (tuple, list)):
+        raise DataError(f"silo {name!r}: a {type(arrays).__name__}, expected (x, y) or (x, y, x_test, y_test)")
     if len(arrays) not in (2, 4):
         raise DataError(f"silo {name!r}: {len(arrays)} arrays, expected (x, y) or (x, y, x_test, y_test)")
-    x, y, *test = (np.asarray(array) for array in arrays)
+    try:
+        x, y, *test = (np.asarray(array) for array in arrays)
+    except ValueError as error:
+        raise DataError(f"silo {name!r}: rows that are no array: {error}") from None
     return (x, y, test[0], test[1]) if test else (x, y, None, None)
 
 
@@ -106,6 +123,8 @@ def population(
     grows with their number. `normalise` are the constants that images were normalised with. Raises DataError if the
     first silo is none.
     """
+    check_type(count, int, "count", "a whole number of silos")
+    check_type(make, Callable, "make", "a function of a number and a name")  # type: ignore[arg-type]
     if count < 1:
         raise DataError(f"a population of {count} silos, expected at least 1")
     silos = Population(count, make)

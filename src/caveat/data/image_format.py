@@ -10,6 +10,8 @@ import torch
 from torch.nn.functional import interpolate
 
 from ..core import ConfigurationError, DataError
+from ..core.memory import check_memory
+from ..core.settings import check_type
 from .pools import Array, Pool, check_alike
 
 CHUNK = 1024
@@ -26,6 +28,8 @@ class ImageFormat:
     """Pixels of both sides; None leaves sizes as they are."""
     channels: int | None = None
     """1 or 3; None leaves colours as they are."""
+    exif_rotation: bool = True
+    """Whether the images of files are turned upright as their EXIF data say when they are read."""
 
     def shape(self, images: Array) -> tuple[int, ...]:
         """The shape (H, W, C) that one of the images gets."""
@@ -73,6 +77,10 @@ def resized(images: Array, size: int) -> Array:
     Bilinear, over all the pixels that a smaller image's pixel covers (no aliasing), rounded; sides that differ are
     stretched to one length.
     """
+    check_type(images, np.ndarray, "images", "an array (N, H, W, C)")
+    check_type(size, (int, np.integer), "size", "a whole number of pixels")
+    if size < 1:
+        raise ConfigurationError(f"size = {size}: expected at least 1 pixel", "size")
     if images.shape[1:3] == (size, size):
         return images
     result = np.empty((len(images), size, size, images.shape[-1]), np.uint8)
@@ -83,11 +91,17 @@ def resized(images: Array, size: int) -> Array:
     return result
 
 
+def check_image_memory(count: int, size: int, of_pixel: int) -> None:
+    """Raises ConfigurationError if so many images of `size` x `size` pixels, of so many bytes each, cannot be kept."""
+    check_memory(count * size**2 * of_pixel, f"data.size = {size}: {count:,} images of that size take", "data.size")
+
+
 def recoloured(images: Array, channels: int) -> Array:
     """Grey images (N, H, W, 1) from coloured (N, H, W, 3) by their luma, or coloured from grey by repeating; uint8.
 
     The array itself where it has as many channels. Raises DataError for other numbers of channels than 1 and 3.
     """
+    check_type(images, np.ndarray, "images", "an array (N, H, W, C)")
     found = images.shape[-1]
     if found == channels:
         return images

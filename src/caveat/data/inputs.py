@@ -38,10 +38,10 @@ def _raw(path: Path, silos: Silos, silo_name: SiloId) -> Array:
         files = image_files(path)
         if not files:
             raise DataError(f"{path}: no png or jpg files in this folder")
-        return _coloured(read_images(files, silos.image_format.size), silos)
+        return _coloured(read_images(files, silos.image_format.size, silos.image_format.exif_rotation), silos)
     suffix = path.suffix.lower()
     if suffix in SUFFIXES:
-        return _coloured(read_images([path], silos.image_format.size), silos)
+        return _coloured(read_images([path], silos.image_format.size, silos.image_format.exif_rotation), silos)
     if suffix == ".csv":
         if not silos.encoders:
             raise DataError(f"{path}: a csv file, but the silos were not trained on csv files")

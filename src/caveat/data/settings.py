@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PlainValidator
 
 from ..core import ConfigurationError
-from ..core.settings import frozen_settings
+from ..core.settings import LARGE, MANY, check_different, frozen_settings
 
 KINDS = ("digits", "npz", "images", "csv", "hub", "silos")
 """What a source can be; all but those of `NAMELESS` are followed by a colon and a path or name."""
@@ -33,9 +33,9 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 class Shift:
     """What makes the inputs of silos differ. A list shorter than the silos gives each entry to a block of silos."""
 
-    angles: tuple[float, ...] = ()
+    angles: tuple[Annotated[float, Field(ge=-3600, le=3600)], ...] = ()
     """Rotations in degrees, counter-clockwise; as many as there are silos, or a divisor of that number."""
-    noise_std: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    noise_std: tuple[Annotated[float, Field(ge=0, le=LARGE)], ...] = ()
     """Gaussian noise, added before rotation: on the 0..255 scale for images, in units of the feature for tables."""
 
 
@@ -94,9 +94,9 @@ class Split:
 class Normalise:
     """Images become (pixel / 255 - mean) / std, with constants that never come from test data."""
 
-    mean: Annotated[tuple[float, ...], Field(min_length=1)] = (0.5,)
+    mean: Annotated[tuple[Annotated[float, Field(ge=-LARGE, le=LARGE)], ...], Field(min_length=1)] = (0.5,)
     """Per channel, or one for all, on the 0..1 scale."""
-    std: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)] = (0.5,)
+    std: Annotated[tuple[Annotated[float, Field(ge=1e-6, le=LARGE)], ...], Field(min_length=1)] = (0.5,)
     """Per channel, or one for all, on the 0..1 scale."""
 
 
@@ -115,6 +115,7 @@ class Streams:
     """Samples of a stream at a silo, fewer where there are not as many; by default as many as its test split has."""
 
     def __post_init__(self) -> None:
+        check_different(self.hold_out, "data.streams.hold_out")
         if self.ood_global:
             check_source("streams.ood_global", self.ood_global)
         if self.ood_global.startswith("csv:"):
@@ -136,7 +137,7 @@ class DataSettings:
     source: str = "digits"
     """digits, npz:PATH[,PATH...], images:DIR, csv:PATH[,PATH...] or hub:NAME; or several of them, each but csv a domain
     or more, joined by " + "; or silos: every silo of a federation on Flower reads its own."""
-    silos: Annotated[int, Field(ge=1)] | None = None
+    silos: Annotated[int, Field(ge=1, le=MANY)] | None = None
     """How many silos to make; by default one per entry of a shift, or per file. Data that comes in silos keeps them."""
     samples_per_silo: Annotated[int, Field(ge=3)] | None = None
     """Samples of a silo without its test split, on average where labels are skewed; by default all are shared out."""
@@ -149,8 +150,10 @@ class DataSettings:
     """csv: the column that names the silo of a row; without it every file is a silo."""
     categorical: tuple[str, ...] = ()
     """csv, silos: columns of numbers that are codes of categories; columns with text are categories anyway."""
-    size: Annotated[int, Field(ge=1)] | None = None
+    size: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Pixels of both sides that all images are resized to, those of streams too; unset, images must be of one size."""
+    exif_rotation: bool = True
+    """images, silos: turn images upright as their EXIF data say. What caveat 0.1 began is read without, as it was."""
     channels: Literal[1, 3] | None = None
     """1 makes all images grey, 3 coloured; unset, grey images become coloured if some are."""
     shift: Shift = field(default_factory=Shift)
@@ -165,6 +168,7 @@ class DataSettings:
     """Test inputs that silos do not know."""
 
     def __post_init__(self) -> None:
+        check_different(self.categorical, "data.categorical")
         kinds = check_source("source", self.source)
         kind = kinds[0]
         if "images" in kinds and set(kinds) != {"images"}:
@@ -184,12 +188,23 @@ class DataSettings:
                 raise ConfigurationError(
                     f"data.{name} = {getattr(self, name)!r} is ignored by source {self.source!r}", f"data.{name}"
                 )
+        if not self.exif_rotation and not self.reads_images:
+            raise ConfigurationError(
+                f"data.exif_rotation = false is ignored by source {self.source!r}; it belongs to images",
+                "data.exif_rotation",
+            )
         if kind == "silos":
             self._check_silos()
         if kind == "csv" and not self.target:
             raise ConfigurationError(
                 f"data.target is missing: source {self.source!r} needs the column to predict", "data.target"
             )
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether files of images are among what is read, or may be: a silo elsewhere reads what it has."""
+        parts = source_parts(self.source) + source_parts(self.streams.ood_global)
+        return any(part.partition(":")[0] in ("images", "silos") for part in parts)
 
     def _check_silos(self) -> None:
         """Raises ConfigurationError for what needs the data of several silos, where no machine has these."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core import ConfigurationError, Data, DataError, Silo, key
+from ..core.settings import check_seed, check_type
 from .image_format import ImageFormat
 from .pools import Array, Pool
 from .silos import Silos
@@ -39,8 +40,12 @@ def with_streams(
     a silo to which nothing is unknown has none. Raises DataError if that is so for all silos, or if the inputs do not
     fit; and for "ood_local" of tables, as each silo encodes its rows in its own way.
     """
-    if per_silo is not None and per_silo < 1:
+    check_type(silos, Silos, "silos", "Silos, as caveat.data.from_arrays and others make them")
+    check_seed(seed)
+    if per_silo is not None and not per_silo >= 1:
         raise ConfigurationError(f"per_silo = {per_silo}, expected at least 1")
+    if ood_global is not None and not hasattr(ood_global, "__len__"):
+        raise DataError(f"ood_global is a {type(ood_global).__name__}, expected an array of inputs")
     if ood_global is not None and not len(ood_global):
         raise DataError("ood_global: no inputs, expected at least one")
     sizes = [len(silo.test) if per_silo is None else per_silo for silo in silos]

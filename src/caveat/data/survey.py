@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.settings import check_type
 from .pools import DataSource, Pool
 from .settings import DataSettings, check_source
 from .sources.by_name import csv_paths, guess, read
@@ -21,6 +22,7 @@ def survey(source: str, target: str | None = None, silo: str | None = None) -> d
     input, where shapes differ, and, of a table, "missing" per column. A csv without `target` has no classes yet: only
     rows, columns and missing values. Raises DataError.
     """
+    check_type(source, str, "source", "a path or a source, as text")
     name = guess(source)
     check_source("source", name)
     if name.startswith("csv:") and target is None:

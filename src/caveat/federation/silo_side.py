@@ -135,8 +135,10 @@ class SiloSide:
 
     def silos(self, terms: Terms) -> Silos:
         """Its data, read anew, with what it takes to read more of the kind."""
-        config = terms.config
-        return own_silos(self.file.settings(config.data), config.seed, self.file.silo, agreement(terms))
+        settings, path = self.file.settings(terms.config.data), self.home(terms) / "config.toml"
+        if path.exists():
+            settings = configuration.by_own_rules(settings, path.read_text())
+        return own_silos(settings, terms.config.seed, self.file.silo, agreement(terms))
 
     def home(self, terms: Terms) -> Path:
         """What it keeps of a federation."""

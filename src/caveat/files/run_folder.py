@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from ..core import DataError
+from ..core.errors import MissingError
 from .ledger_totals import Sent, read_sent
 from .manifest import manifest_of
 from .reading import checked, lines_of, record_of, text_of
@@ -148,13 +149,14 @@ class RunFolder:
 def read_run(path: Path) -> RunFolder:
     """Read a run's folder, and those of the methods beside it.
 
-    Raises DataError if it is no run's folder, or if a file in it is not what caveat writes. An incomplete run
+    Raises MissingError if it is no run's folder, DataError if a file in it is not what caveat writes. An incomplete run
     is no error: `complete` is false and what has not been written is missing.
     """
     if not path.is_dir():
-        raise DataError(f"{path} is not a folder; expected the folder of a run, as `caveat run --out` writes it")
-    if not any((path / name).is_file() for name in _FILES):
-        raise DataError(f"{path} is not a run's folder: it holds none of {', '.join(_FILES)}")
+        raise MissingError(f"{path} is not a folder; expected the folder of a run, as `caveat run --out` writes it")
+    if not _is_run(path):
+        about = other_kind(path) or f"is not a run's folder: it holds none of {', '.join(_FILES)}"
+        raise MissingError(f"{path} {about}")
     manifest_of(path).check(*_CHECKED)
     config = text_of(path / "config.toml")
     rows, left_out = read_rows(path / "rounds.jsonl")
@@ -172,6 +174,17 @@ def read_run(path: Path) -> RunFolder:
         greeting=record_of(path / "federation.json", FederationFile),
         beside={folder.name: read_run(folder) for folder in sorted(path.glob("beside/*")) if _is_run(folder)},
     )
+
+
+def other_kind(folder: Path) -> str:
+    """What a folder is instead of a run's, in words that follow its name; empty if it is nothing that is known."""
+    if (folder / "grid.json").exists():
+        return "is a comparison: the command that began it continues it, and its runs are in the folders below runs"
+    if (folder / "plan.json").exists():
+        return "is an audit: the command that began it continues it, and audit.html is its page"
+    if (folder / "silo.toml").exists():
+        return "is of a silo; what it keeps of a run is in STATE/FEDERATION/METHOD"
+    return ""
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..core import Answers, Decision, Method, Payload, Prediction, Replies, Round, Site, State, Update, Weights
-from ..core.settings import frozen_settings
+from ..core.settings import MANY, frozen_settings
 from ..nn.dropout import mc_dropout
 from ..training.fit import Loss, Training
 from ..training.modules import in_batches, load, snapshot, split
@@ -24,11 +24,11 @@ from ..training.modules import in_batches, load, snapshot, split
 class FedAvg(Method):
     """The n_k-weighted mean of locally trained models (McMahan et al., 2017)."""
 
-    rounds: Annotated[int, Field(gt=0)] = 20
+    rounds: Annotated[int, Field(gt=0, le=MANY)] = 20
     """Rounds of training."""
     training: Training = Training()
     """How a silo trains in one round."""
-    mc_samples: Annotated[int, Field(gt=0)] = 20
+    mc_samples: Annotated[int, Field(gt=0, le=10_000)] = 20
     """Passes of MC dropout per prediction."""
 
     def init_server(self, site: Site) -> State:

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..core import Decision, Payload, Replies, Round, Site, State, Update, Weights
-from ..core.settings import frozen_settings
+from ..core.settings import MANY, frozen_settings
 from ..training.fit import Loss, Training
 from ..training.modules import load, snapshot, split
 from .fedavg import FedAvg
@@ -28,7 +28,7 @@ class FedBABU(FedAvg):
 
     fine_tune: Literal["all", "head"] = "all"
     """What a silo fine-tunes of its copy after the last round: all of it, or the head alone."""
-    fine_tune_epochs: Annotated[int, Field(gt=0)] = 5
+    fine_tune_epochs: Annotated[int, Field(gt=0, le=MANY)] = 5
     """Passes over a silo's data to fine-tune its copy, at the learning rate that training has come to."""
 
     def private(self, module: nn.Module) -> frozenset[str]:

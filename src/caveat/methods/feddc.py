@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..core import ConfigurationError, Payload, Replies, Site, State, Update
-from ..core.settings import frozen_settings
+from ..core.settings import LARGE, frozen_settings
 from ..training.fit import Training
 from ..training.modules import load, snapshot, zeros
 from .fedavg import FedAvg
@@ -34,7 +34,7 @@ class FedDC(FedAvg):
 
     training: Training = Training(optimizer="sgd", lr=0.05)
     """How a silo trains in one round: sgd without momentum, since updates stand for mean gradients."""
-    alpha: Annotated[float, Field(ge=0)] = 0.01
+    alpha: Annotated[float, Field(ge=0, le=LARGE)] = 0.01
     """Weight of half the squared distance to the global model less the silo's drift."""
 
     def __post_init__(self) -> None:

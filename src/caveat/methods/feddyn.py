@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..core import Payload, Replies, Site, State, Update
-from ..core.settings import frozen_settings
+from ..core.settings import LARGE, frozen_settings
 from ..training.modules import load, snapshot, zeros
 from .fedavg import FedAvg
 
@@ -25,7 +25,7 @@ from .fedavg import FedAvg
 class FedDyn(FedAvg):
     """Local losses with a linear and a proximal term that follow the silo's own gradient (Acar et al., 2021)."""
 
-    alpha: Annotated[float, Field(gt=0)] = 0.01
+    alpha: Annotated[float, Field(gt=0, le=LARGE)] = 0.01
     """Weight of half the squared distance to the global model; the server steps along the silos' gradients by its
     inverse. Paper: 0.1, 0.01 or 0.001."""
 

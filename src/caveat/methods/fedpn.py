@@ -26,7 +26,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..core import Answers, Data, Decision, Method, Payload, Prediction, Replies, Round, Site, State, Tensors, Update
-from ..core.settings import frozen_settings
+from ..core.settings import LARGE, MANY, frozen_settings
 from ..nn.encoders import Model
 from ..nn.posterior import Posterior, PosteriorNetwork, embedding, log_alpha, log_evidence, uncertain_cross_entropy
 from ..nn.radial import RadialFlows
@@ -46,15 +46,15 @@ class FedPN(Method):
     policy: ClassVar[str] = "switch"
     scores: ClassVar[tuple[str, ...]] = (*Method.scores, "vacuity", "log_evidence", "dirichlet_entropy")
 
-    rounds: Annotated[int, Field(gt=0)] = 20
+    rounds: Annotated[int, Field(gt=0, le=MANY)] = 20
     """Rounds of training."""
     training: Training = Training()
     """How a silo trains in one round."""
-    layers: Annotated[int, Field(gt=0)] = 30
+    layers: Annotated[int, Field(gt=0, le=10_000)] = 30
     """Radial layers of each class's density."""
-    gamma: Annotated[float, Field(ge=0)] = 0.01
+    gamma: Annotated[float, Field(ge=0, le=LARGE)] = 0.01
     """Weight of -log p(z), the likelihood of embeddings."""
-    entropy: Annotated[float, Field(ge=0)] = 0.0
+    entropy: Annotated[float, Field(ge=0, le=LARGE)] = 0.0
     """lambda: weight of the Dirichlet's entropy, which keeps evidence small."""
     stop_gradient: Literal["densities", "embedding", "none"] = "densities"
     """What the expected cross-entropy must not move through the evidence: the densities (eq. 8), nor the embedding
@@ -64,7 +64,7 @@ class FedPN(Method):
     cover yet would teach the head nothing. Paper: none, for instance -50."""
     density_trains_encoder: bool = False
     """Whether -log p(z) moves the encoder too (released code), or the densities alone."""
-    density_rounds: Annotated[int, Field(ge=0)] = 0
+    density_rounds: Annotated[int, Field(ge=0, le=MANY)] = 0
     """Rounds after `rounds`, in which the densities alone are trained, as in NatPN; paper: none."""
     moments: bool = True
     """With adam: start a round from the mean of the silos' moments (released code), so that silos with other classes
@@ -72,9 +72,9 @@ class FedPN(Method):
     normalise: bool | None = None
     """Normalise each embedding, or take it as it is (paper). By default behind convolutions alone: it hides how far out
     an input is, which is what tells rows of a table from all others."""
-    personal_epochs: Annotated[int, Field(gt=0)] = 10
+    personal_epochs: Annotated[int, Field(gt=0, le=MANY)] = 10
     """Epochs with Adam in which a silo trains its own head and densities, the encoder frozen."""
-    personal_lr: Annotated[float, Field(gt=0)] = 0.001
+    personal_lr: Annotated[float, Field(gt=0, le=LARGE)] = 0.001
     """Learning rate of those, and of `density_rounds`, which are of one epoch."""
 
     def build(self, model: nn.Module) -> nn.Module:

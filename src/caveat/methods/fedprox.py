@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..core import Payload
-from ..core.settings import frozen_settings
+from ..core.settings import LARGE, frozen_settings
 from ..training.fit import Loss
 from .fedavg import FedAvg
 
@@ -21,7 +21,7 @@ from .fedavg import FedAvg
 class FedProx(FedAvg):
     """FedAvg with a term that keeps silos near the global model (Li et al., 2020)."""
 
-    mu: Annotated[float, Field(ge=0)] = 0.01
+    mu: Annotated[float, Field(ge=0, le=LARGE)] = 0.01
     """Weight of half the squared distance to the global model; 0 is FedAvg."""
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:

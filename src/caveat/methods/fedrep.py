@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ..core import Payload, Site, State, Update
-from ..core.settings import frozen_settings
+from ..core.settings import MANY, frozen_settings
 from ..training.modules import load, snapshot, split
 from .fedper import FedPer
 
@@ -23,7 +23,7 @@ from .fedper import FedPer
 class FedRep(FedPer):
     """FedPer that trains the silo's head first and the shared body after it (Collins et al., 2021)."""
 
-    head_epochs: Annotated[int, Field(gt=0)] = 10
+    head_epochs: Annotated[int, Field(gt=0, le=MANY)] = 10
     """Passes over a silo's data per round for its head alone; those of the body are the training's."""
 
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:

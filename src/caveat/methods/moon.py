@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..core import Data, Payload, Site, State, Update
-from ..core.settings import frozen_settings
+from ..core.settings import LARGE, frozen_settings
 from ..nn.encoders import Head, Model
 from ..training.fit import Loss
 from ..training.modules import expect, in_batches, load, snapshot
@@ -32,9 +32,9 @@ from .fedavg import FedAvg
 class MOON(FedAvg):
     """FedAvg with a contrast: near the global model's representation, far from the silo's last (Li et al., 2021)."""
 
-    mu: Annotated[float, Field(ge=0)] = 1.0
+    mu: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
     """Weight of the contrast beside the cross-entropy; 0 is FedAvg. Paper: 0.1, 1, 5 or 10."""
-    temperature: Annotated[float, Field(gt=0)] = 0.5
+    temperature: Annotated[float, Field(gt=0, le=LARGE)] = 0.5
     """tau: differences of cosines are divided by it."""
 
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:

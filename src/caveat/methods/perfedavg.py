@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..core import ConfigurationError, Decision, Payload, Round, Site, State, Tensors, Update, seeded
-from ..core.settings import frozen_settings
+from ..core.settings import LARGE, MANY, frozen_settings
 from ..training.fit import Loss
 from ..training.modules import load, snapshot
 from .fedavg import FedAvg
@@ -41,9 +41,9 @@ class PerFedAvg(FedAvg):
     order: Literal["first", "hessian-free"] = "first"
     """Gradient through the step of adaptation: first leaves its second derivatives out, hessian-free estimates
     them by a difference of two more gradients."""
-    adapt_lr: Annotated[float, Field(gt=0)] = 0.01
+    adapt_lr: Annotated[float, Field(gt=0, le=LARGE)] = 0.01
     """alpha: learning rate of adaptation, by plain sgd both in training and in the end; beta is the training's."""
-    adapt_steps: Annotated[int, Field(gt=0)] = 1
+    adapt_steps: Annotated[int, Field(gt=0, le=MANY)] = 1
     """Steps by which a silo adapts its copy after the last round; training is for one."""
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ..core import ConfigurationError, Payload, Replies, Site, State, Update
-from ..core.settings import frozen_settings
+from ..core.settings import LARGE, frozen_settings
 from ..training.fit import Training
 from ..training.modules import load, snapshot, zeros
 from .fedavg import FedAvg
@@ -23,7 +23,7 @@ class SCAFFOLD(FedAvg):
 
     training: Training = Training(optimizer="sgd", lr=0.05)
     """How a silo trains in one round: plain sgd, since a control variate is the mean gradient of its steps."""
-    server_lr: Annotated[float, Field(gt=0)] = 1.0
+    server_lr: Annotated[float, Field(gt=0, le=LARGE)] = 1.0
     """Step of the server along the mean change of the silos' models."""
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..core import Answers, ConfigurationError, Decision, Payload, Prediction, Site, State, Update
-from ..core.settings import frozen_settings
+from ..core.settings import LARGE, MANY, frozen_settings
 from ..nn.encoders import Model
 from ..nn.posterior import uncertain_cross_entropy
 from ..training.fit import Loss
@@ -65,13 +65,13 @@ class TrFedDis(FedBN):
         "epistemic", "aleatoric", "conflict", "dirichlet_entropy", "vacuity", "log_evidence", "total",
     )  # fmt: skip
 
-    disentangling: Annotated[float, Field(ge=0)] = 1.0
+    disentangling: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
     """Weight of the loss that keeps the heads' hidden layers apart (eq. 2), after annealing."""
-    evidential: Annotated[float, Field(ge=0)] = 1.0
+    evidential: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
     """Weight of the loss of both heads' evidence and of the fused one (eq. 12)."""
-    cross_entropy: Annotated[float, Field(ge=0)] = 1.0
+    cross_entropy: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
     """Weight of both heads' cross-entropy (eq. 9)."""
-    anneal_rounds: Annotated[int, Field(gt=0)] | None = None
+    anneal_rounds: Annotated[int, Field(gt=0, le=MANY)] | None = None
     """Rounds after which the weights of eq. 2 and of evidence for wrong classes (eq. 11), which grow from 0, are 1; by
     default all there are."""
     fusion: Literal["dempster", "additive", "averaging", "discounted"] = "dempster"

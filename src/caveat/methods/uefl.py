@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..core import ConfigurationError, Payload, Replies, Round, Site, State, Tensors, Update
-from ..core.settings import frozen_settings
+from ..core.settings import LARGE, MANY, frozen_settings
 from ..nn.codebook import Codebook, Discretised, kmeans, nearest
 from ..nn.encoders import Model
 from ..training.fit import Loss
@@ -38,21 +38,21 @@ from .fedavg import FedAvg
 class UEFL(FedAvg):
     """Codebooks that grow at silos whose MC-dropout entropy stays high (UEFL, arXiv 2402.18888)."""
 
-    codewords: Annotated[int, Field(gt=1)] = 32
+    codewords: Annotated[int, Field(gt=1, le=65_536)] = 32
     """Shared codewords, and as many of a silo's own at its first extension."""
-    threshold: Annotated[float, Field(ge=0)] = 0.3
+    threshold: Annotated[float, Field(ge=0, le=LARGE)] = 0.3
     """gamma: a silo is uncertain when its entropy exceeds (1 + gamma) times the reference."""
     reference: Literal["min", "mean"] = "min"
     """Entropy that silos are compared with: the lowest of all (paper) or their mean (released code)."""
-    margin: Annotated[float, Field(ge=0)] = 2.0
+    margin: Annotated[float, Field(ge=0, le=LARGE)] = 2.0
     """Standard errors by which a silo's entropy must exceed the threshold, so that chance extends none; paper: 0."""
     refresh: bool = True
     """Recompute the threshold after every iteration (paper), or keep the first one (released code)."""
-    floor: Annotated[float, Field(ge=0)] = 0.01
+    floor: Annotated[float, Field(ge=0, le=LARGE)] = 0.01
     """Nats below which no silo counts as uncertain, since a ratio to a vanishing entropy never settles."""
-    iterations: Annotated[int, Field(gt=0)] = 5
+    iterations: Annotated[int, Field(gt=0, le=1000)] = 5
     """Most iterations, the first included; 1 never extends (VQ-FedAvg, or one static codebook)."""
-    extra_rounds: Annotated[int, Field(gt=0)] = 5
+    extra_rounds: Annotated[int, Field(gt=0, le=MANY)] = 5
     """Rounds of every iteration after the first, which has `rounds`."""
     until: Literal["certain", "end"] = "end"
     """Stop once no silo is uncertain (paper), or train in all iterations whether or not a codebook grows."""
@@ -62,9 +62,9 @@ class UEFL(FedAvg):
     """A silo's own codewords accumulate (paper), or a new extension replaces them (released code)."""
     segments: Literal[1, 2, 4, 8, 16, 32] = 1
     """Equal parts into which a token is cut, each replaced by a codeword of its own."""
-    commitment: Annotated[float, Field(ge=0)] = 0.25
+    commitment: Annotated[float, Field(ge=0, le=LARGE)] = 0.25
     """beta: weight of the encoder's commitment to its codewords."""
-    quantisation: Annotated[float, Field(ge=0)] = 1.0
+    quantisation: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
     """Weight of the codebook's loss beside the cross-entropy."""
     normalise: bool = True
     """Normalise each token before it is discretised, or take it as it is (paper)."""

@@ -23,6 +23,10 @@ def measure(prediction: Prediction, y: Tensor) -> Tensors:
     of the correct and of the wrong.
     """
     probs = prediction.probs.double()
+    if not probs.isfinite().all():
+        raise FloatingPointError(
+            "probabilities are not finite: the model has diverged; try a lower training.lr, or less noise of [privacy]"
+        )
     correct = prediction.label == y
     answered = prediction.decision != Decision.ABSTAIN
     known = y >= 0

@@ -5,6 +5,7 @@ Tokens are (N, T, D): codebooks, flows and evidence attach to them, whatever the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -84,7 +85,7 @@ def normed(channels: int, width: int) -> nn.Sequential:
 
 def mlp(shape: tuple[int, ...], hidden: int, features: int) -> nn.Sequential:
     """Two layers for features and tables: one token of `features`."""
-    size = int(torch.tensor(shape).prod())
+    size = math.prod(shape)
     return nn.Sequential(nn.Flatten(), nn.Linear(size, hidden), nn.ReLU(), nn.Linear(hidden, features), Tokens())
 
 

@@ -11,7 +11,8 @@ from pydantic import Field
 from torch import nn
 
 from ..core import ConfigurationError, seeded
-from ..core.settings import frozen_settings
+from ..core.memory import FLOAT, check_memory
+from ..core.settings import MANY, frozen_settings
 from .encoders import Model, cnn, head, lenet5, mlp, normed, residual
 
 OWN = {
@@ -25,6 +26,9 @@ OWN = {
 CONVOLUTIONS = {"residual": residual, "cnn": cnn, "normed": normed}
 """The encoders that are built from the channels of images and a width alone."""
 
+KEPT = 4
+"""Numbers in memory for each parameter while it is trained: itself, its gradient, and two moments of Adam."""
+
 
 @frozen_settings
 class ModelSettings:
@@ -32,14 +36,14 @@ class ModelSettings:
 
     name: Literal["lenet5", "residual", "cnn", "normed", "mlp"] = "residual"
     """lenet5, residual, cnn and normed take images, mlp takes anything."""
-    width: Annotated[int, Field(gt=0)] | None = None
+    width: Annotated[int, Field(gt=0, le=MANY)] | None = None
     """residual, cnn, normed: channels of the first layers (16 by default; 128 in UEFL, 64 in FedBN); mlp: hidden units
     (64 by default)."""
-    features: Annotated[int, Field(gt=0)] | None = None
+    features: Annotated[int, Field(gt=0, le=MANY)] | None = None
     """lenet5 (84 by default) and mlp (32 by default): numbers per token between encoder and head."""
-    hidden: Annotated[int, Field(gt=0)] = 128
+    hidden: Annotated[int, Field(gt=0, le=MANY)] = 128
     """Hidden units of the classifier head."""
-    second: Annotated[int, Field(gt=0)] | None = None
+    second: Annotated[int, Field(gt=0, le=MANY)] | None = None
     """Units of a second hidden layer of the head; by default it has one."""
     norm: bool = False
     """Normalise the head's hidden units over the batch."""
@@ -82,20 +86,29 @@ def assign(personal: Sequence[PersonalModel], usual: ModelSettings, silos: Seque
 def build_model(settings: ModelSettings, shape: tuple[int, ...], classes: int, seed: int) -> Model:
     """A freshly initialised model for inputs of `shape`, (C, H, W) or (D,); same seed, same weights.
 
-    Raises ConfigurationError if the model cannot take inputs of that shape.
+    Raises ConfigurationError if the model cannot take inputs of that shape, or memory cannot take the model.
     """
     if settings.name != "mlp" and len(shape) != 3:
         raise ConfigurationError(f"model {settings.name!r} takes images, but inputs have shape {shape}; use 'mlp'")
     if settings.name != "mlp" and min(shape[1:]) < 8:
         raise ConfigurationError(f"model {settings.name!r} needs images of at least 8x8 pixels, not {shape[1:]}")
+    with torch.device("meta"):
+        numbers = sum(each.numel() for each in _model(settings, shape, classes).parameters())
+    check_memory(
+        KEPT * FLOAT * numbers, f"a model {settings.name!r} of {numbers:,} parameters takes to be trained", "model"
+    )
     with seeded(seed, "init"):
-        encoder = _encoder(settings, shape)
-        with torch.no_grad():
-            _, tokens, features = encoder.eval()(torch.zeros(1, *shape)).shape
-        classifier = head(
-            tokens, features, settings.hidden, classes, settings.dropout, settings.dropout_logits, settings.norm,
-            settings.second,
-        )  # fmt: skip
+        return _model(settings, shape, classes)
+
+
+def _model(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> Model:
+    encoder = _encoder(settings, shape)
+    with torch.no_grad():
+        _, tokens, features = encoder.eval()(torch.zeros(1, *shape)).shape
+    classifier = head(
+        tokens, features, settings.hidden, classes, settings.dropout, settings.dropout_logits, settings.norm,
+        settings.second,
+    )  # fmt: skip
     return Model(encoder, classifier, tokens, features)
 
 

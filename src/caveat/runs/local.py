@@ -29,6 +29,7 @@ from ..files.locks import locked, nothing_begun
 from ..files.manifest import STATES, Manifest, manifest_of
 from ..files.payloads import read_payload
 from ..files.reading import read, read_plain
+from ..files.run_folder import other_kind
 from ..files.schema.gallery import Features, Gallery
 from ..files.schema.record import as_json
 from ..files.schema.small_files import KeptState, ModelFile
@@ -210,11 +211,12 @@ def resume(
     they lost. Raises ConfigurationError for settings that are not those that the run began with, DataError or RunError
     for a folder that is damaged, StateLost for a silo's state that is.
     """
-    config = load_config(folder)
+    config = _kept_config(folder)
     with locked(folder / "state"):
         check_begun(folder)
         check_settings(config, folder)
-        silos = silos or data.load(config.data, config.seed)
+        if silos is None or silos.image_format.exif_rotation != config.data.exif_rotation:
+            silos = data.load(config.data, config.seed)
         check_same(folder, silos)
         keep_settings(config, folder)
         return _with_baselines(config, silos, folder, progress or Silent(), workers, tuple(reset))
@@ -222,7 +224,7 @@ def resume(
 
 def open_run(folder: Path) -> Run:
     """A finished run, to predict with. Raises ConfigurationError if it is none."""
-    config = load_config(folder)
+    config = _kept_config(folder)
     if not (folder / "summary.json").exists():
         project = " --project DIR" if config.engine.name == "flower" else ""
         raise ConfigurationError(f"{folder} is not finished; `caveat resume {folder}{project}` continues it")
@@ -267,8 +269,10 @@ def check_configuration(folder: Path) -> None:
 
 def load_config(folder: Path) -> Config:
     if not (folder / "config.toml").exists():
-        if (folder / "grid.json").exists():
-            raise ConfigurationError(f"{folder} is a comparison: the command that began it continues it")
+        if not folder.is_dir():
+            raise ConfigurationError(f"{folder}: no such folder, expected that of a run")
+        if about := other_kind(folder):
+            raise ConfigurationError(f"{folder} {about}")
         if (folder / "call.json").exists():
             raise ConfigurationError(
                 f"{folder} is of a run in Python, whose silos and method only that program knows: the same call of "
@@ -278,6 +282,13 @@ def load_config(folder: Path) -> Config:
             raise ConfigurationError(f"{folder} is what ran beside {folder.parent.parent}, which is the run")
         raise ConfigurationError(f"{folder} is not a run: it has no config.toml")
     return configuration.load(str(folder / "config.toml"))
+
+
+def _kept_config(folder: Path) -> Config:
+    """The configuration of a run that is to be gone on with, by the rules of the version that began it."""
+    config = load_config(folder)
+    text = (folder / "config.toml").read_text(encoding="utf-8-sig")
+    return dataclasses.replace(config, data=configuration.by_own_rules(config.data, text))
 
 
 def _local_run(

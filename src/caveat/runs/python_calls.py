@@ -13,7 +13,8 @@ from typing import Any, TypedDict, TypeVar, get_type_hints
 
 from ..config import Evaluation, Federation
 from ..core import ConfigurationError, ConfigurationErrors, Method, SiloId
-from ..core.settings import FieldError
+from ..core.errors import shown
+from ..core.settings import FieldError, check_seed
 from ..data import Silos
 from ..files.atomic import write_bytes
 from ..files.locks import nothing_begun
@@ -27,6 +28,7 @@ from .begun import difference
 from .spec import RunSpec
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Number = TypeVar("Number", int, float)
 
 
 NAMES = {"silos": "measured"}
@@ -92,7 +94,9 @@ def spec_of_call(
     )  # fmt: skip
     if isinstance(given.get("newcomers"), str):
         raise ConfigurationError(f"newcomers = {given['newcomers']!r}: expected a list of names")
-    uncertainty = given.get("uncertainty", Uncertainty())
+    uncertainty, personal = given.get("uncertainty", Uncertainty()), given.get("personal", ())
+    if isinstance(personal, str) or not all(isinstance(each, PersonalModel) for each in _items(personal)):
+        raise ConfigurationError(f"personal = {shown(personal)}: expected a list of caveat.PersonalModel", "personal")
     with explained():
         return RunSpec(
             seed=whole(arguments.get("seed", 0)),
@@ -102,8 +106,13 @@ def spec_of_call(
             model=given.get("model") or ModelSettings(name="residual" if silos.images else "mlp"),
             uncertainty=uncertainty,
             privacy=given.get("privacy", Privacy()),
-            personal=tuple(given.get("personal", ())),
+            personal=tuple(personal),
         )
+
+
+def _items(values: Any) -> tuple[Any, ...]:
+    """The items of a list; of anything else, itself."""
+    return tuple(values) if isinstance(values, Sequence) else (values,)
 
 
 def _section(cls: Any, arguments: Mapping[str, Any]) -> Any:
@@ -161,15 +170,18 @@ def replaced(method: Any, given: Mapping[str, Any], *names: str) -> Any:
     return dataclasses.replace(method, **changed) if changed else method
 
 
-def whole(seed: Any) -> int:
+def whole(seed: Any, called: str = "seed") -> int:
     """A seed, NumPy's whole numbers included. Raises ConfigurationError for anything else."""
+    check_seed(seed, called)
+    return operator.index(seed)
+
+
+def listed(values: Any, read: Callable[[Any], Number], name: str) -> tuple[Number, ...]:
+    """The values of an argument, read one by one. Raises ConfigurationError if it is no list, or of something else."""
     try:
-        number = operator.index(seed)
-    except TypeError:
-        number = -1
-    if number < 0:
-        raise ConfigurationError(f"seed = {seed!r}: must be a whole number, at least 0")
-    return number
+        return tuple(read(value) for value in values)
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigurationError(f"{name} = {shown(values)}: expected a list of numbers", name) from None
 
 
 def check_folder(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..config import Config, Evaluation, Federation, check_personal
 from ..core import ConfigurationError, Data, Decision, Method, SiloId, Site, key, seeded
+from ..core.settings import MANY
 from ..core.silo_info import FederationInfo
 from ..engines.executor import channels_last
 from ..engines.rounds import Participation
@@ -91,8 +93,13 @@ class RunSpec:
     def build(self, info: FederationInfo) -> nn.Module:
         """The method's module with the weights that the seed gives."""
         model = build_model(self.model, info.shape, len(info.classes), self.seed)
-        with seeded(self.seed, "build"):
-            return channels_last(self.method.build(model))
+        try:
+            with seeded(self.seed, "build"):
+                return channels_last(self.method.build(model))
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+                raise
+            raise ConfigurationError(f"{self.method.name} on this model takes more memory than there is") from None
 
     def personal_settings(self, names: Sequence[SiloId]) -> dict[SiloId, ModelSettings]:
         """The architecture of each silo's own model; empty unless the method has such models."""
@@ -115,6 +122,7 @@ class RunSpec:
 
     def check(self, info: FederationInfo) -> None:
         """Raises ConfigurationError for what cannot be run on these silos, before anything is."""
+        check_schedule(self.method)
         if self.newcomers:
             check_newcomers(self, info)
         self.privacy.check()
@@ -146,6 +154,12 @@ def spec_of(config: Config, name: str | None = None) -> RunSpec:
         personal=config.personal if method.personal else (),
         expected=federation.begin_with or federation.quorum if config.data.source == "silos" else None,
     )
+
+
+def check_schedule(method: Method) -> None:
+    """Raises ConfigurationError for more rounds than can be listed."""
+    if next(islice(method.schedule(), MANY, None), None) is not None:
+        raise ConfigurationError(f"the schedule of {method.name!r} has more than {MANY:,} rounds", "rounds")
 
 
 def check_newcomers(spec: RunSpec, info: FederationInfo) -> None:

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..core import ConfigurationError, Site, Tensors
-from ..core.settings import frozen_settings
+from ..core.settings import LARGE, MANY, frozen_settings
 from .optimizers import SGD, Adam, Optimizer
 from .precision import in_bfloat16
 
@@ -52,23 +52,23 @@ class Moments:
 class Training:
     """How a silo trains in one round. The optimiser starts afresh every round."""
 
-    local_epochs: Annotated[int, Field(gt=0)] | None = None
+    local_epochs: Annotated[int, Field(gt=0, le=MANY)] | None = None
     """Passes over a silo's training data per round (1 unless `local_steps` is given)."""
-    local_steps: Annotated[int, Field(gt=0)] | None = None
+    local_steps: Annotated[int, Field(gt=0, le=MANY)] | None = None
     """Optimiser steps per round, instead of epochs."""
-    batch_size: Annotated[int, Field(gt=1)] = 64
+    batch_size: Annotated[int, Field(gt=1, le=MANY)] = 64
     """Examples per step."""
     optimizer: Literal["sgd", "adam"] = "adam"
     """sgd or adam."""
-    lr: Annotated[float, Field(gt=0)] = 0.001
+    lr: Annotated[float, Field(gt=0, le=LARGE)] = 0.001
     """Learning rate."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Factor on the learning rate after every round of the schedule, those that only measure included."""
-    lr_hold: Annotated[int, Field(ge=0)] = 0
+    lr_hold: Annotated[int, Field(ge=0, le=MANY)] = 0
     """Rounds of the schedule before the learning rate begins to decay."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Momentum of sgd."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=LARGE)] = 0.0
     """L2 penalty, as torch's optimisers apply it."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of encoders in training: float32, or bfloat16, faster where the processor has it (AVX-512 BF16, AMX).

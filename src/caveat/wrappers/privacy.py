@@ -9,7 +9,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import Field
 
 from ..core import ConfigurationError, Method, SiloId
-from ..core.settings import frozen_settings
+from ..core.settings import LARGE, frozen_settings
 from .accounting import composed, epsilon, epsilon_against_server
 from .private import Private
 
@@ -33,9 +33,9 @@ class SentMessage(Protocol):
 class Privacy:
     """Differential privacy of whole silos: clipping and noise for what training sends. Off unless `clip` is set."""
 
-    clip: Annotated[float, Field(gt=0)] | None = None
+    clip: Annotated[float, Field(gt=0, le=LARGE)] | None = None
     """Largest L2 norm of a silo's update in a round; larger ones are scaled down."""
-    noise: Annotated[float, Field(ge=0)] | None = None
+    noise: Annotated[float, Field(ge=0, le=LARGE)] | None = None
     """Noise multiplier: standard deviation of the noise in a round's sum, divided by `clip` (1 by default)."""
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
     """The delta for which epsilon is reported (0.00001 by default)."""

@@ -13,7 +13,6 @@ from .guaranteed import Guaranteed
 from .switched import Switched
 from .tempered import Tempered
 
-Share = Annotated[float, Field(gt=0, lt=1)]
 OWNERS = {
     "score": ("switch", "guaranteed"),
     "outliers": ("switch",), "abstain": ("switch",), "ambiguous": ("switch",),
@@ -30,7 +29,7 @@ TEMPERED = ("total", "aleatoric", "epistemic")
 class Uncertainty:
     """How predictions get their uncertainty, and what is done about it."""
 
-    mc_samples: Annotated[int, Field(ge=1)] = 20
+    mc_samples: Annotated[int, Field(ge=1, le=10_000)] = 20
     """MC-dropout passes per prediction, for methods that sample."""
     temperature: bool = False
     """Scale probabilities by a temperature per model, fitted on all silos' calibration splits after training."""
@@ -45,9 +44,9 @@ class Uncertainty:
     """switch: share of calibration data for which the model that is asked last abstains (0.05 by default)."""
     ambiguous: Annotated[float, Field(gt=0)] | None = None
     """switch: aleatoric uncertainty in nats above which no model is trusted (none by default)."""
-    risk: Share | None = None
+    risk: Annotated[float, Field(ge=1e-6, lt=1)] | None = None
     """guaranteed: largest share of errors among answered inputs (0.05 by default)."""
-    confidence: Share | None = None
+    confidence: Annotated[float, Field(gt=0, le=0.999999)] | None = None
     """guaranteed: probability with which it holds (0.9 by default)."""
 
     def __post_init__(self) -> None:

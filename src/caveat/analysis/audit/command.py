@@ -10,6 +10,7 @@ from typing import TypeVar
 from ... import data
 from ...config import Config
 from ...core import ConfigurationError
+from ...core.errors import cut
 from ...runs.progress import Progress
 from ...runs.spec import spec_of
 from .procedure import Audit, audit_of
@@ -38,5 +39,6 @@ def numbers(text: str, option: str, read: Callable[[str], Number], example: str)
     """Numbers between commas. Raises ConfigurationError naming the option."""
     try:
         return tuple(read(part.strip()) for part in text.split(","))
-    except (ValueError, ZeroDivisionError):
-        raise ConfigurationError(f"{option} {text}: expected numbers between commas, for instance {example}") from None
+    except (ValueError, ZeroDivisionError, OverflowError):
+        about = f"{option} {cut(text, 100)}: expected numbers between commas, for instance {example}"
+        raise ConfigurationError(about) from None

@@ -17,6 +17,7 @@ from rich.text import Text
 from ..._version import __version__
 from ...config import EngineSettings, Evaluation
 from ...core import Method
+from ...core.settings import path_of
 from ...data import Silos
 from ...files.atomic import write_bytes, write_record
 from ...files.reading import read
@@ -122,9 +123,11 @@ def audit_of(
     """Audit the method of a specification, whose seed is not used. Raises what `audit` does."""
     spec = dataclasses.replace(spec, seed=0, evaluation=ONCE, method=with_equal_steps(spec.method, silos))
     with tempfile.TemporaryDirectory(prefix="caveat-") as passing:
-        folder = Path(out) if out is not None else Path(passing)
+        folder = path_of(out, "out") if out is not None else Path(passing)
         sweep = Sweep(
-            LocalRun(folder=folder, spec=spec, silos=silos, workers=workers), tuple(map(float, shares)), tuple(seeds)
+            LocalRun(folder=folder, spec=spec, silos=silos, workers=workers),
+            python_calls.listed(shares, float, "shares"),
+            python_calls.listed(seeds, lambda seed: python_calls.whole(seed, "seeds"), "seeds"),
         )
         sweep.check()
         with sweep.begun():

@@ -100,7 +100,7 @@ class Sweep:
                 raise ConfigurationError(f"{name}: {', '.join(f'{value:g}' for value in values)} are not all different")
         if 1 not in self.shares:
             raise ConfigurationError("shares: 1 is missing; all findings but one are about runs with all data")
-        if not self.seeds or min(self.seeds) < 0:
+        if not self.seeds:
             raise ConfigurationError("seeds: expected one or more whole numbers from 0")
         for share in self.shares:
             for seed in self.seeds:

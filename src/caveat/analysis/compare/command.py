@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
 
 from ...config import find, load
+from ...config.load import check_key
+from ...config.text import senseless, toml
 from ...core import ConfigurationError, DataError
+from ...core.errors import cut
+from ...core.settings import check_seed
 from ...files.atomic import write_bytes, write_json, write_record
 from ...files.locks import locked
 from ...files.reading import read_plain
@@ -28,6 +33,9 @@ from .folder import ComparisonFolder
 from .grid import Grid, key_of, swept
 from .runner import Runner, check_folder
 from .texts import markdown, per_run
+
+MOST_RUNS = 10_000
+"""Of one comparison."""
 
 
 def asked(
@@ -49,9 +57,8 @@ def asked(
     rows = [MethodVariant(name.strip(), (f"method.name={name.strip()}",)) for name in names]
     for method in rows:
         if method.name not in METHODS:
-            raise ConfigurationError(
-                f"--methods {methods}: no such method {method.name!r}; `caveat list methods` has all"
-            )
+            about = f"no such method {cut(method.name, 100)!r}; `caveat list methods` has all"
+            raise ConfigurationError(f"--methods {cut(str(methods), 100)}: {about}")
     rows += map(_variant, variants)
     tuning = TuningPlan(*_values("--tune", tune), seeds=tune_seeds) if tune else None
     if tune_seeds > (most := len(_seeds(seeds)) if tune else 1):
@@ -64,6 +71,7 @@ def asked(
     for key in (*map(key_of, sets), *swept_values):
         if key in ("seed", "beside"):
             raise ConfigurationError(f"{key} is not for --set or --sweep here: --seeds and --methods say it")
+    check_size(rows, _seeds(seeds), swept_values, tuning)
     return Grid(
         title=f"{find(source).stem}: {', '.join(row.name for row in rows)}",
         rows=tuple(rows),
@@ -75,16 +83,30 @@ def asked(
     )
 
 
+def check_size(
+    rows: Sequence[MethodVariant], seeds: Sequence[int], swept: Mapping[str, Sequence[Any]], tuning: TuningPlan | None
+) -> None:
+    """Raises ConfigurationError for more runs than a comparison can have, before they are listed."""
+    columns = math.prod(map(len, swept.values()))
+    runs = len(rows) * columns * (len(seeds) + (len(tuning.values) * tuning.seeds if tuning else 0))
+    if runs > MOST_RUNS:
+        raise ConfigurationError(
+            f"{len(rows)} rows, {columns} columns and {len(seeds)} seeds"
+            + (f", of which {tuning.seeds} try {len(tuning.values)} values" if tuning else "")
+            + f", are {runs:,} runs, expected at most {MOST_RUNS:,}"
+        )
+
+
 def _variant(text: str) -> MethodVariant:
     """NAME: KEY=VALUE KEY=VALUE ..."""
     name, colon, rest = text.partition(":")
     try:
         sets = tuple(shlex.split(rest))
     except ValueError as error:
-        raise ConfigurationError(f"--variant {text}: {error}") from None
+        raise ConfigurationError(f"--variant {cut(text, 100)}: {error}") from None
     if not colon or not name.strip() or not sets or not all("=" in each for each in sets):
         raise ConfigurationError(
-            f"--variant {text}: expected NAME: KEY=VALUE ..., for instance "
+            f"--variant {cut(text, 100)}: expected NAME: KEY=VALUE ..., for instance "
             "'static: method.name=uefl method.iterations=1'"
         )
     return MethodVariant(name.strip(), sets)
@@ -97,16 +119,34 @@ def _values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
         values = tomllib.loads(f"v = [{listed}]")["v"]
     except tomllib.TOMLDecodeError:
         values = [part.strip() for part in listed.split(",")]
+    except (ValueError, RecursionError):
+        raise ConfigurationError(f"{option} {cut(text, 100)}: a number too long, or a list nested too deeply") from None
     if not equals or not key.strip() or not values or "" in values:
-        raise ConfigurationError(f"{option} {text}: expected KEY=VALUE,VALUE,..., for instance training.lr=0.001,0.01")
+        raise ConfigurationError(
+            f"{option} {cut(text, 100)}: expected KEY=VALUE,VALUE,..., for instance training.lr=0.001,0.01"
+        )
+    check_key(key.strip(), option)
+    if len(values) > MOST_RUNS:
+        raise ConfigurationError(f"{option} {key.strip()}: {len(values):,} values, expected at most {MOST_RUNS:,}")
+    before = set[str]()
+    for value, written in zip(values, map(toml, values), strict=True):
+        if why := senseless(value):
+            raise ConfigurationError(f"{option} {key.strip()} = {cut(written, 100)}: {why}")
+        if written in before:
+            raise ConfigurationError(f"{option} {key.strip()}: {cut(written, 100)} stands there twice")
+        before.add(written)
     return key.strip(), tuple(values)
 
 
 def _seeds(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in text.split(","))
+        seeds = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ConfigurationError(f"--seeds {text}: expected whole numbers between commas, such as 0,1,2") from None
+        about = f"--seeds {cut(text, 100)}: expected whole numbers between commas, such as 0,1,2"
+        raise ConfigurationError(about) from None
+    for seed in seeds:
+        check_seed(seed, "--seeds")
+    return seeds
 
 
 def compare(grid: Grid, folder: Path, workers: int, progress: Progress) -> Path:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...core import ConfigurationError, DataError, SiloId
+from ...core.errors import MissingError, cut, shown
+from ...core.settings import check_type
 from ..pools import DataSource, Pool
 from ..settings import JOIN, KINDS, DataSettings, source_parts
 from .arrays import digits, npz_pools, own_npz_pool
@@ -22,16 +24,25 @@ ROOT = "CAVEAT_DATA"
 
 
 def locate(path: str) -> Path:
-    """An existing file or folder: the path itself, or the one under `$CAVEAT_DATA`. Raises DataError without one."""
-    here = Path(path.strip()).expanduser()
+    """An existing file or folder: the path itself, or the one under `$CAVEAT_DATA`.
+
+    Raises MissingError if there is none, DataError for what is neither, such as a pipe.
+    """
+    try:
+        here = Path(path.strip()).expanduser()
+    except RuntimeError:  # "~name" of somebody who has no home here
+        raise MissingError(f"{shown(path.strip())}: no home folder of that name") from None
     root = os.environ.get(ROOT, "")
     candidates = [here] if here.is_absolute() or not root else [here, Path(root) / here]
     for candidate in candidates:
-        if candidate.exists():
+        if os.path.isfile(candidate) or os.path.isdir(candidate):  # noqa: PTH - a Path raises for a name too long
             return candidate
-    tried = " nor ".join(f"at {candidate}" for candidate in candidates)
-    raise DataError(
-        f"{path.strip()}: no such file or folder, neither {tried} ({ROOT} is {'set' if root else 'not set'})"
+        if os.path.lexists(candidate):
+            raise DataError(f"{candidate}: neither a file nor a folder")
+    tried = " nor ".join(f"at {cut(str(candidate), 200)}" for candidate in candidates)
+    place = f", neither {tried}" if len(candidates) > 1 else ""
+    raise MissingError(
+        f"{cut(path.strip(), 200)}: no such file or folder{place} ({ROOT} is {'set' if root else 'not set'})"
     )
 
 
@@ -80,7 +91,7 @@ def read_outside(settings: DataSettings) -> tuple[Pool, ...]:
             f"data.streams.ood_global = {name!r} is of data.source = {settings.source!r} too ({sorted(shared)[0]}): "
             "expected what no silo knows"
         )
-    return tuple(pool for part in source_parts(name) for pool in _read_part(part, settings.size).pools)
+    return tuple(pool for part in source_parts(name) for pool in _read_part(part, settings).pools)
 
 
 def _places(source: str) -> set[str]:
@@ -99,13 +110,14 @@ def read(settings: DataSettings) -> DataSource:
     Only images of a folder or the hub have `settings.size` already. Raises DataError for what cannot be used, naming
     file, value and expectation; ConfigurationError for "silos", which no single machine can read.
     """
+    check_type(settings, DataSettings, "settings", "DataSettings")
     if settings.source == "silos":
         raise ConfigurationError(
             "data.source = 'silos': every silo reads its own; for a federation on Flower (`caveat flower init`)"
         )
     if not settings.source.startswith("csv:"):
         parts = source_parts(settings.source)
-        sources = [_read_part(part, settings.size) for part in parts]
+        sources = [_read_part(part, settings) for part in parts]
         return sources[0] if len(parts) == 1 else _joined(parts, sources)
     if settings.target is None:
         raise ConfigurationError(f"data.target is missing: source {settings.source!r} needs the column to predict")
@@ -120,7 +132,7 @@ def read_own(settings: DataSettings, silo: SiloId) -> Pool:
     """
     kind, _, rest = settings.source.partition(":")
     if kind == "images":
-        pool = own_image_pool(locate(rest), silo, settings.size)
+        pool = own_image_pool(locate(rest), silo, settings.size, settings.exif_rotation)
     elif kind == "npz":
         pool = own_npz_pool(_own_file([locate(name) for name in rest.split(",")], silo))
     elif kind == "csv" and settings.target is not None:
@@ -160,10 +172,10 @@ def _listed(classes: Sequence[str]) -> str:
     return f"{len(classes)} classes ({', '.join(classes[:10])}{', ...' if len(classes) > 10 else ''})"
 
 
-def _read_part(part: str, size: int | None) -> DataSource:
+def _read_part(part: str, settings: DataSettings) -> DataSource:
     kind, _, rest = part.partition(":")
     if kind == "npz":
         return DataSource(npz_pools([locate(name) for name in rest.split(",")]))
     if kind == "images":
-        return DataSource(image_pools(locate(rest), size), given=True)
-    return DataSource(hub_pools(rest, size) if kind == "hub" else (digits(),))
+        return DataSource(image_pools(locate(rest), settings.size, settings.exif_rotation), given=True)
+    return DataSource(hub_pools(rest, settings.size) if kind == "hub" else (digits(),))

@@ -2,32 +2,52 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from ...core import DataError
-from ..image_format import resized
+from ..image_format import check_image_memory, resized
 from ..pools import Array, Pool, ordered
 
 SUFFIXES = {".png", ".jpg", ".jpeg"}
+UNREAD = {
+    ".avif", ".bmp", ".dcm", ".dib", ".emf", ".eps", ".gif", ".heic", ".heif", ".ico", ".jfif", ".jp2", ".jpe", ".nii",
+    ".pbm", ".pcx", ".pgm", ".pnm", ".ppm", ".ps", ".psd", ".svg", ".tga", ".tif", ".tiff", ".webp",
+}  # fmt: skip
+"""Files that are images as well, in formats that are not read."""
+FORMATS = ("PNG", "JPEG")
+"""The only decoders that a file reaches, whatever it holds and however it is called."""
+ORIENTATION = 0x0112
+"""EXIF's number for how a picture is to be turned before it is looked at."""
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # fmt: skip
+"""What each orientation asks for; 1 is upright, and other numbers mean nothing."""
+MODES = {"1": "L", "L": "L", "LA": "L", "P": "RGB", "PA": "RGB", "RGB": "RGB", "RGBA": "RGB"}
+"""Pillow's name of how pixels are stored, and of how they are read."""
 
 
-def image_pools(folder: Path, size: int | None = None) -> tuple[Pool, ...]:
+def image_pools(folder: Path, size: int | None = None, exif_rotation: bool = True) -> tuple[Pool, ...]:
     """One pool per silo folder, its images resized if a size is given.
 
-    The classes are the class folders of all silos together.
+    The classes are the class folders of all silos together. Images are turned upright as their EXIF data say, unless
+    `exif_rotation` is off, as it was in version 0.1. Raises DataError for images that no class folder holds.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: a file, expected a folder SILO/CLASS/*.png|jpg")
     if not _folders(folder):
         raise DataError(f"{folder}: no silo folders, expected SILO/CLASS/*.png|jpg")
-    return _pools(_folders(folder), size)
+    _check_no_images(folder)
+    return _pools(_folders(folder), size, exif_rotation)
 
 
-def own_image_pool(folder: Path, name: str, size: int | None = None) -> Pool:
+def own_image_pool(folder: Path, name: str, size: int | None = None, exif_rotation: bool = True) -> Pool:
     """The pool of the silo `name` alone, its images resized if a size is given.
 
     The folder is the silo's own, CLASS/*.png|jpg, or one of silos, SILO/CLASS/*.png|jpg: then the silo is the one
@@ -37,8 +57,9 @@ def own_image_pool(folder: Path, name: str, size: int | None = None) -> Pool:
         raise DataError(f"{folder}: a file, expected a folder CLASS/*.png|jpg or SILO/CLASS/*.png|jpg")
     inner = _folders(folder)
     if inner and not any(map(_folders, inner)):
-        return _pools([folder], size)[0]
-    return _pools([the_one_of({path.name: path for path in inner}, name, str(folder))], size)[0]
+        return _pools([folder], size, exif_rotation)[0]
+    _check_no_images(folder)
+    return _pools([the_one_of({path.name: path for path in inner}, name, str(folder))], size, exif_rotation)[0]
 
 
 def the_one_of(named: Mapping[str, Path], silo: str, origin: str) -> Path:
@@ -51,8 +72,10 @@ def the_one_of(named: Mapping[str, Path], silo: str, origin: str) -> Path:
     return named[silo]
 
 
-def _pools(folders: Sequence[Path], size: int | None) -> tuple[Pool, ...]:
+def _pools(folders: Sequence[Path], size: int | None, exif_rotation: bool) -> tuple[Pool, ...]:
     """A pool for each silo's folder, in which there is a folder for each class."""
+    for silo in folders:
+        _check_no_images(silo)
     silos = {folder: {kind.name: image_files(kind) for kind in _folders(folder)} for folder in folders}
     for silo, kinds in silos.items():
         if not kinds:
@@ -63,7 +86,7 @@ def _pools(folders: Sequence[Path], size: int | None) -> tuple[Pool, ...]:
     classes = ordered([kind for kinds in silos.values() for kind in kinds])
     files = [path for kinds in silos.values() for kind in ordered(list(kinds)) for path in kinds[kind]]
     labels = [[classes.index(kind) for kind in ordered(list(kinds)) for _ in kinds[kind]] for kinds in silos.values()]
-    x = read_images(files, size)
+    x = read_images(files, size, exif_rotation)
     cuts = np.cumsum([len(y) for y in labels])[:-1]
     return tuple(
         Pool(part, np.array(y, dtype=np.int64), classes, silo.name, origin=str(silo))
@@ -72,16 +95,35 @@ def _pools(folders: Sequence[Path], size: int | None) -> tuple[Pool, ...]:
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The images of a folder, by name."""
+    """The images of a folder, by name. Raises DataError for images that are not read: of other formats, or deeper."""
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() in UNREAD and path.is_file():
+            raise DataError(f"{path}: an image that is not read, expected PNG or JPEG; convert it or take it away")
+    for inner in _folders(folder):
+        if deeper := next((path for path in sorted(inner.rglob("*")) if _is_image(path)), None):
+            raise DataError(f"{deeper}: a folder in {folder} holds images, expected them in {folder} itself")
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
 
 
-def read_images(paths: Sequence[Path], size: int | None = None) -> Array:
+def _check_no_images(folder: Path) -> None:
+    """Raises DataError for an image that lies beside folders which should hold it."""
+    if outside := next((path for path in sorted(folder.iterdir()) if _is_image(path)), None):
+        raise DataError(f"{outside}: an image outside of the class folders, expected SILO/CLASS/*.png|jpg")
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES | UNREAD and path.is_file()
+
+
+def read_images(paths: Sequence[Path], size: int | None = None, exif_rotation: bool = True) -> Array:
     """Images as (N, H, W, C) uint8, resized if a size is given: one channel if all are grey, otherwise three.
 
-    Raises DataError for a file that is no image and, without a size, for images of different sizes.
+    They are turned upright as their EXIF data say, unless `exif_rotation` is off. Raises DataError for a file that is
+    no PNG or JPEG image of 8 bits, grey or RGB, and, without a size, for images of different sizes.
     """
-    read = [_read(path) if size is None else resized(_read(path)[None], size)[0] for path in paths]
+    if size is not None:
+        check_image_memory(len(paths), size, 3)
+    read = [_sized(_read(path, exif_rotation), size) for path in paths]
     for path, image in zip(paths, read, strict=True):
         if image.shape[:2] != read[0].shape[:2]:
             (h, w), (h0, w0) = image.shape[:2], read[0].shape[:2]
@@ -92,18 +134,42 @@ def read_images(paths: Sequence[Path], size: int | None = None) -> Array:
     return np.stack([np.broadcast_to(image, (*image.shape[:2], channels)) for image in read])
 
 
-def _read(path: Path) -> Array:
+def _sized(image: Array, size: int | None) -> Array:
+    return image if size is None else resized(image[None], size)[0]
+
+
+def _read(path: Path, exif_rotation: bool) -> Array:
     try:
-        with Image.open(path) as image:
-            if image.mode[0] in "IF":
-                raise DataError(f"{path}: an image of 16 or 32 bits per pixel, expected 8")
-            grey = image.mode in {"1", "L", "LA"}
-            pixels = np.asarray(image.convert("L" if grey else "RGB"))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        # Pillow warns of what is then refused below, or read as it should be.
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as image:
+            _check_pixels(path, image)
+            mode = MODES[image.mode]
+            turn = UPRIGHT.get(image.getexif().get(ORIENTATION, 1)) if exif_rotation else None
+            pixels = np.asarray((image if turn is None else image.transpose(turn)).convert(mode))
+    except UnidentifiedImageError:
+        raise DataError(f"{path}: not a readable image: neither PNG nor JPEG, whatever it is called") from None
+    except DataError:
+        raise
+    except Exception as error:  # whatever a decoder raises for a damaged file
         raise DataError(f"{path}: not a readable image ({error})") from error
-    return pixels[..., None] if grey else pixels
+    return pixels[..., None] if mode == "L" else pixels
+
+
+def _check_pixels(path: Path, image: Image.Image) -> None:
+    """Raises DataError for pixels that 8 bits of grey or of red, green and blue cannot hold."""
+    # Pillow cuts 16 bits of colour to 8 without a word; what is stored is in the header, at one place in every file.
+    with path.open("rb") as file:
+        header = file.read(25)
+    if (image.format == "PNG" and header[24:] == b"\x10") or image.mode[0] in "IF":
+        raise DataError(f"{path}: an image of 16 or 32 bits per pixel and channel, expected 8; convert it")
+    if image.mode not in MODES:
+        raise DataError(f"{path}: an image in {image.mode}, expected grey or RGB; convert it")
 
 
 def _folders(folder: Path) -> list[Path]:
     # Names with a dot are of tools (".git", ".thumbnails"), not of the user.
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    found = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    for path in found:
+        if any("\ud800" <= letter <= "\udfff" for letter in path.name):  # bytes that Python could not decode
+            raise DataError(f"{folder}: a folder is called {path.name!r}, expected a name in UTF-8")
+    return found

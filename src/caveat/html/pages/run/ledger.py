@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from ....core import DataError
+from ....core.errors import MissingError
 from ....files.ledger_totals import Sent, Total, read_sent
 from ....files.run_folder import natural
 from ....files.schema.ledger import Form
@@ -22,13 +22,13 @@ def ledger_tables(folder: Path) -> Iterator[Text | Table]:
     """Of the folder of a run, and of each method beside it, or of the folder that a silo keeps of one method.
 
     A heading and a table per form of message, with its tensors, then one with a row per silo; bytes without units.
-    Raises DataError if the folder holds no ledger, or a damaged one.
+    Raises MissingError if the folder holds no ledger, DataError if it holds a damaged one.
     """
     found = {folder: read_sent(folder / FILE)}
     found |= {part: read_sent(part / FILE) for part in sorted(folder.glob("beside/*"))}
     ledgers = {path: sent for path, sent in found.items() if sent}
     if not ledgers:
-        raise DataError(_without(folder))
+        raise MissingError(_without(folder))
     for path, sent in ledgers.items():
         heading = f"{path.relative_to(folder)}: " if path != folder else ""
         for form in sent.forms.values():

@@ -1,0 +1,17 @@
+"""Refusing what no memory of this machine could hold, before anything is allocated."""
+
+from __future__ import annotations
+
+import os
+
+from .errors import ConfigurationError
+
+FLOAT = 4
+"""Bytes of a float32."""
+
+
+def check_memory(needed: float, what: str, key: str = "") -> None:
+    """Raises ConfigurationError if something, in words, takes more bytes than this machine has of memory."""
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise ConfigurationError(f"{what}: {needed / 1e9:,.0f} GB of memory, this machine has {there / 1e9:,.0f}", key)

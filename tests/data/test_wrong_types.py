@@ -1,0 +1,61 @@
+"""Calls of `caveat.data` with something of another type: one line that says what was expected, and no bare error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from data_samples import labelled_images
+
+from caveat import data
+from caveat.core import CaveatError, Silo
+
+X, Y = labelled_images(90, size=8)
+GOOD = {"a": (X, Y), "b": (X, Y)}
+
+
+def nobody(number: int, name: str) -> Silo:
+    raise AssertionError(f"{name} was made")
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: data.from_arrays([1, 2]), "silos is a list, expected a mapping from names to arrays"),
+        (lambda: data.from_arrays(None), "silos is a NoneType"),
+        (lambda: data.from_arrays({"a": 3}), "silo 'a': a int, expected (x, y)"),
+        (lambda: data.from_arrays({"a": "xy"}), "silo 'a': a str, expected (x, y)"),
+        (lambda: data.from_arrays({"a": ([[1, 2], [3]], [0, 1])}), "silo 'a': rows that are no array"),
+        (lambda: data.from_arrays(GOOD, classes=5), "classes is a int, expected a list of names"),
+        (lambda: data.from_arrays(GOOD, classes="abc"), "classes is a str, expected a list of names"),
+        (lambda: data.from_arrays(GOOD, seed="x"), "seed = 'x': must be a whole number"),
+        (lambda: data.from_arrays(GOOD, seed=math.nan), "seed = nan: must be a whole number"),
+        (lambda: data.rotated(3), "pool is a int, expected a Pool"),
+        (lambda: data.rotated(data.digits(), angles=5), "angles is a int, expected a list"),
+        (lambda: data.rotated(data.digits(), noise_std=4), "noise_std is a int, expected a list"),
+        (lambda: data.rotated(data.digits(), silos_per_angle=math.nan), "silos_per_angle is a float"),
+        (lambda: data.rotated(data.digits(), seed=None), "seed = None: must be a whole number"),
+        (lambda: data.load(None, 0), "settings is a NoneType, expected DataSettings"),
+        (lambda: data.load(data.DataSettings(silos=3), math.nan), "seed = nan: must be a whole number"),
+        (lambda: data.read(None), "settings is a NoneType, expected DataSettings"),
+        (lambda: data.survey(3), "source is a int, expected a path or a source"),
+        (lambda: data.population(2.5, nobody, ["a"]), "count is a float, expected a whole number"),
+        (lambda: data.population(2, 3, ["a"]), "make is a int, expected a function"),
+        (lambda: data.resized(X[..., None], math.nan), "size is a float, expected a whole number"),
+        (lambda: data.resized(X[..., None], 0), "size = 0: expected at least 1 pixel"),
+        (lambda: data.recoloured(3, 1), "images is a int, expected an array"),
+        (lambda: data.with_streams(3), "silos is a int, expected Silos"),
+        (lambda: data.with_streams(data.from_arrays(GOOD), ood_global=3), "ood_global is a int, expected an array"),
+    ],
+)
+def test_another_type_is_one_line(call: Callable[[], object], told: str) -> None:
+    with pytest.raises(CaveatError) as caught:
+        call()
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_whole_numbers_of_numpy_are_seeds_as_well() -> None:
+    assert len(data.from_arrays(GOOD, seed=np.int64(3))) == 2
