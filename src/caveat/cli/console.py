@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,9 +48,14 @@ class Reporter:
 @contextmanager
 def reported() -> Iterator[Reporter]:
     """Errors as clear lines on standard error and as exit statuses; a traceback only with CAVEAT_DEBUG=1."""
+    from ..core import DataWarning
+
     reporter = Reporter()
     try:
-        yield reporter
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", DataWarning)
+            warnings.showwarning = _warn_with(warnings.showwarning)
+            yield reporter
     except KeyboardInterrupt:
         _fail(f"interrupted{reporter.hint()}", INTERRUPTED)
     except BrokenPipeError:
@@ -66,6 +72,20 @@ def reported() -> Iterator[Reporter]:
         known = isinstance(error, CaveatError | OSError)
         text = str(error) if known else f"{type(error).__name__}: {error} (CAVEAT_DEBUG=1 shows where)"
         _fail(text + reporter.hint(), FAILED)
+
+
+def _warn_with(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """What shows warnings of data as a line each, and all others as before."""
+
+    def show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        from ..core import DataWarning
+
+        if issubclass(category, DataWarning):
+            typer.echo(f"warning: {' '.join(str(message).splitlines())}", err=True)
+        else:
+            otherwise(message, category, *where, **more)
+
+    return show_warning
 
 
 def _fail(text: str, status: int) -> None:

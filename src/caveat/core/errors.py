@@ -42,5 +42,9 @@ class DataError(CaveatError):
     """Data that cannot be used: names the file or silo, what is wrong with it, and what to do."""
 
 
+class DataWarning(UserWarning):
+    """Data that can be used but is unusual: names the file or silo, and what is unusual."""
+
+
 class RunError(CaveatError):
     """A run that failed part-way; what was computed before is kept."""

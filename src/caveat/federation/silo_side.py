@@ -134,7 +134,7 @@ class SiloSide:
         """Its splits, from the disk after the first time: reading and encoding a source takes longer than a round."""
         about = [
             repr(terms.config.data), terms.config.seed, agreement(terms).to_json(), self.file.source, self.file.target,
-            self.file.categorical,
+            self.file.categorical, self.file.numeric, self.file.decimal, self.file.separator,
         ]  # fmt: skip
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
         path = self.home(terms) / f"data-{key}.safetensors"
@@ -191,8 +191,10 @@ def open_member(folder: Path) -> Run:
     kept = read(folder / "silo.json", SiloKeeps)
     try:
         own = kept.file
-        categorical = None if own.categorical is None else tuple(own.categorical)
-        file = SiloFile(own.silo, Path(own.state), own.source, own.target, categorical)
+        categorical, numeric = (each if each is None else tuple(each) for each in (own.categorical, own.numeric))
+        file = SiloFile(
+            own.silo, Path(own.state), own.source, own.target, categorical, numeric, own.decimal, own.separator
+        )
         return Run(SiloSide(file).predicting(Terms.of_text(kept.terms)))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"cannot read {folder / 'silo.json'}: {error}") from error
