@@ -9,12 +9,15 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 def as_text(cell: str) -> str:
     """A cell that a spreadsheet shows and does not run: with an apostrophe before what would be a formula.
 
-    A plain number such as -1 stays as it is.
+    A plain number such as -1 stays as it is; a carriage return becomes a space.
     """
-    if not cell.startswith(FORMULA):
-        return cell
+    safe = cell if not cell.startswith(FORMULA) or _plain(cell) else f"'{cell}"
+    return safe.replace("\r", " ")  # Python's csv before 3.13 does not quote it, and readers end the line there
+
+
+def _plain(cell: str) -> bool:
     try:
         float(cell)
     except ValueError:
-        return f"'{cell}"
-    return cell if cell == cell.strip() else f"'{cell}"
+        return False
+    return cell == cell.strip()
