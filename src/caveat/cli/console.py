@@ -75,15 +75,18 @@ def reported() -> Iterator[Reporter]:
 
 
 def _warn_with(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """What shows warnings of data as a line each, and all others as before."""
+    """What shows warnings of data as a line each, once however often the data are read, and all others as before."""
+    said = set[str]()
 
     def show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         from ..core import DataWarning
 
-        if issubclass(category, DataWarning):
-            typer.echo(f"warning: {' '.join(str(message).splitlines())}", err=True)
-        else:
+        line = f"warning: {' '.join(str(message).splitlines())}"
+        if not issubclass(category, DataWarning):
             otherwise(message, category, *where, **more)
+        elif line not in said:
+            said.add(line)
+            typer.echo(line, err=True)
 
     return show_warning
 

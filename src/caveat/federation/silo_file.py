@@ -13,8 +13,10 @@ from typing import Any
 from ..config.text import parse
 from ..core import ConfigurationError, SiloId
 from ..data import DataSettings
-from ..data.schema.agreement import OWN_KEYS, own_settings
+from ..data.schema.agreement import own_settings
 
+OWN_KEYS = ("target", "categorical", "numeric", "decimal", "separator")
+"""The settings of a table that a silo can have for itself."""
 KEYS: Mapping[str, type] = {"silo": str, "state": str, "data": dict}
 DATA_KEYS: Mapping[str, type] = {
     "source": str, "target": str, "categorical": list, "numeric": list, "decimal": str, "separator": str,

@@ -28,22 +28,32 @@ from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reaso
 
 __all__ = ["DataSchema", "SharedSchema", "check_fits", "own_schema", "own_settings", "own_silos", "shared_schema"]
 
-OWN_KEYS = ("target", "categorical", "numeric", "decimal", "separator")
-"""The settings of a table that a silo can have for itself."""
 LIKE_NAMES = "they would be told to the server and look like names"
 
 
-def own_settings(settings: DataSettings, source: str, **own: Any) -> DataSettings:
-    """The federation's settings with a silo's own source in place, and those of its own `OWN_KEYS` that are not None.
+def own_settings(
+    settings: DataSettings,
+    source: str,
+    *,
+    target: str | None = None,
+    categorical: Sequence[str] | None = None,
+    numeric: Sequence[str] | None = None,
+    decimal: str | None = None,
+    separator: str | None = None,
+) -> DataSettings:
+    """The federation's settings with a silo's own source in place, and what else the silo has of its own.
 
     Raises ConfigurationError unless one silo can read that source with them.
     """
     kinds = check_source("source", source)
     if len(kinds) > 1 or kinds[0] not in ("csv", "npz", "images", "digits"):
         raise ConfigurationError(f"data.source = {source!r} is none that one silo can read: expected {OWN}")
-    return dataclasses.replace(
-        settings, source=source, **{key: own[key] for key in OWN_KEYS if own.get(key) is not None}
-    )
+    own: dict[str, Any] = {
+        "target": target, "categorical": categorical and tuple(categorical), "numeric": numeric and tuple(numeric),
+        "decimal": decimal, "separator": separator,
+    }  # fmt: skip
+    given = {key: value for key, value in own.items() if value is not None}
+    return dataclasses.replace(settings, source=source, **given)
 
 
 def own_schema(settings: DataSettings, seed: int, name: SiloId) -> DataSchema:
