@@ -27,7 +27,7 @@ COMMANDS = {
     "audit": {"--set", "--seeds", "--shares", "--out", "--workers", "--quiet"},
     "list": set(),
     "config": {"--set"},
-    "data": {"--target", "--silo"},
+    "data": {"--target", "--silo", "--categorical", "--numeric", "--decimal", "--separator"},
     "compare": {
         "--methods", "--variant", "--seeds", "--set", "--sweep", "--tune", "--tune-seeds", "--rounds-of", "--out",
         "--workers", "--quiet",

@@ -133,6 +133,7 @@ def test_noise_comes_before_rotation_and_stays_in_range() -> None:
 
 def test_no_noise_is_drawn_twice() -> None:
     plain = np.full((60, 6, 6), 128, np.uint8)
+    plain[0] = 129  # images that are all the same would be refused
     arrays = {name: (plain, np.arange(60) % 2) for name in ("a", "b")}
     silos = data.from_arrays(arrays, shift=Shift(noise_std=(20,)))
     noise = torch.cat([getattr(silo, name).x for silo in silos for name in NAMES])

@@ -14,7 +14,7 @@ import torch
 from data_samples import edit_csv, labelled_images, same, write_csv, write_images, write_npz
 
 from caveat import data
-from caveat.core import ConfigurationError, DataError
+from caveat.core import ConfigurationError, DataError, DataWarning
 from caveat.data import DataSettings, Normalise, Shift
 from caveat.data.splits import NAMES
 
@@ -72,7 +72,8 @@ def test_codes_of_categories_can_be_declared(tmp_path: Path) -> None:
 def test_columns_without_any_value_do_no_harm(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("code,dose,age,ill\n" + "".join(f"?,,{i % 9},{i % 2}\n" for i in range(80)))
     settings = DataSettings(source=f"csv:{tmp_path / 'a.csv'}", target="ill", silos=2, categorical=("code",))
-    silos = data.load(settings, 0)
+    with pytest.warns(DataWarning, match=r"2 of 3 features are the same in all samples: 'code', 'dose'"):
+        silos = data.load(settings, 0)
     assert silos.shape == (3,)  # dose, age, dose missing
     assert all(getattr(silo, name).x.isfinite().all() for silo in silos for name in NAMES)
 
@@ -122,10 +123,11 @@ def test_new_rows_are_read_by_their_silos_encoder(tmp_path: Path) -> None:
 def test_own_arrays_keep_their_names_and_their_test_part() -> None:
     x = np.random.default_rng(0).normal(size=(50, 4))
     y = np.arange(50) % 2
-    silos = data.from_arrays({"b": (x, y, x[:7], y[:7]), "a": (x, y)})
+    new = np.random.default_rng(1).normal(size=(7, 4))
+    silos = data.from_arrays({"b": (x, y, new, y[:7]), "a": (x, y)})
     assert [silo.name for silo in silos] == ["b", "a"]
     assert silos[0].indices["test"].tolist() == list(range(50, 57))
-    assert np.allclose(silos[0].test.x, x[:7])
+    assert np.allclose(silos[0].test.x, new)
     assert not silos.images
 
 
@@ -138,7 +140,14 @@ def test_survey_counts_what_is_there(tmp_path: Path) -> None:
     assert [part["class_counts"] for part in found["parts"]] == [[2, 0], [1, 3]]
     path = str(write_csv(tmp_path / "t.csv", 22))
     assert data.survey(path)["parts"][0]["missing"] == {"age": 4, "dose": 0, "town": 2, "ward": 0, "ill": 0}
-    assert data.survey(path, "ill")["columns"][2] == {"name": "town", "categories": ["north", "south"]}
+    assert data.survey(path, "ill")["columns"][2] == {
+        "name": "town",
+        "holds": "texts",
+        "missing": 2,
+        "distinct": 2,
+        "categories": ["north", "south"],
+        "becomes": "2 categories",
+    }
     assert data.survey("digits")["parts"][0]["examples"] == 1797
 
 

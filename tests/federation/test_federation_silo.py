@@ -12,15 +12,16 @@ import pytest
 import torch
 from federations import assert_same
 from flwr.app import Message, RecordDict
-from hospitals import Federation
+from hospitals import Federation, hospital
 
 import caveat
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, Payload, RunError, Update
+from caveat.data import noted_inputs, read_inputs
 from caveat.engines.flower import Order, unpack, words_of
 from caveat.federation.node import without_details
 from caveat.federation.silo_file import read_silo_file
-from caveat.federation.silo_side import SiloSide
+from caveat.federation.silo_side import SiloSide, open_member
 from caveat.federation.terms import Terms
 from caveat.files.atomic import write_record
 from caveat.files.payloads import read_payload
@@ -103,6 +104,65 @@ def test_labels_that_look_like_names_are_not_told(tmp_path: Path) -> None:
     table.write_text("\n".join([f"{first},surname", *(f"{row},Person{i // 2}" for i, row in enumerate(rows))]) + "\n")
     with pytest.raises(DataError, match=r"40 labels in .* rows; .* look like names: set data.target in silo.toml"):
         asked.member.introduce(asked.configured("data.target=surname"))
+
+
+def edited(home: Path, **data: str) -> SiloSide:
+    """The silo of a table, with keys of its own under `[data]`."""
+    text = (home / "silo.toml").read_text() + "".join(f"{key} = {value}\n" for key, value in data.items())
+    (home / "silo.toml").write_text(text)
+    return SiloSide(read_silo_file(home / "silo.toml"))
+
+
+def test_a_silo_says_how_its_own_table_is_written(tmp_path: Path) -> None:
+    """The sketch is that of the same table in the federation's way, and predictions read rows in the silo's way."""
+    asked = Asked(tmp_path)
+    home = asked.federation.homes["hill"]
+    expected = asked.member.introduce(asked.terms)
+    tensors = asked.member.silos(asked.terms)[0].train
+    written = (home / "hill.csv").read_text().replace(",", "|").replace(".", ",")
+    (home / "hill.csv").write_text(written)
+    member = edited(home, decimal='","', separator='"|"', numeric='["age", "pressure"]')
+    assert member.introduce(asked.terms) == expected
+    silos = member.silos(asked.terms)
+    assert torch.equal(silos[0].train.x, tensors.x)
+    assert torch.equal(read_inputs(home / "hill.csv", silos, "hill")[silos[0].indices["train"]], tensors.x)
+    again = Federation(tmp_path / "again", "fedavg", 1)
+    (again.homes["hill"] / "hill.csv").write_text(written)
+    edited(again.homes["hill"], decimal='","', separator='"|"')
+    again.serve()
+    kept = open_member(again.kept("hill"))
+    assert len(kept.predictor("hill")(noted_inputs(home / "hill.csv", kept.silos, "hill"))) == 80
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("decimal", '";"', "decimal = ';'"),
+        ("separator", '";;"', "data.separator = ';;'"),
+        ("numeric", '["age", 3]', "numeric"),
+        ("numeric", '"age"', "data.numeric = 'age', expected list"),
+        ("decimals", '","', "data.decimals is no key; there are: source, target, categorical, numeric, decimal"),
+    ],
+)
+def test_a_silo_s_file_names_the_key_that_is_wrong(tmp_path: Path, key: str, value: str, told: str) -> None:
+    home = hospital(tmp_path, "hill", 1)
+    with pytest.raises(ConfigurationError) as caught:
+        edited(home, **{key: value})
+    assert told in str(caught.value)
+    assert str(caught.value).startswith(f"{home / 'silo.toml'}: ")
+
+
+def test_a_cell_that_is_refused_stays_at_the_silo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    federation = Federation(tmp_path)
+    table = federation.homes["hill"] / "hill.csv"
+    lines = table.read_text().splitlines()
+    age, rest = lines[7].split(",", 1)
+    table.write_text("\n".join([*lines[:7], f"secret{age},{rest}", *lines[8:]]) + "\n")
+    with pytest.raises(RunError):
+        federation.serve()
+    assert not any("secret" in note for note in federation.notes)
+    assert any("hill" in note or "8" in note for note in federation.notes)
+    assert "line 8: 'age' is 'secret" in capsys.readouterr().err
 
 
 def test_a_silo_s_state_is_for_nobody_else_to_read(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import errno
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os.path import exists  # which a name that is too long does not upset, as it does that of a Path
@@ -55,9 +56,14 @@ def reported(named: bool = False) -> Iterator[Reporter]:
 
     `named` is for commands whose data are named on the command line: what is not there is then wrong usage.
     """
+    from ..core import DataWarning
+
     reporter = Reporter()
     try:
-        yield reporter
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", DataWarning)
+            warnings.showwarning = _warn_with(warnings.showwarning)
+            yield reporter
     except KeyboardInterrupt:
         _fail(f"interrupted{reporter.hint()}", INTERRUPTED)
     except Exception as error:
@@ -83,6 +89,23 @@ def say_unverified(folder: Path) -> None:
 
     if not manifest_of(folder).verified:
         typer.echo(f"{folder}: not verified: version 0.1 wrote it, without checksums", err=True)
+
+
+def _warn_with(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """What shows warnings of data as a line each, once however often the data are read, and all others as before."""
+    said = set[str]()
+
+    def show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        from ..core import DataWarning
+
+        line = f"warning: {' '.join(str(message).splitlines())}"
+        if not issubclass(category, DataWarning):
+            otherwise(message, category, *where, **more)
+        elif line not in said:
+            said.add(line)
+            typer.echo(line, err=True)
+
+    return show_warning
 
 
 def _fail(text: str, status: int) -> None:

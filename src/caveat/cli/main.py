@@ -155,21 +155,21 @@ def predict(
     """Predict with a finished run.
 
     Writes a row per input: label, probabilities, uncertainties, and the decision: whose model gave the label, or
-    abstain, where the label is not to be relied on.
+    abstain, where the label is not to be relied on; of a table also what is unlike training, in column input_note.
     """
     with reported(named=True):
         from ..api import load
         from ..config import one_of
         from ..core import ConfigurationError
-        from ..data import read_inputs
+        from ..data import noted_inputs
 
         finished = load(folder)
         say_unverified(folder)
         names = [each.name for each in finished.silos]
         if silo not in names:
             raise ConfigurationError(f"--silo {silo}: no such silo{one_of(silo, names)}")
-        prediction = finished.predictor(silo)(read_inputs(inputs, finished.silos, silo))
-        _write_csv(prediction, finished.silos.classes, out)
+        prediction = finished.predictor(silo)(noted_inputs(inputs, finished.silos, silo))
+        _write_csv(prediction, finished.silos.classes, out, noted=bool(finished.silos.encoders))
 
 
 @app.command()
@@ -251,16 +251,35 @@ def data(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A file, a folder, or a source such as npz:a.npz,b.npz.")],
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="csv: the column to predict.")] = None,
     silo: Annotated[str | None, typer.Option(metavar="COLUMN", help="csv: the column that names the silo.")] = None,
+    categorical: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="csv: a column of codes of categories, or any text; repeatable."),
+    ] = None,
+    numeric: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="csv: a column of numbers, and nothing else; repeatable.")
+    ] = None,
+    decimal: Annotated[str, typer.Option(metavar="MARK", help="csv: the decimal mark.")] = ".",
+    separator: Annotated[str | None, typer.Option(metavar="CHAR", help="csv: between values [by the header].")] = None,
 ) -> None:
     """Show what a data source holds.
 
-    Samples per silo or domain and per class, before any training.
+    Samples per silo or domain and per class, and what each column of a table will become, before any training.
     """
     with reported(named=True):
+        from ..core import DataError
         from ..data import survey
-        from .output import survey_table
+        from .output import column_table, refusals, survey_table
 
-        show(survey_table(survey(path, target, silo)))
+        found = survey(
+            path, target, silo, categorical=tuple(categorical or ()), numeric=tuple(numeric or ()), decimal=decimal,
+            separator=separator and separator.replace("\\t", "\t"),
+        )  # fmt: skip
+        show(survey_table(found))
+        if "columns" in found:
+            typer.echo()
+            show(column_table(found))
+            if refused := refusals(found):
+                raise DataError(refused)
 
 
 def _show_result(folder: Path) -> None:
@@ -282,10 +301,10 @@ def _show_result(folder: Path) -> None:
     typer.echo(f"run:    {folder}\nreport: {page}")
 
 
-def _write_csv(prediction: Any, classes: tuple[str, ...], out: str) -> None:
+def _write_csv(prediction: Any, classes: tuple[str, ...], out: str, noted: bool) -> None:
     from .output import prediction_rows
 
-    text = prediction_rows(prediction, classes)
+    text = prediction_rows(prediction, classes, prediction.input_notes if noted else ())
     if out == "-":
         typer.echo(text, nl=False)
         return

@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from ..config import find, first_line
 from ..config import recipes as recipe_names
 from ..core import Decision, Prediction
+from ..files.spreadsheets import as_text
 from ..methods import METHODS
 from ..nn import encoders
 from ..nn.models import ModelSettings
@@ -31,6 +33,10 @@ SOURCES = {
 }
 MOST_COLUMNS = 12
 """Classes that a table still shows one by one."""
+MOST_REFUSALS = 10
+"""Columns that are told why they are refused."""
+LONGEST_CELL = 18
+"""Characters of a name or of values in a table, which has to fit a terminal of 80."""
 
 
 def methods() -> Named:
@@ -91,16 +97,47 @@ def _part(part: Mapping[str, Any], kind: str, classes: Sequence[str]) -> dict[st
         cells |= {"classes": str(len(counts)), "fewest of a class": str(min(counts)), "most": str(max(counts))}
     if "missing" in part:
         lacking = [f"{column} {count}" for column, count in part["missing"].items() if count]
-        cells["missing values"] = ", ".join(lacking) or "none"
+        more = ", ..." if len(lacking) > MOST_COLUMNS else ""
+        cells["missing values"] = ", ".join(lacking[:MOST_COLUMNS]) + more or "none"
     return cells
+
+
+def column_table(found: Mapping[str, Any]) -> Table:
+    """A row per column of a table: what it holds, and what it becomes."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for header in ("column", "holds", "values", "missing", "distinct", "becomes"):
+        table.add_column(Text(header), justify="right" if header in ("missing", "distinct") else "left")
+    for column in found["columns"]:
+        low, high = column.get("range", ("", ""))
+        values = f"{low:g} to {high:g}" if "range" in column else ", ".join(column.get("categories", ()))
+        counts = (str(column["missing"]), str(column["distinct"]))
+        becomes = "refused: see below" if "refused" in column else column["becomes"]
+        cells = (_short(column["name"]), column["holds"], _short(values), *counts, becomes)
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def refusals(found: Mapping[str, Any]) -> str:
+    """Why columns of a table cannot be read, a line each."""
+    refused = [column["refused"] for column in found["columns"] if "refused" in column]
+    more = [f"{len(refused) - MOST_REFUSALS} more columns are refused"] if len(refused) > MOST_REFUSALS else []
+    return "\n".join([*refused[:MOST_REFUSALS], *more])
+
+
+def _short(text: str) -> str:
+    text = "".join(character if character.isprintable() else " " for character in text)
+    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 3]}..."
 
 
 def _times(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
 
 
-def prediction_rows(prediction: Prediction, classes: Sequence[str]) -> str:
-    """CSV with a row per input, counted from 0; probabilities and nats with nine significant digits."""
+def prediction_rows(prediction: Prediction, classes: Sequence[str], notes: Sequence[str] = ()) -> str:
+    """CSV with a row per input, counted from 0; probabilities and nats with nine significant digits.
+
+    The last column holds notes on the inputs, if there are any, "" among them.
+    """
     numbers = [*prediction.uncertainty.values()]
     header = ["row", "label", *(f"p_{name}" for name in classes), *prediction.uncertainty]
     if prediction.log_evidence is not None:
@@ -108,9 +145,10 @@ def prediction_rows(prediction: Prediction, classes: Sequence[str]) -> str:
         numbers.append(prediction.log_evidence)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*header, "decision"])
+    writer.writerow([as_text(cell) for cell in (*header, "decision", *(["input_note"] if notes else []))])
     for i, (label, probs) in enumerate(zip(prediction.label.tolist(), prediction.probs.tolist(), strict=True)):
         values = [*probs, *(float(column[i]) for column in numbers)]
         decision = Decision(int(prediction.decision[i])).name.lower()
-        writer.writerow([i, classes[label], *(f"{value:.9g}" for value in values), decision])
+        cells = [i, as_text(classes[label]), *(f"{value:.9g}" for value in values), decision]
+        writer.writerow([*cells, *([as_text(notes[i])] if notes else [])])
     return text.getvalue()

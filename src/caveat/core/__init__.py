@@ -4,7 +4,7 @@ A method is a frozen set of hyperparameters with a schedule of rounds; a round i
 silos, aggregate; and all that is sent or kept is one kind of value, groups of named tensors.
 """
 
-from .errors import CaveatError, ConfigurationError, ConfigurationErrors, DataError, RunError
+from .errors import CaveatError, ConfigurationError, ConfigurationErrors, DataError, DataWarning, RunError
 from .method import Aggregate, Function, Method, Round, Weights, Work, always, evaluation, is_evaluation, keep
 from .prediction import Answers, Decision, Prediction
 from .random import key, seeded
@@ -20,6 +20,7 @@ __all__ = [
     "ConfigurationErrors",
     "Data",
     "DataError",
+    "DataWarning",
     "Decision",
     "Function",
     "Method",

@@ -67,5 +67,9 @@ class MissingError(DataError):
     """A file or folder that is not there, or is not what it was named as."""
 
 
+class DataWarning(UserWarning):
+    """Data that can be used but is unusual: names the file or silo, and what is unusual."""
+
+
 class RunError(CaveatError):
     """A run that failed part-way; what was computed before is kept."""

@@ -38,6 +38,7 @@ class Prediction:
     log_evidence: Tensor | None = None  # (N,) float64 where the method has one; rank by it
     sets: Tensor | None = None  # (N, C) bool, after conformal calibration
     source: Tensor | None = None  # (N,) int64 of Decision, where it is not what `decision` says: see `answerer`
+    input_notes: tuple[str, ...] = ()  # (N,) what is unlike training in raw inputs, "" for most; () for tensors
 
     @classmethod
     def from_samples(cls, samples: Tensor, decision: Decision | Tensor = Decision.GLOBAL) -> Prediction:

@@ -3,10 +3,10 @@
 from ..core import Data, Silo
 from .build import from_arrays, load, population, rotated
 from .image_format import recoloured, resized
-from .inputs import read_inputs
+from .inputs import noted_inputs, read_inputs
 from .pools import Pool
 from .settings import DataSettings, Labels, Normalise, Shift, Split, Streams
-from .silos import Silos
+from .silos import Inputs, Silos
 from .sources.arrays import digits
 from .sources.by_name import npz, read
 from .splits import hashes, splits_record
@@ -16,6 +16,7 @@ from .survey import survey
 __all__ = [
     "Data",
     "DataSettings",
+    "Inputs",
     "Labels",
     "Normalise",
     "Pool",
@@ -28,6 +29,7 @@ __all__ = [
     "from_arrays",
     "hashes",
     "load",
+    "noted_inputs",
     "npz",
     "population",
     "read",

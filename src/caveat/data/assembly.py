@@ -19,6 +19,7 @@ from .silos import Silos, normalised
 from .splits import NAMES, development_splits, reserve_test
 from .streams import hold_out, unknown_inputs, with_streams
 from .table_encoding import TableLayout, common_layout, fit_encoders
+from .unusual import check_usual
 
 
 class Domain(NamedTuple):
@@ -51,6 +52,7 @@ def make_silos(
 
     Of the settings, neither sources nor the columns of a table are read.
     """
+    check_usual(pools)
     streams = settings.streams
     image_format = common_format(pools, settings.size, settings.channels)
     image_format = replace(image_format, exif_rotation=settings.exif_rotation)
@@ -137,6 +139,7 @@ def _encoded(
     first = chosen[0].pool
     tables = {silo.name: silo.pool.table for silo in chosen}
     encoders = fit_encoders(tables, {n: x["train"] for n, x in raw.items()}, layout) if layout.columns else {}
+    encoders = {name: replace(encoder, csv_format=first.csv_format) for name, encoder in encoders.items()}
     silos = []
     for silo, (angle, std) in zip(chosen, shifts.per_silo(settings.shift, len(chosen)), strict=True):
         splits = {}

@@ -10,7 +10,7 @@ import numpy as np
 from ..core import DataError, Silo, SiloId
 from ..core.settings import check_seed, check_type
 from .assembly import make_silos
-from .pools import Array, Pool
+from .pools import Array, Pool, check_class_names
 from .population import Population
 from .settings import DataSettings, Labels, Normalise, Shift, Split
 from .silos import Silos
@@ -127,6 +127,7 @@ def population(
     check_type(make, Callable, "make", "a function of a number and a name")  # type: ignore[arg-type]
     if count < 1:
         raise DataError(f"a population of {count} silos, expected at least 1")
+    check_class_names(classes, "population")
     silos = Population(count, make)
     if not isinstance(silos[0], Silo):
         raise DataError(f"make(0, {silos.names[0]!r}) made a {type(silos[0]).__name__}, expected a caveat.data.Silo")

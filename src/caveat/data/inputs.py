@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 from torch import Tensor
 
-from ..core import DataError, SiloId
+from ..core import DataError, DataWarning, SiloId
 from .pools import Array
-from .silos import Silos
+from .silos import Inputs, Silos
 from .sources.arrays import read_npz
 from .sources.by_name import locate
 from .sources.images import SUFFIXES, image_files, read_images
@@ -23,12 +24,23 @@ def read_inputs(path: str | Path, silos: Silos, silo_name: SiloId) -> Tensor:
 
     They are not rotated or made noisy: they are taken to come from the silo's domain already. Images are resized
     and recoloured where those of training were. Raises DataError for an unknown silo, an unreadable file, or inputs of
-    another shape than those trained on.
+    another shape than those trained on. Warns of rows unlike those of training: `noted_inputs` says which.
+    """
+    found = noted_inputs(path, silos, silo_name)
+    if found.told:
+        warnings.warn(f"{path}: {found.told}", DataWarning, stacklevel=2)
+    return found.x
+
+
+def noted_inputs(path: str | Path, silos: Silos, silo_name: SiloId) -> Inputs:
+    """The inputs of a file, read likewise, with a note on each that is unlike those of training.
+
+    A silo's predictor takes them too, and its prediction has the notes.
     """
     silos.named(silo_name)
     found = locate(str(path))
     try:
-        return silos.prepare(_raw(found, silos, silo_name), silo_name)
+        return silos.noted(_raw(found, silos, silo_name), silo_name)
     except DataError as error:
         raise error if str(found) in str(error) else DataError(f"{found}: {error}") from error
 
@@ -45,7 +57,8 @@ def _raw(path: Path, silos: Silos, silo_name: SiloId) -> Array:
     if suffix == ".csv":
         if not silos.encoders:
             raise DataError(f"{path}: a csv file, but the silos were not trained on csv files")
-        return read_rows(path, silos.encoders[silo_name].table)
+        encoder = silos.encoders[silo_name]
+        return read_rows(path, encoder.table, encoder.csv_format)
     if suffix != ".npz":
         raise DataError(f"{path}: expected an .npz file, an image, a folder of images, or a .csv file")
     arrays = read_npz(path)

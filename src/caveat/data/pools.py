@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,19 @@ class TableColumn:
     """The texts that the column's values are codes of; none for a column of numbers."""
 
 
+@dataclass(frozen=True)
+class CsvFormat:
+    """How the text of csv files is written."""
+
+    separator: str | None = None
+    """What stands between the values of a row; None finds it in the header."""
+    decimal: str = "."
+    """The decimal mark of numbers."""
+
+
+AS_USUAL = CsvFormat()
+
+
 @dataclass(frozen=True, eq=False)
 class Pool:
     """Samples of one domain, or of one silo where the source comes in silos."""
@@ -40,6 +54,8 @@ class Pool:
     """How many samples, the last ones, are the source's own test part."""
     table: tuple[TableColumn, ...] = ()
     """The columns of a table as it was read; empty for images and for features that are ready to use."""
+    csv_format: CsvFormat = AS_USUAL
+    """How the files of the table were written, and those with rows to predict are."""
     origin: str = ""
     """The pool's name in error messages: its file, or the silo of one's own arrays."""
 
@@ -60,6 +76,17 @@ class DataSource:
     pools: tuple[Pool, ...]
     given: bool = False
     """Whether the data comes in silos: each pool is one."""
+
+
+LONGEST = 60
+"""Characters of a value that an error shows."""
+MOST_LABELS = 1 << 31
+"""Labels from here on are no classes, and would not fit into an index."""
+
+
+def shown(text: str) -> str:
+    """A text of the data as an error shows it: in quotes, escaped and cut."""
+    return repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
 
 
 def ordered(names: Sequence[str]) -> tuple[str, ...]:
@@ -90,7 +117,8 @@ def feature_array(x: Array, origin: str) -> Array:
     """Finite features as (N, D) float32."""
     if x.dtype.kind not in "fiub":
         raise DataError(f"{origin}: features of {x.dtype}, expected numbers")
-    x = x.astype(np.float32)
+    with np.errstate(over="ignore"):  # what becomes infinite is refused below
+        x = x.astype(np.float32)
     if x.shape[1] == 0:
         raise DataError(f"{origin}: shape {x.shape}, expected at least one feature")
     bad = ~np.isfinite(x)
@@ -118,7 +146,9 @@ def label_array(y: Array, origin: str) -> LabelArray:
         example = next((v for v in y.tolist() if not isinstance(v, int | float) or v != v or v % 1), y.dtype)
         raise DataError(f"{origin}: labels such as {example!r}, expected whole numbers from 0")
     if len(y) and y.min() < 0:
-        raise DataError(f"{origin}: label {int(y.min())}, expected whole numbers from 0")
+        raise DataError(f"{origin}: label {y.min()}, expected whole numbers from 0")
+    if len(y) and y.max() >= MOST_LABELS:
+        raise DataError(f"{origin}: label {y.max()}, expected the numbers of classes: 0, 1, 2, ...")
     return y.astype(np.int64)
 
 
@@ -137,7 +167,9 @@ def check_classes(
 
     Raises DataError for a label outside the classes, and for a numbering with gaps where no names are given.
     """
-    if classes is None:
+    if classes is not None:
+        check_class_names(classes, ys[0][0])
+    else:
         present = np.unique(trained).tolist()
         gap = next((number for number, label in enumerate(present) if number != label), None)
         if gap is not None:
@@ -149,6 +181,14 @@ def check_classes(
                 f"{origin}: label {int(y.max())} is outside the {len(classes)} classes 0..{len(classes) - 1}"
             )
     return tuple(classes)
+
+
+def check_class_names(classes: Sequence[str], origin: str) -> None:
+    """Raises DataError for a class without a name, and for two classes of one name."""
+    for name, count in Counter(map(str, classes)).items():
+        if count > 1 or not name.strip():
+            wrong = "doubled" if name.strip() else "empty"
+            raise DataError(f"{origin}: class name {shown(name)} is {wrong}, expected a name of its own for each class")
 
 
 def check_alike(pools: Sequence[Pool], shapes: Sequence[tuple[int, ...]]) -> None:

@@ -149,7 +149,15 @@ class DataSettings:
     silo: str | None = None
     """csv: the column that names the silo of a row; without it every file is a silo."""
     categorical: tuple[str, ...] = ()
-    """csv, silos: columns of numbers that are codes of categories; columns with text are categories anyway."""
+    """csv, silos: columns of numbers that are codes of categories, or of any text; columns with text are categories
+    anyway, but refused if they look like names, or like numbers with a mistake among them."""
+    numeric: tuple[str, ...] = ()
+    """csv, silos: columns that hold numbers and nothing else; other text in them is refused, however much there is."""
+    decimal: Literal[".", ","] = "."
+    """csv, silos: the decimal mark of numbers."""
+    separator: str | None = None
+    """csv, silos: the character between the values of a row; unset, the one of comma, semicolon and tab that the header
+    has most of."""
     size: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Pixels of both sides that all images are resized to, those of streams too; unset, images must be of one size."""
     exif_rotation: bool = True
@@ -183,11 +191,7 @@ class DataSettings:
                 f"{self.samples_per_silo}",
                 "data.labels.minimum",
             )
-        for name, owners in (("target", {"csv", "silos"}), ("silo", {"csv"}), ("categorical", {"csv", "silos"})):
-            if getattr(self, name) and kind not in owners:
-                raise ConfigurationError(
-                    f"data.{name} = {getattr(self, name)!r} is ignored by source {self.source!r}", f"data.{name}"
-                )
+        self._check_table(kind)
         if not self.exif_rotation and not self.reads_images:
             raise ConfigurationError(
                 f"data.exif_rotation = false is ignored by source {self.source!r}; it belongs to images",
@@ -205,6 +209,24 @@ class DataSettings:
         """Whether files of images are among what is read, or may be: a silo elsewhere reads what it has."""
         parts = source_parts(self.source) + source_parts(self.streams.ood_global)
         return any(part.partition(":")[0] in ("images", "silos") for part in parts)
+
+    def _check_table(self, kind: str) -> None:
+        """Raises ConfigurationError for keys of tables where there are none, or that contradict each other."""
+        for name in ("target", "silo", "categorical", "numeric", "decimal", "separator"):
+            value, owners = getattr(self, name), {"csv"} if name == "silo" else {"csv", "silos"}
+            if value not in (None, "", (), ".") and kind not in owners:
+                raise ConfigurationError(
+                    f"data.{name} = {value!r} is ignored by source {self.source!r}", f"data.{name}"
+                )
+        if both := sorted(set(self.numeric) & set(self.categorical)):
+            raise ConfigurationError(
+                f"data.numeric and data.categorical both have {both[0]!r}, expected it in one of them", "data.numeric"
+            )
+        if self.separator is not None and (len(self.separator) != 1 or self.separator in '"\r\n'):
+            raise ConfigurationError(
+                f'data.separator = {self.separator!r}: expected one character such as "," ";" or "\\t"',
+                "data.separator",
+            )
 
     def _check_silos(self) -> None:
         """Raises ConfigurationError for what needs the data of several silos, where no machine has these."""

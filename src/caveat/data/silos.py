@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import overload
@@ -18,6 +19,29 @@ from .population import Population, SilosByName
 from .settings import Normalise
 from .splits import NAMES
 from .table_encoding import Encoder
+
+SHOWN = 3
+"""Kinds of notes that a line names."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Inputs without labels as a model takes them, and what is unusual about each."""
+
+    x: Tensor
+    """(N, *shape) float32."""
+    notes: tuple[str, ...] = ()
+    """(N,) what a prediction of a raw input cannot rest on, "" for most; empty where the inputs were not raw."""
+
+    @property
+    def told(self) -> str:
+        """How many inputs have which notes, in a line; "" where none has any."""
+        noted = Counter(note for note in self.notes if note)
+        if not noted:
+            return ""
+        kinds = ", ".join(f"{note} ({count})" for note, count in noted.most_common(SHOWN))
+        more = ", ..." if len(noted) > SHOWN else ""
+        return f"{noted.total()} of {len(self.notes)} inputs are unlike those of training: {kinds}{more}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,19 +123,33 @@ class Silos(Sequence[Silo]):
         """Model inputs (N, *shape) from tensors of that shape, which are left as they are, or from raw ones, which are
         prepared. Raises DataError for another shape, and for none.
         """
-        if not isinstance(x, Tensor):
-            x = self.prepare(_array(x), silo)
-        if x.shape[1:] != self.shape or not len(x) or x.dtype != torch.float32:
-            given = f"inputs of shape {tuple(x.shape)}, {str(x.dtype).removeprefix('torch.')}"
+        return self.noted(x, silo).x
+
+    def noted(self, x: Inputs | Tensor | ArrayLike, silo: SiloId | None = None) -> Inputs:
+        """Such inputs with what is unusual about them, where they are raw or have been."""
+        if isinstance(x, Inputs):
+            found = x
+        elif isinstance(x, Tensor):
+            found = Inputs(x)
+        else:
+            raw = _array(x)
+            prepared = self.prepare(raw, silo)
+            # Silos of a table are prepared for by name, which has been checked.
+            notes = self.encoders[silo].notes(raw) if self.encoders and silo is not None else ("",) * len(raw)
+            found = Inputs(prepared, notes)
+        if found.x.shape[1:] != self.shape or not len(found.x) or found.x.dtype != torch.float32:
+            given = f"inputs of shape {tuple(found.x.shape)}, {str(found.x.dtype).removeprefix('torch.')}"
             raise DataError(f"{given}; expected (N, {', '.join(map(str, self.shape))}), float32")
-        return x
+        return found
 
     def prepare(self, inputs: Array, silo: SiloId | None = None) -> Tensor:
         """Model inputs (N, *shape) float32 from raw ones: uint8 images (N,H,W) or (N,H,W,C), or features (N,D).
 
         Images are brought to the silos' size and channels. The rows of a table need the silo whose encoder is to read
-        them. Raises DataError for another shape.
+        them. Raises DataError for another shape, and for no inputs.
         """
+        if not inputs.ndim or not len(inputs):
+            raise DataError(f"inputs of shape {inputs.shape}, expected at least one")
         if self.encoders:
             if silo is None:
                 raise DataError("rows of a table need the silo whose encoder is to read them")

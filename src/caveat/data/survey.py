@@ -2,81 +2,126 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ..core import DataWarning
 from ..core.settings import check_type
-from .pools import DataSource, Pool
+from .pools import Pool, ordered
 from .settings import DataSettings, check_source
 from .sources.by_name import csv_paths, guess, read
-from .sources.tables import Sheet, missing, read_sheets
+from .sources.columns import ColumnContent, Reading, column_of, label_refusal
+from .sources.sheets import Sheet, missing, read_sheets
+from .sources.tables import check_labels, check_names, silos_of
+from .unusual import check_usual
 
 
-def survey(source: str, target: str | None = None, silo: str | None = None) -> dict[str, Any]:
+def survey(source: str, target: str | None = None, silo: str | None = None, **declared: Any) -> dict[str, Any]:
     """What a source, or a bare path, holds, as plain values.
 
-    "source", "in_silos" (whether the data comes in silos), "shape" of one input, where all have one, "classes",
-    "columns" of a table (with "categories" where it has text), and "parts": the domains or silos, each with "name",
-    "examples", "test" (in the source's own test part), "class_counts" (per class, test part included), "shape" of one
-    input, where shapes differ, and, of a table, "missing" per column. A csv without `target` has no classes yet: only
-    rows, columns and missing values. Raises DataError.
+    "source", "in_silos" (whether the data comes in silos), "shape" of one input, where all have one, "classes", and
+    "parts": the domains or silos, each with "name", "examples", "test" (in the source's own test part), "class_counts"
+    (per class, test part included), "shape" of one input, where shapes differ, and, of a table, "missing" per column.
+
+    A table has "columns", in the order of the file: each with "name", what it "holds" (numbers, texts, nothing),
+    "missing" and "distinct" values, "range" of its numbers, "categories" of its texts, what it "becomes", and, where it
+    cannot be read, why it is "refused"; all others are described nevertheless. `declared` are `categorical`, `numeric`,
+    `decimal` and `separator` as in `[data]`. A csv without `target` has no classes yet. Raises DataError, and warns of
+    what is unusual.
     """
     check_type(source, str, "source", "a path or a source, as text")
     name = guess(source)
     check_source("source", name)
-    if name.startswith("csv:") and target is None:
-        return _untargeted(name)
-    settings = DataSettings(source=name, target=target, silo=silo)
-    found = read(settings)
-    pool = found.pools[0]
+    if name.startswith("csv:"):
+        own = DataSettings(source="silos", target=target, **declared)
+        return _table(name, Reading.of(own)._replace(silo=silo))
+    found = read(DataSettings(source=name, target=target, silo=silo, **declared))
+    check_usual(found.pools)
     shapes = [list(each.x.shape[1:]) for each in found.pools]
     alike = all(shape == shapes[0] for shape in shapes)
-    result = {
+    return {
         "source": name,
         "in_silos": found.given,
         **({"shape": shapes[0]} if alike else {}),
-        "classes": list(pool.classes),
+        "classes": list(found.pools[0].classes),
         "parts": [
             _part(each) | ({} if alike else {"shape": shape}) for each, shape in zip(found.pools, shapes, strict=True)
         ],
     }
-    if pool.table:
-        result["columns"] = _columns(found)
-    return result
 
 
 def _part(pool: Pool) -> dict[str, Any]:
-    part: dict[str, Any] = {
+    return {
         "name": pool.domain,
         "examples": len(pool.y),
         "test": pool.own_test,
         "class_counts": np.bincount(pool.y, minlength=len(pool.classes)).tolist(),
     }
-    if pool.table:
-        absent = np.where([column.categories is None for column in pool.table], np.isnan(pool.x), pool.x < 0)
-        part["missing"] = dict(zip([c.name for c in pool.table], absent.sum(axis=0).tolist(), strict=True))
-    return part
 
 
-def _columns(source: DataSource) -> list[dict[str, Any]]:
-    return [
-        {"name": column.name} | ({"categories": list(column.categories)} if column.categories is not None else {})
-        for column in source.pools[0].table
-    ]
-
-
-def _untargeted(name: str) -> dict[str, Any]:
-    sheets = read_sheets(csv_paths(name.partition(":")[2]))
+def _table(name: str, reading: Reading) -> dict[str, Any]:
+    sheets = read_sheets(csv_paths(name.partition(":")[2]), reading.separator)
+    check_names(sheets, reading)
+    check_labels(sheets, reading)
+    columns = [_column(sheets, column, reading) for column in sheets[0].columns]
+    classes = ordered([label for sheet in sheets for label in sheet.column(reading.target)]) if reading.target else ()
+    silos = [silos_of(sheet, reading) for sheet in sheets]
+    found = [name for each in silos for name in each]
+    names = ordered(found) if reading.silo else tuple(dict.fromkeys(found))
     return {
         "source": name,
-        "in_silos": len(sheets) > 1,
-        "columns": [{"name": column} for column in sheets[0].columns],
-        "parts": [
-            {"name": sheet.path.stem, "examples": len(sheet.rows), "missing": _missing(sheet)} for sheet in sheets
-        ],
+        "in_silos": len(sheets) > 1 or reading.silo is not None,
+        **({"classes": list(classes)} if classes else {}),
+        "columns": columns,
+        "parts": [_rows(sheets, silos, silo, classes, reading) for silo in names],
     }
 
 
-def _missing(sheet: Sheet) -> dict[str, int]:
-    return {column: sum(map(missing, sheet.column(column))) for column in sheet.columns}
+def _rows(
+    sheets: Sequence[Sheet], silos: Sequence[Sequence[str]], silo: str, classes: Sequence[str], reading: Reading
+) -> dict[str, Any]:
+    """What is known of the rows of a silo."""
+
+    def of(column: str) -> list[str]:
+        cells = [zip(sheet.column(column), own, strict=True) for sheet, own in zip(sheets, silos, strict=True)]
+        return [text for each in cells for text, name in each if name == silo]
+
+    features = [column for column in sheets[0].columns if column not in (reading.target, reading.silo)]
+    part: dict[str, Any] = {"name": silo, "examples": sum(list(own).count(silo) for own in silos)}
+    if reading.target is not None:
+        counts = Counter(of(reading.target))
+        part |= {"test": 0, "class_counts": [counts[label] for label in classes]}
+    return part | {"missing": {column: sum(map(missing, of(column))) for column in features}}
+
+
+def _column(sheets: Sequence[Sheet], name: str, reading: Reading) -> dict[str, Any]:
+    if name in (reading.target, reading.silo):
+        found = column_of(sheets, name, reading._replace(categorical=(name,)))
+        refused = label_refusal(sheets, name) if name == reading.target else ""
+        becomes = f"label: {found.distinct} classes" if name == reading.target else f"{found.distinct} silos"
+    else:
+        found = column_of(sheets, name, reading)
+        refused, becomes = found.refused, _becomes(found)
+        if found.remark and not refused:
+            warnings.warn(f"column {name!r}: {found.remark}", DataWarning, stacklevel=4)
+    entry = {"name": name, "holds": found.holds, "missing": found.missing, "distinct": found.distinct}
+    if found.lowest is not None:
+        entry["range"] = [found.lowest, found.highest]
+    if found.categories is not None:
+        entry["categories"] = list(found.categories)
+    return entry | ({"becomes": "refused", "refused": refused} if refused else {"becomes": becomes})
+
+
+def _becomes(found: ColumnContent) -> str:
+    if not found.distinct:
+        return "nothing: no value"
+    if found.distinct == 1 and not found.missing:
+        return "constant, of no use"
+    if found.holds == "texts":
+        return f"{found.distinct} {'category' if found.distinct == 1 else 'categories'}"
+    number = "number" if found.distinct > 1 else "constant"
+    return f"{number} and a flag" if found.missing else number

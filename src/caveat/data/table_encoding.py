@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..core import DataError
-from .pools import Array, TableColumn, ordered
+from .pools import AS_USUAL, LONGEST, Array, CsvFormat, TableColumn, ordered
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,48 @@ class Encoder:
     layout: TableLayout
     pipeline: Any
     """A fitted scikit-learn transformer of rows with the layout's columns."""
+    csv_format: CsvFormat = AS_USUAL
+    """How files with rows to encode are written."""
 
     def __call__(self, raw: Array) -> Array:
-        """(N, D) raw values to (N, F) finite float32 features."""
+        """(N, D) raw values to (N, F) finite float32 features. What is no code of a category counts as missing."""
         if raw.ndim != 2 or raw.shape[1] != len(self.table):
             raise DataError(f"rows of shape {raw.shape}, expected {len(self.table)} columns")
-        rows = recoded(raw, self.table, self.layout.columns)
+        values = raw if raw.dtype.kind == "f" else raw.astype(np.float64)
+        known = [_known(values[:, i], column) for i, column in enumerate(self.table)]
+        rows = recoded(np.stack(known, axis=1), self.table, self.layout.columns)
         return np.asarray(self.pipeline.transform(rows), dtype=np.float32)
+
+    def notes(self, raw: Array) -> tuple[str, ...]:
+        """For each of the (N, D) raw rows what a prediction cannot rest on; "" where all is as in training.
+
+        A category is unseen if no training split has it, or if its code is none (codes begin at 0; -1 is missing).
+        """
+        trained = {column.name: set(column.categories or ()) for column in self.layout.columns}
+        notes: list[list[str]] = [[] for _ in raw]
+        absent = np.stack([_absent(raw[:, i], column) for i, column in enumerate(self.table)], axis=1).all(axis=1)
+        for row in np.flatnonzero(absent):
+            notes[row].append("all values missing")
+        for i, column in enumerate(self.table):
+            if column.categories is not None:
+                codes = [code for code, text in enumerate(column.categories) if text in trained[column.name]]
+                unseen = ~np.isin(raw[:, i], codes) & ~_absent(raw[:, i], column)
+                for row in np.flatnonzero(unseen):
+                    notes[row].append(f"unseen category of {column.name[:LONGEST]}")
+        return tuple("; ".join(each) for each in notes)
+
+
+def _absent(values: Array, column: TableColumn) -> Array:
+    """(N,) bool: where a column's values are missing."""
+    return np.isnan(values) if column.categories is None else np.isnan(values) | (values == -1)
+
+
+def _known(values: Array, column: TableColumn) -> Array:
+    """The values of a column, with -1 for what is no code of its categories."""
+    if column.categories is None:
+        return values
+    known = np.isin(values, np.arange(len(column.categories)))
+    return np.where(known, values, -1) if not known.all() else values
 
 
 def common_layout(table: tuple[TableColumn, ...], train: Sequence[Array]) -> TableLayout:

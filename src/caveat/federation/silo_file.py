@@ -17,8 +17,12 @@ from ..core import ConfigurationError, DataError, RunError, SiloId, check_silo_n
 from ..data import DataSettings
 from ..data.schema.agreement import own_settings
 
+OWN_KEYS = ("target", "categorical", "numeric", "decimal", "separator")
+"""The settings of a table that a silo can have for itself."""
 KEYS: Mapping[str, type] = {"silo": str, "state": str, "data": dict}
-DATA_KEYS: Mapping[str, type] = {"source": str, "target": str, "categorical": list}
+DATA_KEYS: Mapping[str, type] = {
+    "source": str, "target": str, "categorical": list, "numeric": list, "decimal": str, "separator": str,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,10 +35,13 @@ class SiloFile:
     source: str
     target: str | None = None
     categorical: tuple[str, ...] | None = None
+    numeric: tuple[str, ...] | None = None
+    decimal: str | None = None
+    separator: str | None = None
 
     def settings(self, federation: DataSettings) -> DataSettings:
         """The federation's settings for data, with this silo's own source in them."""
-        return own_settings(federation, self.source, self.target, self.categorical)
+        return own_settings(federation, self.source, **{key: getattr(self, key) for key in OWN_KEYS})
 
     def secret(self) -> int:
         """A number that nobody else knows, drawn when it is first asked for."""
@@ -79,14 +86,16 @@ def read_silo_file(path: Path) -> SiloFile:
         check_silo_name(name, f"{path}: ")
     except DataError as error:
         raise ConfigurationError(str(error)) from None
-    categorical = data.get("categorical")
-    if categorical is not None and not all(isinstance(each, str) for each in categorical):
-        raise ConfigurationError(f"{path}: data.categorical = {categorical}, expected names of columns")
     folder = path.resolve().parent
-    return SiloFile(
-        name, folder / Path(table["state"]).expanduser(), beside(str(data["source"]), folder),
-        data.get("target"), None if categorical is None else tuple(categorical),
-    )  # fmt: skip
+    own: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in OWN_KEYS
+    }
+    file = SiloFile(name, folder / Path(table["state"]).expanduser(), beside(str(data["source"]), folder), **own)
+    try:
+        file.settings(DataSettings(source="silos", target="any" if file.source.startswith("csv:") else None))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+    return file
 
 
 def _check(path: Path, prefix: str, table: Any, keys: Mapping[str, type], required: tuple[str, ...]) -> None:

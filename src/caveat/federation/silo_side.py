@@ -156,7 +156,7 @@ class SiloSide:
         """Its splits, from the disk after the first time: reading and encoding a source takes longer than a round."""
         about = [
             repr(terms.config.data), terms.config.seed, agreement(terms).to_json(), self.file.source, self.file.target,
-            self.file.categorical,
+            self.file.categorical, self.file.numeric, self.file.decimal, self.file.separator,
         ]  # fmt: skip
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
         path = self.home(terms) / f"data-{key}.safetensors"
@@ -232,8 +232,8 @@ def open_member(folder: Path) -> Run:
         check_silo_name(own.silo)
     except (ConfigurationError, DataError) as error:
         raise DataError(f"{path}: {error}") from None
-    categorical = None if own.categorical is None else tuple(own.categorical)
-    file = SiloFile(own.silo, Path(own.state), own.source, own.target, categorical)
+    categorical, numeric = (each if each is None else tuple(each) for each in (own.categorical, own.numeric))
+    file = SiloFile(own.silo, Path(own.state), own.source, own.target, categorical, numeric, own.decimal, own.separator)
     try:
         return Run(SiloSide(file).predicting(terms, folder))
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,19 @@ from .. import config as configuration
 from .. import data
 from ..config import Config
 from ..config.nearest import nearest_recipe
-from ..core import Answers, ConfigurationError, DataError, Payload, Prediction, RunError, SiloId, Site, State, Tensors
+from ..core import (
+    Answers,
+    ConfigurationError,
+    DataError,
+    DataWarning,
+    Payload,
+    Prediction,
+    RunError,
+    SiloId,
+    Site,
+    State,
+    Tensors,
+)
 from ..core.silo_info import FederationInfo
 from ..data.pools import Array
 from ..engines.executor import Executor
@@ -148,18 +161,35 @@ class Run:
         """What `summary.json` holds."""
         return as_json(read(self.folder / "summary.json", Summary))
 
-    def predictor(self, silo: SiloId) -> Callable[[Tensor | Array], Prediction]:
+    def predictor(self, silo: SiloId) -> Callable[[Tensor | Array | data.Inputs], Prediction]:
         """A function from inputs to the silo's `Prediction` of them: normalised tensors (N, ...) as in the
-        silo's splits, or arrays of raw images or features as the data source has them.
+        silo's splits, arrays of raw images or features as the data source has them, or what `noted_inputs` has read.
+        Of rows of a table, its `input_notes` say what is unlike training, and a warning counts them.
         """
-        return self._prepared(silo, self.experiment.predictor(silo))
+        ask = self.experiment.predictor(silo)
 
-    def answers(self, silo: SiloId) -> Callable[[Tensor | Array], Answers]:
+        def predict(x: Tensor | Array | data.Inputs) -> Prediction:
+            found = self._inputs(x, silo)
+            return dataclasses.replace(ask(found.x), input_notes=found.notes)
+
+        return predict
+
+    def answers(self, silo: SiloId) -> Callable[[Tensor | Array | data.Inputs], Answers]:
         """A function from such inputs to the `Prediction` of each model that the silo can ask, by `Decision`."""
-        return self._prepared(silo, self.experiment.answers(silo))
+        ask = self.experiment.answers(silo)
 
-    def _prepared(self, silo: SiloId, predict: Callable[[Tensor], Asked]) -> Callable[[Tensor | Array], Asked]:
-        return lambda x: predict(self.silos.inputs(x, silo))
+        def answer(x: Tensor | Array | data.Inputs) -> Answers:
+            found = self._inputs(x, silo)
+            said = ask(found.x)
+            return {model: dataclasses.replace(each, input_notes=found.notes) for model, each in said.items()}
+
+        return answer
+
+    def _inputs(self, x: Tensor | Array | data.Inputs, silo: SiloId) -> data.Inputs:
+        found = self.silos.noted(x, silo)
+        if found.told:
+            warnings.warn(found.told, DataWarning, stacklevel=3)
+        return found
 
 
 def start(config: Config, out: Path, progress: Progress | None = None, silos: data.Silos | None = None) -> Path:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ...files.schema.comparison import ComparedMethod, ComparedRun, Comparison, Result
 from ...files.schema.grid import Measure
+from ...files.spreadsheets import as_text
 
 COSTS = ("rounds", "seconds", "bytes_up", "bytes_down")
 
@@ -21,12 +22,15 @@ def per_run(record: Comparison) -> str:
     for run in record.cells:
         tuned = " ".join(f"{key}={value}" for key, value in run.tuned.items())
         costs = (getattr(run, cost) for cost in COSTS)
-        about = (run.row, run.column, run.seed, run.status, run.error, tuned, *costs)
+        words = (as_text(run.row), as_text(run.column), run.seed, run.status, as_text(run.error), as_text(tuned))
+        about = (*words, *costs)
         if run.figures or run.status != "done":
             lines.writerow((*about, "", "", *(run.figures.get(name) for name in measures)))
         for silo in run.silos:
             if silo.figures:
-                lines.writerow((*about, silo.name, silo.domain, *(silo.figures.get(name) for name in measures)))
+                lines.writerow(
+                    (*about, as_text(silo.name), as_text(silo.domain), *(silo.figures.get(name) for name in measures))
+                )
     return file.getvalue()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import ValidationError
@@ -21,32 +21,39 @@ from ..pools import Array, Pool, TableColumn, ordered
 from ..settings import DataSettings, check_source
 from ..silos import Silos
 from ..sources.by_name import OWN, read_outside, read_own
+from ..sources.columns import TELLING
 from ..table_encoding import recoded, seen
+from ..unusual import check_samples
 from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
 
 __all__ = ["DataSchema", "SharedSchema", "check_fits", "own_schema", "own_settings", "own_silos", "shared_schema"]
 
-TELLING = 20
-"""More texts than this in a column, and more than one for every two rows, are taken for names of persons."""
 LIKE_NAMES = "they would be told to the server and look like names"
 
 
 def own_settings(
-    settings: DataSettings, source: str, target: str | None = None, categorical: Sequence[str] | None = None
+    settings: DataSettings,
+    source: str,
+    *,
+    target: str | None = None,
+    categorical: Sequence[str] | None = None,
+    numeric: Sequence[str] | None = None,
+    decimal: str | None = None,
+    separator: str | None = None,
 ) -> DataSettings:
-    """The federation's settings with a silo's own source in place, and its own target and categorical if given.
+    """The federation's settings with a silo's own source in place, and what else the silo has of its own.
 
     Raises ConfigurationError unless one silo can read that source with them.
     """
     kinds = check_source("source", source)
     if len(kinds) > 1 or kinds[0] not in ("csv", "npz", "images", "digits"):
         raise ConfigurationError(f"data.source = {source!r} is none that one silo can read: expected {OWN}")
-    return dataclasses.replace(
-        settings,
-        source=source,
-        target=settings.target if target is None else target,
-        categorical=settings.categorical if categorical is None else tuple(categorical),
-    )
+    own: dict[str, Any] = {
+        "target": target, "categorical": categorical and tuple(categorical), "numeric": numeric and tuple(numeric),
+        "decimal": decimal, "separator": separator,
+    }  # fmt: skip
+    given = {key: value for key, value in own.items() if value is not None}
+    return dataclasses.replace(settings, source=source, **given)
 
 
 def own_schema(settings: DataSettings, seed: int, name: SiloId) -> DataSchema:
@@ -142,6 +149,7 @@ def own_silos(settings: DataSettings, seed: int, name: SiloId, shared: SharedSch
     Raises DataError if the data do not fit the shared schema.
     """
     pool = read_own(settings, name)
+    check_samples([pool])
     check_fits(shared, name, _schema_of(pool, settings, seed))
     number = np.array([shared.classes.index(label) for label in pool.classes], dtype=np.int64)
     layout = shared.layout

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import warnings
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,22 +27,52 @@ def digits() -> Pool:
 def read_npz(path: Path) -> dict[str, Array]:
     """All arrays of a file; raises DataError if it is not a whole npz file of plain arrays."""
     try:
-        # Opened here because numpy leaves its own handle open when the file is truncated.
         with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
+            if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
                 raise DataError(f"{path}: a single array, expected an npz file of named arrays")
-            with archive:
-                return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: not a readable npz file, truncated or with pickled objects ({error})") from error
+            # Numpy warns of headers that are then refused, or read as they should be.
+            with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(file) as archive:
+                members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
+                return {member.filename.removesuffix(".npy"): _array(archive, member) for member in members}
+    except DataError:
+        raise
+    except MemoryError:
+        raise DataError(f"{path}: more than memory holds, expected smaller arrays") from None
+    except Exception as error:  # whatever zipfile, zlib and numpy raise for a damaged file
+        why = str(error) or type(error).__name__
+        raise DataError(f"{path}: not a readable npz file, truncated or with pickled objects ({why})") from error
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
+    """An array of a file. ValueError if its header claims another size than it has, before memory is taken for that."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        if version in headers:
+            shape, _, dtype = headers[version](file)
+            claimed, there = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
+            if claimed != there and not dtype.hasobject:
+                raise ValueError(f"{member.filename} claims an array of {claimed:,} bytes but has {there:,}")
+    with archive.open(member) as file:
+        array: Array = np.lib.format.read_array(file, allow_pickle=False)
+        return array
+
+
+def _class_names(arrays: dict[str, Array], path: Path) -> list[str]:
+    names = arrays["classes"]
+    if names.ndim != 1:
+        raise DataError(f"{path}: array 'classes' of shape {names.shape}, expected one name per class")
+    try:
+        return list(map(str, np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names.astype(str)))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: array 'classes' holds bytes that are not UTF-8 ({error.object!r})") from None
 
 
 def npz_pools(paths: Sequence[Path]) -> tuple[Pool, ...]:
     """One pool per file; classes are numbered alike in all of them."""
     contents = [read_npz(path) for path in paths]
     parts = [_parts(arrays, str(path)) for arrays, path in zip(contents, paths, strict=True)]
-    names = [arrays["classes"].astype(str).tolist() for arrays in contents if "classes" in arrays]
+    names = [_class_names(arrays, path) for arrays, path in zip(contents, paths, strict=True) if "classes" in arrays]
     if any(other != names[0] for other in names[1:]):
         raise DataError(f"{paths[0]} and others name their classes differently in array 'classes'")
     domains = [path.stem for path in paths]
@@ -58,7 +89,7 @@ def own_npz_pool(path: Path) -> Pool:
     arrays = read_npz(path)
     x, y, x_test, y_test = _parts(arrays, str(path))
     if "classes" in arrays:
-        return pools_of([(x, y, x_test, y_test)], [path.stem], [str(path)], arrays["classes"].astype(str).tolist())[0]
+        return pools_of([(x, y, x_test, y_test)], [path.stem], [str(path)], _class_names(arrays, path))[0]
     y = label_array(y, str(path))
     numbers = np.unique(y)
     if y_test is not None:

@@ -13,6 +13,7 @@ from ...core.settings import check_type
 from ..pools import DataSource, Pool
 from ..settings import JOIN, KINDS, DataSettings, source_parts
 from .arrays import digits, npz_pools, own_npz_pool
+from .columns import Reading
 from .hub import hub_pools
 from .images import image_pools, own_image_pool, the_one_of
 from .tables import csv_source
@@ -46,6 +47,13 @@ def locate(path: str) -> Path:
     )
 
 
+def _not_special(path: Path) -> Path:
+    """The path of a file or folder. Raises DataError for a pipe or a device, which may never end."""
+    if not path.is_file() and not path.is_dir():
+        raise DataError(f"{path}: neither a file nor a folder, expected one of them")
+    return path
+
+
 def guess(path: str) -> str:
     """The source that a bare path, or several joined by " + ", stand for; a source stays as it is."""
     parts = source_parts(path)
@@ -67,7 +75,7 @@ def csv_paths(names: str) -> list[Path]:
     paths: list[Path] = []
     for name in names.split(","):
         found = locate(name)
-        paths += sorted(found.glob("*.csv")) if found.is_dir() else [found]
+        paths += map(_not_special, sorted(found.glob("*.csv"))) if found.is_dir() else [found]
         if found.is_dir() and not any(found.glob("*.csv")):
             raise DataError(f"{found}: no csv files in this folder")
     return paths
@@ -122,7 +130,7 @@ def read(settings: DataSettings) -> DataSource:
     if settings.target is None:
         raise ConfigurationError(f"data.target is missing: source {settings.source!r} needs the column to predict")
     paths = csv_paths(settings.source.removeprefix("csv:"))
-    return csv_source(paths, settings.target, settings.silo, settings.categorical)
+    return csv_source(paths, Reading.of(settings))
 
 
 def read_own(settings: DataSettings, silo: SiloId) -> Pool:
@@ -137,7 +145,7 @@ def read_own(settings: DataSettings, silo: SiloId) -> Pool:
         pool = own_npz_pool(_own_file([locate(name) for name in rest.split(",")], silo))
     elif kind == "csv" and settings.target is not None:
         path = _own_file(csv_paths(rest), silo)
-        pool = csv_source([path], settings.target, None, settings.categorical).pools[0]
+        pool = csv_source([path], Reading.of(settings)._replace(silo=None)).pools[0]
     elif kind == "digits":
         pool = digits()
     else:

@@ -127,6 +127,9 @@ class SiloSource(Record):
     source: str
     target: str | None = None
     categorical: list[str] | None = None
+    numeric: list[str] | None = None
+    decimal: str | None = None
+    separator: str | None = None
 
 
 class SiloKeeps(File):

@@ -1,0 +1,155 @@
+"""What the columns of csv files hold, and what each becomes: numbers, one-hot categories, or a refusal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ..pools import TableColumn, ordered
+from ..settings import DataSettings
+from .sheets import Sheet, first_place, missing
+
+TELLING = 20
+"""More texts than this in a column, and more than one for every two rows, are taken for names or free text."""
+MOSTLY = 0.9
+"""From this share of numbers on, other text in a column is taken for a mistake."""
+LARGEST = float(np.finfo(np.float32).max)
+MEND = "mend the cell (empty, ? or NA where the value is missing)"
+
+
+class Reading(NamedTuple):
+    """How a table is declared to be read: the keys of `[data]` that are about tables."""
+
+    target: str | None
+    silo: str | None
+    categorical: Sequence[str]
+    numeric: Sequence[str]
+    decimal: str
+    separator: str | None
+
+    @classmethod
+    def of(cls, settings: DataSettings) -> Reading:
+        return cls(*(getattr(settings, key) for key in cls._fields))
+
+
+@dataclass(frozen=True)
+class ColumnContent:
+    """What a column of one or several files holds."""
+
+    name: str
+    rows: int
+    missing: int
+    distinct: int
+    """How many different values it has, apart from missing ones."""
+    holds: Literal["numbers", "texts", "nothing"] = "nothing"
+    """What its values are, apart from missing ones; numbers that are codes of categories are texts."""
+    lowest: float | None = None
+    highest: float | None = None
+    categories: tuple[str, ...] | None = None
+    """Its texts, in the order of their codes."""
+    remark: str = ""
+    """What is unusual about how it is read."""
+    refused: str = ""
+    """Why it cannot be read: the file, the line, the cell, and what to do."""
+
+    @property
+    def column(self) -> TableColumn:
+        return TableColumn(self.name, self.categories)
+
+
+def number(text: str, decimal: str) -> float | None:
+    """The number that a text is with this decimal mark; None if it is none."""
+    if "_" in text or (decimal != "." and "." in text):
+        return None
+    try:
+        return float(text.replace(decimal, "."))
+    except ValueError:
+        return None
+
+
+def features_of(sheets: Sequence[Sheet], reading: Reading) -> list[ColumnContent]:
+    """What the columns of files hold, in the order of the first, but for target and silo."""
+    names = [name for name in sheets[0].columns if name not in (reading.target, reading.silo)]
+    return [column_of(sheets, name, reading) for name in names]
+
+
+def column_of(sheets: Sequence[Sheet], name: str, reading: Reading) -> ColumnContent:
+    """What a column holds, or why it is refused."""
+    counts = Counter(text for sheet in sheets for text in sheet.column(name))
+    present = {text: count for text, count in counts.items() if not missing(text)}
+    values = {text: number(text, reading.decimal) for text in present}
+    rows, known = counts.total(), [value for value in values.values() if value is not None]
+    about = (name, rows, rows - sum(present.values()), len(present))
+    if name in reading.categorical:
+        return ColumnContent(*about, "texts", categories=ordered(sorted(present)))
+    refused = _refusal(sheets, name, reading, present, values)
+    if len(known) < len(values):
+        remark = _mixture(present, values)
+        return ColumnContent(*about, "texts", categories=ordered(sorted(present)), remark=remark, refused=refused)
+    if known:
+        return ColumnContent(*about, "numbers", min(known), max(known), refused=refused)
+    return ColumnContent(*about)
+
+
+def _refusal(
+    sheets: Sequence[Sheet],
+    name: str,
+    reading: Reading,
+    present: Mapping[str, int],
+    values: Mapping[str, float | None],
+) -> str:
+    """Why a column that is not declared categorical cannot be read, from how often each text is there; "" if it can."""
+    texts = {text for text, value in values.items() if value is None}
+    endless = {text for text, value in values.items() if value is not None and not abs(value) <= LARGEST}
+    other = "," if reading.decimal == "." else "."
+    marked = {text for text in texts if number(text, other) is not None}
+    numbers = sum(count for text, count in present.items() if text not in texts or text in marked)
+    rows = sum(present.values())
+    if texts and texts == marked and numbers == rows:
+        return (
+            f"{first_place(sheets, name, texts)}, a number with a decimal {'comma' if other == ',' else 'point'}: set "
+            f'data.decimal = "{other}", or name the column in data.categorical if its values are codes'
+        )
+    if texts and name in reading.numeric:
+        return f"{first_place(sheets, name, texts)}, but data.numeric has the column, expected a number: {MEND}"
+    if texts and numbers >= MOSTLY * rows:
+        return (
+            f"{first_place(sheets, name, texts)}, but {rows - sum(present[text] for text in texts)} of {rows} values "
+            f"are numbers: {MEND}, or name the column in data.categorical if its numbers are codes"
+        )
+    if endless:
+        return f"{first_place(sheets, name, endless)}, expected a finite number or nothing"
+    if texts and len(present) > max(TELLING, rows / 2):
+        return (
+            f"{first_place(sheets, name, texts)}, one of {len(present)} different texts in {rows} rows, which look "
+            "like names or free text: take the column out of the file, or name it in data.categorical"
+        )
+    return ""
+
+
+def _mixture(present: Mapping[str, int], values: Mapping[str, float | None]) -> str:
+    numbers = sum(present[text] for text, value in values.items() if value is not None)
+    if 2 * numbers < sum(present.values()):
+        return ""
+    return f"{numbers} of {sum(present.values())} values are numbers, the others text"
+
+
+def label_refusal(sheets: Sequence[Sheet], target: str) -> str:
+    """Why a column cannot be what is predicted: its values are quantities, or one for every two rows; "" if it can."""
+    labels = {text for sheet in sheets for text in sheet.column(target) if not missing(text)}
+    rows = sum(len(sheet.rows) for sheet in sheets)
+    if len(labels) <= TELLING:
+        return ""
+    values = [min((v for mark in ".," if (v := number(text, mark)) is not None), default=None) for text in labels]
+    quantities = all(value is not None for value in values) and any(value is not None and value % 1 for value in values)
+    if not quantities and len(labels) <= rows / 2:
+        return ""
+    looks = "quantities, which have to be made classes first" if quantities else "no classes"
+    return (
+        f"{first_place(sheets, target, labels)}, one of {len(labels)} different labels in {rows} rows, which look like "
+        f"{looks}: expected another data.target"
+    )

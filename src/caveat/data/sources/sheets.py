@@ -1,0 +1,80 @@
+"""CSV files as text."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...core import DataError
+from ..pools import shown
+
+MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
+"""Texts that stand for a missing value, in lower case."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The text of one CSV file."""
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: list[list[str]]
+    lines: list[int]
+    """The line of the file where each row ends, for messages."""
+
+    def column(self, name: str) -> list[str]:
+        at = self.columns.index(name)
+        return [row[at].strip() for row in self.rows]
+
+    def place(self, name: str, row: int) -> str:
+        """Where a cell is and what it holds, for messages."""
+        return f"{self.path}, line {self.lines[row]}: {shown(name)} is {shown(self.column(name)[row])}"
+
+
+def missing(text: str) -> bool:
+    return text.lower() in MISSING
+
+
+def first_place(sheets: Sequence[Sheet], name: str, texts: Collection[str]) -> str:
+    """Where a column has one of some texts first, for messages."""
+    cells = ((sheet, row, text) for sheet in sheets for row, text in enumerate(sheet.column(name)))
+    return next(sheet.place(name, row) for sheet, row, text in cells if text in texts)
+
+
+def read_sheet(path: Path, separator: str | None = None) -> Sheet:
+    """The text of a file with a header line. Raises DataError.
+
+    Without a separator it is the one of comma, semicolon and tab that the header has most of.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            header = file.readline()
+            file.seek(0)
+            reader = csv.reader(file, delimiter=separator or max(",;\t", key=header.count), strict=True)
+            rows = [(reader.line_num, row) for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: not a readable csv file in UTF-8 ({error})") from error
+    if len(rows) < 2:
+        raise DataError(f"{path}: {len(rows)} lines, expected a header and at least one row")
+    columns = tuple(name.strip() for name in rows[0][1])
+    doubled = [name for name, count in Counter(columns).items() if count > 1 or not name]
+    if doubled:
+        raise DataError(f"{path}: column name {shown(doubled[0])} is empty or doubled, expected a header line of names")
+    for line, row in rows[1:]:
+        if len(row) != len(columns):
+            raise DataError(f"{path}, line {line}: {len(row)} values, expected {len(columns)} as in the header")
+    return Sheet(path, columns, [row for _, row in rows[1:]], [line for line, _ in rows[1:]])
+
+
+def read_sheets(paths: Sequence[Path], separator: str | None = None) -> list[Sheet]:
+    """The texts of files that have the same columns. Raises DataError where columns differ."""
+    sheets = [read_sheet(path, separator) for path in paths]
+    for sheet in sheets[1:]:
+        if differing := set(sheet.columns) ^ set(sheets[0].columns):
+            raise DataError(
+                f"{sheets[0].path} and {sheet.path} differ in columns {sorted(differing)}; expected the same in all"
+            )
+    return sheets

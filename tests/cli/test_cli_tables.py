@@ -1,0 +1,115 @@
+"""Tables on the command line: what `data` shows, what a run refuses, what `predict` says of rows unlike training."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from commands import TINY, caveat, files, one_error, sets
+from typer.testing import Result
+
+from caveat.cli.output import prediction_rows
+from caveat.core import Prediction
+from caveat.files.spreadsheets import as_text
+
+pytestmark = pytest.mark.usefixtures("nowhere")
+TABLE = [*TINY, "data.source=csv:a.csv", "data.target=ill", "data.shift.angles=[]", "training.batch_size=8"]
+
+
+def write(path: Path, decimal: str = ".", odd: str = "", labels: str = "ny") -> None:
+    """600 rows of a number, codes and a label, separated by semicolons."""
+    lines = ["dose;code;ill"]
+    for row in range(600):
+        number = f"{row * 37 % 1000}{decimal}{row % 7}"
+        lines.append(f"{odd if odd and row == 36 else number};{row % 3};{labels[row // 3 % 2]}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def refused(result: Result) -> str:
+    assert result.exit_code == 3
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("decimal", "odd", "told"),
+    [
+        (",", "", "error: a.csv, line 2: 'dose' is '0,0', a number with a decimal comma: set data.decimal = \",\""),
+        (".", "1.2x", "error: a.csv, line 38: 'dose' is '1.2x', but 599 of 600 values are numbers"),
+    ],
+)
+def test_a_table_that_would_be_read_wrongly_is_refused_and_shown(
+    nowhere: Path, decimal: str, odd: str, told: str
+) -> None:
+    write(nowhere / "a.csv", decimal, odd)
+    assert told in one_error(caveat("run", *sets(*TABLE)), 3)
+    assert files(nowhere) == {"a.csv"}
+    for target in (["--target", "ill"], []):
+        shown = caveat("data", "a.csv", *target)
+        assert refused(shown).startswith(told)
+        dose = next(line for line in shown.stdout.splitlines() if line.strip().startswith("dose"))
+        assert dose.rstrip().endswith("refused: see below")
+
+
+def test_data_shows_what_columns_become_as_they_are_declared(nowhere: Path) -> None:
+    write(nowhere / "a.csv", ",")
+    declared = ["--decimal", ",", "--separator", ";", "--categorical", "code", "--numeric", "dose"]
+    result = caveat("data", "a.csv", "--target", "ill", *declared)
+    assert (result.exit_code, result.stderr) == (0, "")
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert ["dose", "numbers", "0", "to", "999.6", "0", "600", "number"] in rows
+    assert ["code", "texts", "0,", "1,", "2", "0", "3", "3", "categories"] in rows
+    assert ["ill", "texts", "n,", "y", "0", "2", "label:", "2", "classes"] in rows
+    columns = result.stdout[result.stdout.index("column ") :].splitlines()
+    assert all(len(line.rstrip()) <= 80 for line in columns)
+    write(nowhere / "b.csv")
+    tabs = (nowhere / "b.csv").read_text().replace(";", "\t")
+    (nowhere / "b.csv").write_text(tabs)
+    assert caveat("data", "b.csv", "--separator", "\\t", "--target", "ill").exit_code == 0
+    assert "decimal = 'x': must be '.' or ','" in one_error(caveat("data", "b.csv", "--decimal", "x"), 2)
+
+
+def test_what_is_unusual_is_a_line_on_standard_error(nowhere: Path) -> None:
+    lines = ["age,flat,ill", *(f"{row},1,{row % 2}" for row in range(60))]
+    (nowhere / "a.csv").write_text("\n".join(lines))
+    result = caveat("run", *sets(*TABLE), "--quiet", "--out", "run")
+    assert result.exit_code == 0
+    assert result.stderr == "warning: 1 of 2 features are the same in all samples: 'flat'\n"
+
+
+def test_predict_marks_rows_unlike_those_of_training(nowhere: Path) -> None:
+    write(nowhere / "a.csv", ",", labels="=@")
+    declared = sets(*TABLE, 'data.categorical=["code"]', "data.decimal=,")
+    assert caveat("run", *declared, "--quiet", "--out", "run").exit_code == 0
+    (nowhere / "new.csv").write_text("dose;code\n1,5;2\n1,5;9\n;NA\n")
+    result = caveat("predict", "run", "new.csv", "--silo", "silo-0")
+    assert result.exit_code == 0
+    rows = list(csv.DictReader(result.stdout.splitlines()))
+    assert [row["input_note"] for row in rows] == ["", "unseen category of code", "all values missing"]
+    assert {row["label"] for row in rows} <= {"'=", "'@"}
+    assert result.stderr == (
+        "warning: 2 of 3 inputs are unlike those of training: unseen category of code (1), all values missing (1)\n"
+    )
+    (nowhere / "none.csv").write_text("dose;code\n")
+    assert "none.csv" in one_error(caveat("predict", "run", "none.csv", "--silo", "silo-0"), 3)
+
+
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+1+1", "-1+cmd|' /C calc'!A0", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "-", "\t1"]
+)
+def test_a_spreadsheet_runs_no_class_name(text: str) -> None:
+    safe = f"'{text}".replace("\r", " ")
+    assert as_text(text) == safe
+    prediction = Prediction.from_samples(torch.tensor([[[0.9, 0.1]]]))
+    (header, first) = csv.reader(io.StringIO(prediction_rows(prediction, [text, "b"], ["=note"]), newline=""))
+    assert first[1] == safe
+    assert first[-1] == "'=note"
+    assert header[2] == f"p_{safe[1:]}"
+
+
+@pytest.mark.parametrize("text", ["yes", "", "a=b", "-1", "+1", "-0.5", "1e-3"])
+def test_other_text_and_plain_numbers_stay(text: str) -> None:
+    assert as_text(text) == text
