@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import html
 import os
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -62,17 +64,25 @@ def load(subject: Subject, folder: Path) -> None:
             print(silo.name, numbers.hexdigest())
 
 
-class python_errors:  # noqa: N801
+@contextmanager
+def python_errors(*more: type[Exception]) -> Iterator[None]:
     """Errors of caveat as the command line would say them: a line, and a status by their kind."""
+    try:
+        yield
+    except (CaveatError, *more) as error:
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        kinds = {ConfigurationError: 2, DataError: 3}
+        raise SystemExit(next((status for kind, status in kinds.items() if isinstance(error, kind)), 4)) from None
 
-    def __enter__(self) -> None:
-        pass
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, CaveatError):
-            for line in str(error).splitlines():
-                print(f"error: {line}", file=sys.stderr)
-            raise SystemExit(2 if isinstance(error, ConfigurationError) else 3 if isinstance(error, DataError) else 4)
+KEY = re.compile(r"\b[a-z_]+(\.[a-z_]+)*(?= = )")
+"""How a line names a key of a configuration, with its value."""
+
+
+def keys_in(errors: str) -> set[str]:
+    """The keys of a configuration that lines name."""
+    return {found.group() for found in KEY.finditer(errors)}
 
 
 ACTIONS: dict[str, Callable[[Subject, Path], None]] = {

@@ -7,17 +7,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-IGNORED = {"lock", "report.html", "config.toml"}
-"""Files that hold no result: of no content, a drawing of the others, and what the user has asked for."""
-TIMES = {"seconds"}
-"""Keys whose values are times."""
+IGNORED = {"lock", "report.html", "config.toml", "silo.json", "secret"}
+"""Files that hold no result: of no content, a drawing of the others, and what the user or a silo has said."""
+TIMES = {"seconds", "federation"}
+"""Keys whose values are times, or drawn for every federation."""
 SEALS = {"sha256", "files"}
 """Keys of a whole file whose values follow from times, among others."""
 
 
 def bits(folder: Path) -> dict[str, str]:
     """A hash of every file that holds a result, by its path."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in IGNORED)
+    files = sorted(path for path in folder.rglob("[!.]*") if path.is_file() and path.name not in IGNORED)
     return {str(path.relative_to(folder)): _hash(path) for path in files}
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from .actions import ACTIONS, PAGE, answer, resume, run
+from .actions import ACTIONS, PAGE, answer, keys_in, resume, run
 from .bits import bits, tree
 from .children import Ended, in_child
 from .damages import LINKS, SEEDED, Place, apply, possible, targets
 from .material import Material, fresh, material
-from .outcomes import KEY, REFUSED, SAME, Outcome, cost, differences, failed, leftovers, refusal
+from .outcomes import REFUSED, Outcome, compared, cost, differences, failed, refusal
 from .points import KINDS
 
 SEPARATOR = ":"
@@ -111,11 +111,7 @@ def _continued(known: Material, folder: Path) -> Outcome:
         return found
     if ended.status:
         return failed("status", f"status {ended.status}, expected that it continues: {ended.err}")
-    if told := differences(known.bits, bits(folder)):
-        return failed("other bits", told)
-    if left := leftovers(folder):
-        return failed("leftover", ", ".join(left))
-    return Outcome(SAME)
+    return compared(known.bits, bits(folder), folder)
 
 
 # Damage
@@ -146,9 +142,7 @@ def _refused(known: Material, ended: Ended, target: str) -> Outcome:
     """A refusal may name any file of the run: which of two that disagree is damaged nobody can tell."""
     names = {Path(name).name for name in targets(known.finished)} | {Path(target).name}
     names |= {path.name for folder in known.earlier for path in folder.rglob("*")}
-    if target == "config.toml":
-        names |= {found.group() for found in KEY.finditer(ended.err)}
-    return refusal(ended, names)
+    return refusal(ended, names | (keys_in(ended.err) if target == "config.toml" else set()))
 
 
 def _same(
@@ -160,18 +154,14 @@ def _same(
         if not _unchanged(known.finished / "summary.json", folder / "summary.json"):
             # Carried out anew, in other times, which the page shows.
             expected.pop(PAGE, None), found.pop(PAGE, None)
-        elif stage == "finished":
+        if (known.folder(stage) / "summary.json").exists():
             now = tree(folder)
             for name in {*expected, *found}:
                 within = name == target or name.startswith(f"{target}/")
                 # What the command had no reason to read is still as it was damaged.
                 if within and damaged.get(name) == now.get(name):
                     expected.pop(name, None), found.pop(name, None)
-    if told := differences(expected, found):
-        return failed("other bits", told)
-    if action == "resume" and (left := leftovers(folder)):
-        return failed("leftover", ", ".join(left))
-    return Outcome(SAME)
+    return compared(expected, found, folder)
 
 
 def _unchanged(a: Path, b: Path) -> bool:

@@ -16,6 +16,7 @@ from .children import Ended, in_child
 from .outcomes import differences
 from .points import Snapshots
 from .subjects import SUBJECTS, Subject
+from .warm import warm
 
 POINTS = 8
 """Points of a run at which its folder is copied."""
@@ -94,6 +95,7 @@ class Material:
 @cache
 def material(name: str) -> Material:
     """Run a subject twice, to see that it is repeatable, and keep copies. Raises HarnessError where it is not."""
+    warm()
     subject, store = SUBJECTS[name], scratch(os.getpid()) / "store" / name
     shutil.rmtree(store, ignore_errors=True)
     target = fresh()

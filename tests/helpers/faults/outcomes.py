@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,8 @@ from .children import Ended
 MOST_SECONDS, MOST_MEGABYTES = 10.0, 1024.0
 """What a case may take beyond the undamaged command."""
 REFUSED = (2, 3, 4)
-SAME, REFUSAL = "same bits", "refused"
+SAME, REFUSAL, LEFT_OUT = "same bits", "refused", "went on without the silo, and said so"
+GOOD = (SAME, REFUSAL, LEFT_OUT)
 FAILURES = {
     "other bits": "status 0 with another result",
     "outside": "a file outside the run's folder has changed",
@@ -28,14 +28,14 @@ FAILURES = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case has come to, one of SAME, REFUSAL and FAILURES, and what tells it."""
+    """What a case has come to, one of GOOD and FAILURES, and what tells it."""
 
     kind: str
     told: str = ""
 
     @property
     def good(self) -> bool:
-        return self.kind in (SAME, REFUSAL)
+        return self.kind in GOOD
 
 
 def failed(kind: str, told: str) -> Outcome:
@@ -67,15 +67,21 @@ def refusal(ended: Ended, names: Iterable[str]) -> Outcome:
     return failed("unnamed", told)
 
 
-KEY = re.compile(r"\b[a-z_]+(\.[a-z_]+)* = ")
-"""How a line names a key of a configuration."""
-
-
 def differences(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
     names = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
     return ", ".join(
         f"{name}{' is missing' if name not in found else ' is new' if name not in expected else ''}" for name in names
     )
+
+
+def compared(expected: Mapping[str, str], found: Mapping[str, str], folder: Path) -> Outcome:
+    """Whether these are the same bits, and nothing else lies about."""
+    if told := differences(expected, found):
+        only_new = all(found.get(name) == value for name, value in expected.items())
+        return failed("leftover" if only_new else "other bits", told)
+    if left := leftovers(folder):
+        return failed("leftover", ", ".join(left))
+    return Outcome(SAME)
 
 
 def leftovers(folder: Path) -> list[str]:

@@ -48,7 +48,8 @@ class Subject:
 
 
 def _subject(name: str, text: str) -> Subject:
-    last = {item.partition("=")[0]: item for item in f"{BASE} {DIGITS} {text}".split()}
+    base = [item for item in BASE.split() if "model.name=" not in text or not item.startswith("model.")]
+    last = {item.partition("=")[0]: item for item in [*base, *DIGITS.split(), *text.split()]}
     return Subject(name, tuple(last.values()))
 
 
