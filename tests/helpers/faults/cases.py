@@ -11,7 +11,7 @@ from .actions import ACTIONS, PAGE, answer, keys_in, resume, run
 from .bits import bits, tree
 from .children import Ended, in_child
 from .damages import LINKS, SEEDED, Place, apply, possible, targets
-from .material import Material, fresh, material
+from .material import Material, fresh, material, undamaged
 from .outcomes import REFUSED, Outcome, compared, cost, differences, failed, refusal
 from .points import KINDS
 
@@ -123,6 +123,7 @@ def _place(known: Material, stage: str, target: str, folder: Path) -> Place:
 
 
 def _damaged(known: Material, stage: str, action: str, target: str, damage: str, seed: int) -> Outcome:
+    usual, expected = undamaged(known.subject.name, action)
     folder = fresh(known.folder(stage))
     place = _place(known, stage, target, folder)
     apply(place, damage, seed)
@@ -130,12 +131,12 @@ def _damaged(known: Material, stage: str, action: str, target: str, damage: str,
     ended = in_child(partial(ACTIONS[action], known.subject, folder))
     if told := differences(outside, tree(place.outside)):
         return failed("outside", told)
-    found = cost(ended, known.ran if action == "resume" else known.costs[stage, action])
+    found = cost(ended, known.ran if action == "resume" else usual)
     if found is not None:
         return found
     if ended.status in REFUSED:
         return _refused(known, ended, target)
-    return _same(known, stage, action, target, folder, damaged, ended)
+    return _same(known, stage, action, target, dict(expected), folder, damaged, ended)
 
 
 def _refused(known: Material, ended: Ended, target: str) -> Outcome:
@@ -146,10 +147,10 @@ def _refused(known: Material, ended: Ended, target: str) -> Outcome:
 
 
 def _same(
-    known: Material, stage: str, action: str, target: str, folder: Path, damaged: dict[str, str], ended: Ended
-) -> Outcome:
+    known: Material, stage: str, action: str, target: str, expected: dict[str, str], folder: Path,
+    damaged: dict[str, str], ended: Ended,
+) -> Outcome:  # fmt: skip
     found = dict(answer(action, ended, folder))
-    expected = dict(known.answers["finished", action])
     if action == "resume":
         if not _unchanged(known.finished / "summary.json", folder / "summary.json"):
             # Carried out anew, in other times, which the page shows.

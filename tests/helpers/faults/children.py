@@ -9,6 +9,7 @@ import ctypes
 import io
 import os
 import resource
+import select
 import signal
 import sys
 import tempfile
@@ -99,20 +100,22 @@ def _streams(out: int, err: int) -> None:
 
 
 def _wait(pid: int) -> tuple[int, resource.struct_rusage, str]:
-    began, pause, killed = time.monotonic(), 0.002, ""
+    began, killed = time.monotonic(), ""
     most = _memory(os.getpid()) + MOST
-    while True:
-        found, status, used = os.wait4(pid, 0 if killed else os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status), used, killed
-        if time.monotonic() - began > WALL:
-            killed = f"still at work after {WALL:.0f} s"
-        elif _memory(pid) > most:
-            killed = f"{MOST >> 30} GB beyond what was there"
-        if killed:
-            os.killpg(pid, signal.SIGKILL)
-        time.sleep(pause)
-        pause = min(pause * 1.3, 0.05)
+    ending = os.pidfd_open(pid)
+    try:
+        while not select.select([ending], [], [], 0.05)[0]:
+            if time.monotonic() - began > WALL:
+                killed = f"still at work after {WALL:.0f} s"
+            elif _memory(pid) > most:
+                killed = f"{MOST >> 30} GB beyond what was there"
+            if killed:
+                os.killpg(pid, signal.SIGKILL)
+                break
+        _, status, used = os.wait4(pid, 0)
+    finally:
+        os.close(ending)
+    return os.waitstatus_to_exitcode(status), used, killed
 
 
 def _memory(pid: int) -> int:

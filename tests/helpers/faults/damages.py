@@ -129,5 +129,5 @@ def apply(place: Place, damage: str, seed: int) -> None:
 
 
 def targets(run: Path) -> list[str]:
-    """Every file and folder of a run's folder, whatever there is."""
-    return [str(path.relative_to(run)) for path in sorted(run.rglob("*"))]
+    """Every file and folder of a run's folder, whatever there is, temporary files apart."""
+    return [str(path.relative_to(run)) for path in sorted(run.rglob("[!.]*"))]

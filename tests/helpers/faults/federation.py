@@ -48,8 +48,6 @@ class Federated:
     operations: int
     bits: Mapping[str, str]
     ran: Ended
-    answers: Mapping[str, Mapping[str, str]]
-    costs: Mapping[str, Ended]
 
     def folder(self, stage: str) -> Path:
         return self.finished if stage == "finished" else self.earlier[int(stage.removeprefix("at-"))]
@@ -158,14 +156,17 @@ def federated(method: str) -> Federated:
         raise HarnessError(f"{PREFIX}{method}: two undisturbed runs differ: {told}")
     shutil.copytree(folder, store / "finished")
     shutil.copytree(folder.parent / "tables", store / "tables")
-    answers, costs = {}, {}
-    for action in AFTER:
-        folder = fresh(store / "finished")
-        costs[action] = _well(method, partial(_act, action, method, folder))
-        answers[action] = _answer(action, costs[action], folder)
     earlier = tuple(sorted((store / "earlier").iterdir()))
     shutil.copytree(folder.parent / "tables", store / "earlier" / "tables")
-    return Federated(method, store / "finished", earlier, count, plain, ran, answers, costs)
+    return Federated(method, store / "finished", earlier, count, plain, ran)
+
+
+@cache
+def undamaged(method: str, action: str) -> tuple[Ended, dict[str, str]]:
+    """How an action ends after an undisturbed federation, and what it answers."""
+    folder = fresh(federated(method).finished)
+    ended = _well(method, partial(_act, action, method, folder))
+    return ended, _answer(action, ended, folder)
 
 
 def _well(method: str, call: partial[None]) -> Ended:
@@ -200,8 +201,8 @@ def names(method: str) -> Iterator[str]:
     known = federated(method)
     for i, folder in [(None, known.finished), *enumerate(known.earlier)]:
         earlier = known.earlier if i is None else known.earlier[:i]
-        ours = [path for path in sorted(folder.rglob("*")) if path.relative_to(folder).parts[:1] == ("run",)]
-        theirs = sorted((folder / "silos" / SILO).rglob("*"))
+        ours = sorted((folder / "run").rglob("[!.]*"))
+        theirs = sorted((folder / "silos" / SILO).rglob("[!.]*"))
         stage = "finished" if i is None else f"at-{i}"
         for path in (*ours, *theirs):
             target = str(path.relative_to(folder))
@@ -227,6 +228,7 @@ def carry_out(name: str) -> Outcome:
     if what == "crash":
         return _crash(known, rest[0], int(rest[1]))
     action, target, damage, seed = rest
+    usual, expected = undamaged(known.method, action)
     folder = fresh(known.folder(what))
     earlier = known.earlier if what == "finished" else known.earlier[: int(what.removeprefix("at-"))]
     place = Place(folder, target, folder.parent / "outside", earlier)
@@ -235,7 +237,7 @@ def carry_out(name: str) -> Outcome:
     ended = _without_logs(in_child(partial(_act, action, known.method, folder)))
     if told := differences(outside, tree(place.outside)):
         return failed("outside", told)
-    found = cost(ended, known.ran if action == "serve" else known.costs[action])
+    found = cost(ended, known.ran if action == "serve" else usual)
     if found is not None:
         return found
     if ended.status in REFUSED:
@@ -243,22 +245,20 @@ def carry_out(name: str) -> Outcome:
         return refusal(ended, files | {Path(target).name, SILO} | actions.keys_in(ended.err))
     if action == "serve" and _said_left_out(folder):
         return Outcome(LEFT_OUT)
-    return _same(known, what, action, target, folder, damaged, ended)
-
-
-def _same(
-    known: Federated, stage: str, action: str, target: str, folder: Path, damaged: Mapping[str, str], ended: Ended
-) -> Outcome:
-    found, expected = _answer(action, ended, folder), dict(known.answers[action])
     if action == "serve":
-        expected = dict(known.bits)
-        now, over = tree(folder), (known.folder(stage) / "run" / "summary.json").exists()
-        untouched = {name for name in damaged if damaged[name] == now.get(name)}
-        for name in {*expected, *found}:
-            place = _path(name, known)
-            within = place == target or place.startswith(f"{target}/")
-            if over and within and (place in untouched or (place not in now and target not in now)):
-                expected.pop(name, None), found.pop(name, None)
+        return _served(known, what, target, folder, damaged)
+    return compared(expected, _answer(action, ended, folder), folder / "run")
+
+
+def _served(known: Federated, stage: str, target: str, folder: Path, damaged: Mapping[str, str]) -> Outcome:
+    found, expected = all_bits(folder), dict(known.bits)
+    now, over = tree(folder), (known.folder(stage) / "run" / "summary.json").exists()
+    for name in {*expected, *found} if over else ():
+        place = _path(name, known)
+        within = place == target or place.startswith(f"{target}/")
+        # What nobody had a reason to read is still as it was damaged.
+        if within and damaged.get(place) == now.get(place):
+            expected.pop(name, None), found.pop(name, None)
     return compared(expected, found, folder / "run")
 
 

@@ -5,15 +5,17 @@ A mutation is a function of a generator and a place. It makes files there, and s
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from .actions import command
 from .bits import tree
 from .children import Ended, in_child
-from .material import fresh
+from .material import HarnessError, fresh, scratch
 from .outcomes import REFUSED, SAME, Outcome, cost, differences, failed, refusal
 from .warm import warm
 
@@ -40,7 +42,7 @@ Fuzz = Callable[[random.Random, Path], Trial]
 def carry_out(families: Mapping[str, Fuzz], name: str) -> Outcome:
     """Of a case fuzz:FAMILY:SEED."""
     warm()
-    _, family, seed = name.split(":")
+    family = name.split(":")[1]
     place = fresh().parent
     trial = families[family](random.Random(name), place)
     outside = tree(place / "outside")
@@ -60,3 +62,14 @@ def run(folder: Path, *sets: str) -> Callable[[], None]:
     """A call of `caveat run` with a configuration beside."""
     items = [part for item in sets for part in ("--set", item)]
     return lambda: command("run", "digits", *items, "--out", folder, "--quiet")
+
+
+@cache
+def good_run(name: str, write: Callable[[Path], str], *sets: str) -> Path:
+    """The folder of a run on good data, which `write` writes to a folder; it returns what the source is called."""
+    folder = scratch(os.getpid()) / "store" / f"good-{name}"
+    folder.mkdir(parents=True)
+    ended = in_child(run(folder / "run", f"data.source={write(folder)}", *sets))
+    if ended.status:
+        raise HarnessError(f"a run on good data: {ended.err}")
+    return folder / "run"

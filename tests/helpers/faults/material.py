@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -27,26 +28,16 @@ class HarnessError(Exception):
 
 
 @cache
-def scratch(process: int = 0) -> Path:
-    """This process's folder for all cases, which ends with it."""
+def scratch(process: int) -> Path:
+    """The folder of a process for all cases, which ends with it."""
     folder = Path(tempfile.mkdtemp(prefix="caveat-faults-"))
-    keep = _Removed(folder)
-    _folders.append(keep)
+    atexit.register(_remove, folder, process)
     return folder
 
 
-class _Removed:
-    """Removes a folder with this object, in the process that made it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.process = folder, os.getpid()
-
-    def __del__(self) -> None:
-        if os.getpid() == self.process:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-
-_folders: list[_Removed] = []
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # no child of it
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def work() -> Path:
@@ -78,9 +69,6 @@ class Material:
     """On files, of the whole run."""
     bits: Mapping[str, str]
     ran: Ended
-    answers: Mapping[tuple[str, str], Answer]
-    """By stage and action."""
-    costs: Mapping[tuple[str, str], Ended]
 
     def folder(self, stage: str) -> Path:
         """The folder of a stage: "finished" or "at-3", the third of the earlier points."""
@@ -109,13 +97,17 @@ def material(name: str) -> Material:
     if told := differences(plain, bits(target)):
         raise HarnessError(f"{name}: two undisturbed runs differ: {told}")
     shutil.copytree(target, store / "finished")
-    answers, costs = {}, {}
-    for action, call in ACTIONS.items():
-        folder = fresh(store / "finished")
-        costs["finished", action] = _well(subject, partial(call, subject, folder), action)
-        answers["finished", action] = answer(action, costs["finished", action], folder)
     earlier = tuple(sorted((store / "earlier").iterdir()))
-    return Material(subject, store / "finished", earlier, counted.count, plain, ran, answers, costs)
+    return Material(subject, store / "finished", earlier, counted.count, plain, ran)
+
+
+@cache
+def undamaged(name: str, action: str) -> tuple[Ended, Answer]:
+    """How an action ends on an undamaged finished run, and what it answers."""
+    known = material(name)
+    folder = fresh(known.finished)
+    ended = _well(known.subject, partial(ACTIONS[action], known.subject, folder), action)
+    return ended, answer(action, ended, folder)
 
 
 def _well(subject: Subject, call: object, what: str = "run") -> Ended:

@@ -23,7 +23,7 @@ OWN = {
 }
 """What a method is given beside; one that is not here has its defaults, so that a new one joins by itself."""
 VARIANTS = {
-    "fedavg-beside": "method.name=fedavg rounds=2 beside=[\"fedper\"]",
+    "fedavg-beside": 'method.name=fedavg rounds=2 beside=["fedper"]',
     "fedbabu-guaranteed": "method.name=fedbabu uncertainty.policy=guaranteed uncertainty.risk=0.9",
     "fedavg-noise": "method.name=fedavg privacy.clip=1 privacy.noise=0.3",
     "fedavg-newcomers": 'method.name=fedavg federation.newcomers=["silo-2"] uncertainty.policy=switch',

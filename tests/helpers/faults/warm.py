@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import io
 import pkgutil
@@ -38,3 +39,5 @@ def warm() -> None:
         for action in ACTIONS.values():
             with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
                 action(subject, folder)
+    gc.collect()
+    gc.freeze()  # so that children need not copy what they do not change
