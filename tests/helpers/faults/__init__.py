@@ -31,7 +31,7 @@ Where what is:
     damages.py     flip, truncate, delete, nul, older, swapped, link, link-to-copy, dangling
     subjects.py    settings of runs; actions.py: what is done with them; bits.py: what they come to
     material.py    each subject's undisturbed run, and copies of its folder at earlier points
-    cases.py       cases of runs; federation.py: of federations; fuzz*.py: of bad input
+    cases.py       cases of runs; federation.py, federation_cases.py: of federations; fuzz*.py: of bad input
     selection.py   which cases are carried out: `SHORT` in tests/faults, `LONG` in benchmarks/faults.py
 
 `python benchmarks/faults.py --case NAME` carries out one case and says what came of it; `--only SUBJECT` those of one

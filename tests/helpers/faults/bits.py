@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-IGNORED = {"lock", "report.html", "config.toml", "silo.json", "secret"}
-"""Files that hold no result: of no content, a drawing of the others, and what the user or a silo has said."""
+IGNORED = {"lock", "report.html", "config.toml", "silo.json", "kept.json", "secret"}
+"""Files that hold no result: of no content, a drawing of the others, what the user or a silo has said, and
+what a silo has counted, which repeats what it has sent again."""
 TIMES = {"seconds", "federation"}
 """Keys whose values are times, or drawn for every federation."""
 SEALS = {"sha256", "files"}

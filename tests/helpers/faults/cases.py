@@ -143,7 +143,9 @@ def _refused(known: Material, ended: Ended, target: str) -> Outcome:
     """A refusal may name any file of the run: which of two that disagree is damaged nobody can tell."""
     names = {Path(name).name for name in targets(known.finished)} | {Path(target).name}
     names |= {path.name for folder in known.earlier for path in folder.rglob("*")}
-    return refusal(ended, names | (keys_in(ended.err) if target == "config.toml" else set()))
+    names |= keys_in(ended.err) if target == "config.toml" else set()
+    names |= {"is not finished"} if target == "summary.json" else set()  # without it no run is
+    return refusal(ended, names)
 
 
 def _same(

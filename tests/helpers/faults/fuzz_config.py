@@ -37,7 +37,7 @@ def text(subject: str) -> str:
 
 
 @cache
-def keys(subject: str) -> list[str]:
+def flat_keys(subject: str) -> list[str]:
     return list(_flat(tomllib.loads(text(subject)), ""))
 
 
@@ -51,17 +51,17 @@ def _flat(table: dict[str, Any], prefix: str) -> dict[str, Any]:
 def one_value(choose: random.Random, place: Path) -> Trial:
     """`--set KEY=VALUE`, checked as a run is before it begins; what is accepted must be what was given."""
     subject = choose.choice(sorted(SUBJECTS))
-    key, value = choose.choice([*keys(subject), *_flat_sections(subject)]), choose.choice(VALUES)
+    key, value = choose.choice([*flat_keys(subject), *_flat_sections(subject)]), choose.choice(VALUES)
     sets = [*SUBJECTS[subject].sets, f"{key}={value}"]
     return Trial(lambda: _checked(place, sets, key, value), _names(subject), f"{subject} {key}={value}", _said)
 
 
 def _flat_sections(subject: str) -> list[str]:
-    return sorted({key.rpartition(".")[0] for key in keys(subject)} - {""})
+    return sorted({key.rpartition(".")[0] for key in flat_keys(subject)} - {""})
 
 
 def _names(subject: str) -> set[str]:
-    return {part for key in [*keys(subject), *_flat_sections(subject)] for part in (key, key.split(".")[-1])} | {
+    return {part for key in [*flat_keys(subject), *_flat_sections(subject)] for part in (key, key.split(".")[-1])} | {
         "config.toml", "--set",
     }  # fmt: skip
 
@@ -69,15 +69,15 @@ def _names(subject: str) -> set[str]:
 def _checked(place: Path, sets: list[str], key: str, value: str) -> None:
     with python_errors():
         config = configuration.load("digits", sets)
-        found = _flat(tomllib.loads(configuration.dump(config)), "")
-        if (told := _otherwise(key, value, found)) is not None:
+        if (told := otherwise(key, value, config)) is not None:
             print(f"SILENTLY: {told}")
         silos = data.load(config.data, config.seed)
         check(config, silos, place / "run")
 
 
-def _otherwise(key: str, value: str, found: dict[str, Any]) -> str | None:
+def otherwise(key: str, value: str, config: configuration.Config) -> str | None:
     """What an accepted value has become, if it is another."""
+    found = _flat(tomllib.loads(configuration.dump(config)), "")
     try:
         given = tomllib.loads(f"v = {value}")["v"]
     except (tomllib.TOMLDecodeError, RecursionError, ValueError):

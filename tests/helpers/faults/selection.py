@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from . import cases, federation, fuzz, fuzz_arrays, fuzz_config, fuzz_images, fuzz_tables
+from . import cases, federation, federation_cases, fuzz, fuzz_arrays, fuzz_config, fuzz_images, fuzz_tables
 from .actions import ACTIONS
 from .outcomes import Outcome
 from .subjects import SUBJECTS
@@ -49,8 +49,8 @@ def names(group: str, extent: Extent, seed: int = 0) -> Iterator[str]:
         yield from (f"{group}:{seed * extent.fuzz + i}" for i in range(extent.fuzz))
     elif group.startswith(federation.PREFIX):
         method = group.removeprefix(federation.PREFIX)
-        yield from _spread(list(federation.names(method)), extent.federated, choose)
-        yield from federation.crash_names(method, choose, extent.federated // 2)
+        yield from _spread(list(federation_cases.names(method)), extent.federated, choose)
+        yield from federation_cases.crash_names(method, choose, extent.federated // 2)
     else:
         found = list(cases.damage_names(group))
         yield from _spread([name for name in found if ":finished:" not in name], extent.interrupted, choose)
@@ -80,7 +80,7 @@ def carry_out(name: str) -> Outcome:
     """What a case has come to, whichever it is."""
     if name.startswith("fuzz:"):
         return fuzz.carry_out(FAMILIES, name)
-    return federation.carry_out(name) if name.startswith(federation.PREFIX) else cases.carry_out(name)
+    return federation_cases.carry_out(name) if name.startswith(federation.PREFIX) else cases.carry_out(name)
 
 
 def failures(group: str, extent: Extent, seed: int = 0) -> dict[str, Outcome]:
