@@ -66,7 +66,7 @@ def failed(results: list[Result]) -> list[str]:
     bad = [(name, outcome) for _, found, _ in results for name, outcome in found.items() if not outcome.good]
     order = list(FAILURES)
     bad.sort(key=lambda each: order.index(each[1].kind))
-    return [f"{outcome.kind}: {name}: {' / '.join(outcome.told.split())[-300:]}" for name, outcome in bad]
+    return [f"{outcome.kind}: {name}: {' / '.join(outcome.told.split(chr(10)))[-300:]}" for name, outcome in bad]
 
 
 def main() -> int:

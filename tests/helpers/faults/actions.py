@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import os
 import re
 import sys
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from markupsafe import escape
 
 import caveat
 from caveat.cli.main import app
@@ -100,6 +100,6 @@ def answer(action: str, ended: Ended, folder: Path) -> Answer:
 def page(folder: Path) -> Answer:
     """The report, without the configuration's text; of a run that has been measured anew its times are others."""
     config = folder / "config.toml"
-    text = html.escape(config.read_text(errors="replace")) if config.is_file() else "\0"
-    shown = (folder / PAGE).read_text().replace(text, "").replace(text.replace("&#x27;", "&#39;"), "")
+    text = str(escape(config.read_text(errors="replace"))) if config.is_file() else "\0"
+    shown = (folder / PAGE).read_text().replace(text, "")
     return {PAGE: hashlib.sha256(shown.encode()).hexdigest()}

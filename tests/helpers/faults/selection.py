@@ -62,12 +62,13 @@ def names(group: str, extent: Extent, seed: int = 0) -> Iterator[str]:
 
 
 def _spread(found: list[str], count: int, choose: random.Random) -> list[str]:
-    """So many of them, of which each kind of damage to each kind of file is as likely as any other."""
+    """So many of them: each kind of damage to each kind of file is as likely as any other, a flipped bit twice."""
     kinds: dict[tuple[str, ...], list[str]] = {}
     for name in found:
         target, damage = name.split(":")[-3:-1]
         kinds.setdefault((damage, "".join(c for c in target if not c.isdigit())), []).append(name)
-    order = choose.sample(sorted(kinds), len(kinds))
+    order = [*kinds, *(kind for kind in kinds if kind[0] == "flip")]
+    choose.shuffle(order)
     chosen: list[str] = []
     while len(chosen) < min(count, len(found)):
         for kind in order:
