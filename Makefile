@@ -32,7 +32,7 @@ lowest:  ## the tests with the lowest versions in pyproject.toml, without Flower
 		ranges = project['dependencies'] + project['optional-dependencies']['privacy']; \
 		lowest = [each.replace('>=', '==') for each in ranges if not each.startswith('torch')]; \
 		print('torch==$(TORCH)', *lowest, sep='\n')" >$(LOWEST)/lowest.txt
-	grep -E '^(click|mpmath|normflows|pytest|pytest-xdist)==' constraints.txt >>$(LOWEST)/lowest.txt
+	grep -E '^(click|hypothesis|mpmath|normflows|pytest|pytest-xdist)==' constraints.txt >>$(LOWEST)/lowest.txt
 	$(LOWEST)/bin/pip install -q --disable-pip-version-check -r $(LOWEST)/lowest.txt -e .
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -q -n logical --dist loadfile \
 		-k 'not ($(NEWER))' $(addprefix --ignore=,$(FLOWERS))

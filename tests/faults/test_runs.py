@@ -1,0 +1,19 @@
+"""Crashes of runs, and damage to their folders, a sample for every method: `helpers/faults` says what is tried."""
+
+from __future__ import annotations
+
+import pytest
+from faults.selection import SHORT, failures
+from faults.subjects import SUBJECTS
+
+from caveat.methods import METHODS
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_a_fault_ends_in_the_same_bits_or_in_a_refusal(subject: str) -> None:
+    told = [f"{name}: {found.kind}: {found.told}" for name, found in failures(subject, SHORT).items()]
+    assert not told, "\n".join(told)
+
+
+def test_every_method_is_tried() -> None:
+    assert set(METHODS) <= set(SUBJECTS)
