@@ -16,7 +16,7 @@ from caveat.analysis.compare.grid import Cell, MethodRow, SettingColumn
 from caveat.analysis.reproduce.table import Scale
 from caveat.config import Config
 from caveat.core import CaveatError
-from caveat.runs.local import start
+from caveat.runs.configured import start
 
 ROUND = ("rounds=1", "uncertainty.mc_samples=2", "evaluation.every=1")
 FEW = {"samples_per_silo": 60, "test_per_silo": 20}

@@ -10,7 +10,7 @@ import pytest
 
 from caveat.config import load
 from caveat.data import read_inputs
-from caveat.runs.local import open_run, start
+from caveat.runs.configured import open_run, start
 
 pytestmark = pytest.mark.skipif("CAVEAT_DATA" not in os.environ, reason="CAVEAT_DATA does not name prepared real data")
 SHORT = [

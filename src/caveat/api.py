@@ -15,8 +15,10 @@ from .core.settings import path_of
 from .data import Silos
 from .files.locks import locked
 from .runs import python_calls
+from .runs.begun import check_same
+from .runs.configured import open_run
 from .runs.execution import carry_out
-from .runs.local import LocalRun, Run, check_same, open_run
+from .runs.local import LocalRun, Run
 from .runs.progress import Progress, Silent
 
 

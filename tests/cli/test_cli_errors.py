@@ -14,7 +14,7 @@ from typer.testing import Result
 
 from caveat.cli.console import show
 from caveat.core import RunError
-from caveat.runs import local
+from caveat.runs import configured
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 
@@ -107,7 +107,7 @@ def test_a_run_that_stops_says_how_to_continue(
         (out / "config.toml").write_text("")
         raise error
 
-    monkeypatch.setattr(local, "start", start)
+    monkeypatch.setattr(configured, "start", start)
     assert "`caveat resume half` continues" in one_error(caveat("run", "--out", "half"), status)
 
 
@@ -115,7 +115,7 @@ def test_a_traceback_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(config: object, out: Path, progress: object) -> Path:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(local, "start", start)
+    monkeypatch.setattr(configured, "start", start)
     assert "ZeroDivisionError: by zero" in one_error(caveat("run"), 4)
     monkeypatch.setenv("CAVEAT_DEBUG", "1")
     assert "Traceback" in caveat("run").stderr

@@ -26,7 +26,7 @@ from caveat.federation.terms import Terms
 from caveat.files import ledger
 from caveat.files.locks import held
 from caveat.files.payloads import read_payload
-from caveat.runs.local import start
+from caveat.runs.configured import start
 from caveat.runs.progress import Silent
 
 

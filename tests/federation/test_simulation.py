@@ -17,7 +17,7 @@ from test_federation import states, summary
 
 from caveat.config import load
 from caveat.files.payloads import read_payload
-from caveat.runs.local import start
+from caveat.runs.configured import start
 
 METHODS = ("fedavg", "scaffold", "uefl", "fedpn", "fmlu", "trfeddis")
 SETS = [

@@ -44,7 +44,7 @@ from caveat.files.schema.small_files import (
     Started,
 )
 from caveat.files.schema.summary import Metrics, Summary
-from caveat.runs.local import check_same
+from caveat.runs.begun import check_same
 
 SCHEMAS: dict[str, type[Record]] = {
     "summary.json": Summary, "gallery.json": Gallery, "features.json": Features, "origin.json": Origin,

@@ -15,7 +15,7 @@ from caveat.config import Config, load
 from caveat.engines.flower import silo_app_of
 from caveat.federation.node import NodeHandler
 from caveat.federation.server import serve
-from caveat.runs.local import start
+from caveat.runs.configured import start
 from caveat.runs.progress import Silent
 
 CONFIG = """

@@ -22,7 +22,7 @@ from caveat.engines.rounds import Participation
 from caveat.methods import FML, FMLU
 from caveat.methods.fml import learn
 from caveat.nn.models import ModelSettings, PersonalModel, assign
-from caveat.runs.local import open_run, resume, start
+from caveat.runs.configured import open_run, resume, start
 from caveat.runs.progress import Silent
 
 MEME = np.array([[2.0, 0.0, -1.0], [0.5, 0.4, 0.3], [-3.0, 1.0, 4.0]])

@@ -21,8 +21,8 @@ from caveat.core import Data, Decision, Method, Prediction, Silo, Tensors
 from caveat.data import Silos
 from caveat.files.schema.record import as_json
 from caveat.metrics import measure
+from caveat.runs.configured import start
 from caveat.runs.features import INPUTS, features
-from caveat.runs.local import start
 from caveat.runs.summary import entropy_error
 
 TINY = [

@@ -22,8 +22,9 @@ from caveat.core import CaveatError, ConfigurationError, Data, RunError
 from caveat.data import Silos
 from caveat.files.locks import locked
 from caveat.files.payloads import read_payload
+from caveat.runs.configured import open_run, resume, start
 from caveat.runs.execution import finish
-from caveat.runs.local import Run, open_run, resume, start
+from caveat.runs.local import Run
 from caveat.runs.progress import Silent
 
 SETTINGS = [

@@ -17,7 +17,8 @@ from caveat.data import Silos
 from caveat.data import load as load_data
 from caveat.methods import METHODS, SCAFFOLD, UEFL, FedAvg, FedBN, FedProx
 from caveat.nn.models import ModelSettings
-from caveat.runs.local import Run, resume, start
+from caveat.runs.configured import resume, start
+from caveat.runs.local import Run
 from caveat.training.fit import Training
 from caveat.wrappers.privacy import Privacy
 from caveat.wrappers.uncertainty import Uncertainty

@@ -26,7 +26,9 @@ from .console import (
     say_unverified,
     show,
 )
+from .data import data
 from .flower import flower
+from .predict import predict
 from .streams import outlets
 
 
@@ -93,7 +95,7 @@ def run(
     """Run an experiment and report on it."""
     with reported() as reporter:
         from ..config import find, load
-        from ..runs.local import start
+        from ..runs.configured import start
         from ..runs.progress import on_terminal
 
         settings = load(config, [*(sets or ()), *([f"engine.workers={workers}"] if workers else ())])
@@ -120,7 +122,7 @@ def resume(
     """
     with reported() as reporter:
         from ..core import ConfigurationError
-        from ..runs.local import load_config, resume
+        from ..runs.configured import load_config, resume
         from ..runs.progress import on_terminal
 
         config = load_config(folder)
@@ -145,31 +147,7 @@ def resume(
         _show_result(folder)
 
 
-@app.command()
-def predict(
-    folder: RunArgument,
-    inputs: Annotated[str, typer.Argument(metavar="INPUT", help="An npz or csv file, an image, a folder of images.")],
-    silo: Annotated[str, typer.Option(metavar="NAME", help="Whose model predicts.")],
-    out: Annotated[str, typer.Option(metavar="FILE.csv", help="Where to; - is standard output.")] = "-",
-) -> None:
-    """Predict with a finished run.
-
-    Writes a row per input: label, probabilities, uncertainties, and the decision: whose model gave the label, or
-    abstain, where the label is not to be relied on; of a table also what is unlike training, in column input_note.
-    """
-    with reported(named=True):
-        from ..api import load
-        from ..config import one_of
-        from ..core import ConfigurationError
-        from ..data import noted_inputs
-
-        finished = load(folder)
-        say_unverified(folder)
-        names = [each.name for each in finished.silos]
-        if silo not in names:
-            raise ConfigurationError(f"--silo {silo}: no such silo{one_of(silo, names)}")
-        prediction = finished.predictor(silo)(noted_inputs(inputs, finished.silos, silo))
-        _write_csv(prediction, finished.silos.classes, out, noted=bool(finished.silos.encoders))
+app.command()(predict)
 
 
 @app.command()
@@ -183,7 +161,7 @@ def report(
     """
     with reported(named=True):
         from ..html.pages.run.page import write_report
-        from ..runs.local import check_configuration
+        from ..runs.begun import check_configuration
 
         if (folder / "grid.json").exists():
             from ..analysis.compare.command import opened, write
@@ -246,40 +224,7 @@ def config_(config: ConfigArgument = None, sets: SetOptions = None) -> None:
         typer.echo(dump(load(config, sets or ())), nl=False)
 
 
-@app.command()
-def data(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A file, a folder, or a source such as npz:a.npz,b.npz.")],
-    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="csv: the column to predict.")] = None,
-    silo: Annotated[str | None, typer.Option(metavar="COLUMN", help="csv: the column that names the silo.")] = None,
-    categorical: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="csv: a column of codes of categories, or any text; repeatable."),
-    ] = None,
-    numeric: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="csv: a column of numbers, and nothing else; repeatable.")
-    ] = None,
-    decimal: Annotated[str, typer.Option(metavar="MARK", help="csv: the decimal mark.")] = ".",
-    separator: Annotated[str | None, typer.Option(metavar="CHAR", help="csv: between values [by the header].")] = None,
-) -> None:
-    """Show what a data source holds.
-
-    Samples per silo or domain and per class, and what each column of a table will become, before any training.
-    """
-    with reported(named=True):
-        from ..core import DataError
-        from ..data import survey
-        from .output import column_table, refusals, survey_table
-
-        found = survey(
-            path, target, silo, categorical=tuple(categorical or ()), numeric=tuple(numeric or ()), decimal=decimal,
-            separator=separator and separator.replace("\\t", "\t"),
-        )  # fmt: skip
-        show(survey_table(found))
-        if "columns" in found:
-            typer.echo()
-            show(column_table(found))
-            if refused := refusals(found):
-                raise DataError(refused)
+app.command()(data)
 
 
 def _show_result(folder: Path) -> None:
@@ -299,21 +244,6 @@ def _show_result(folder: Path) -> None:
     for line in guarantee_lines(finished):
         typer.echo(escaped(line))
     typer.echo(f"run:    {folder}\nreport: {page}")
-
-
-def _write_csv(prediction: Any, classes: tuple[str, ...], out: str, noted: bool) -> None:
-    from .output import prediction_rows
-
-    text = prediction_rows(prediction, classes, prediction.input_notes if noted else ())
-    if out == "-":
-        typer.echo(text, nl=False)
-        return
-    from ..core import ConfigurationError
-
-    try:
-        Path(out).write_text(text, encoding="utf-8", newline="")
-    except OSError as error:
-        raise ConfigurationError(f"--out {out}: {error.strerror}") from None
 
 
 app.command()(compare)

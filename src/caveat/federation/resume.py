@@ -12,7 +12,7 @@ from ..core import ConfigurationError, RunError
 from ..files.reading import record_of
 from ..files.schema.small_files import Started
 from ..html.text import plain
-from ..runs.local import load_config
+from ..runs.configured import load_config
 from .terms import lasting
 
 STARTED = "started.json"

@@ -31,9 +31,10 @@ from ..files.schema.small_files import Started
 from ..files.schema.summary import Summary
 from ..html.pages.run.page import write_report
 from ..runs.base import BaseRun, Engine
-from ..runs.begun import keep_settings
+from ..runs.begun import check_begun, keep_settings
+from ..runs.configured import check_empty, load_config
 from ..runs.execution import carry_out
-from ..runs.local import LocalRun, check_begun, check_empty, load_config
+from ..runs.local import LocalRun
 from ..runs.progress import Plain, Progress
 from ..runs.spec import spec_of
 from ..wrappers.evaluation import Evaluated

@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .. import config as configuration
+from .. import data
 from ..config import Config
-from ..core import ConfigurationError
+from ..core import ConfigurationError, DataError, RunError
 from ..files.atomic import write_record
-from ..files.reading import record_of
+from ..files.manifest import manifest_of
+from ..files.reading import read_plain, record_of
 from ..files.schema.small_files import SettingsFile
 
 SETTINGS = "settings.json"
@@ -68,3 +71,33 @@ def difference(was: Any, now: Any, place: str = "", known_only: bool = False) ->
     keys = was if known_only else {**was, **now}
     found = (difference(was.get(key), now.get(key), f"{place}.{key}".lstrip("."), known_only) for key in keys)
     return next((each for each in found if each is not None), None)
+
+
+def check_begun(folder: Path) -> None:
+    """Raises DataError where what a run wrote when it began is damaged."""
+    try:
+        manifest = manifest_of(folder)
+    except DataError:
+        if (folder / "summary.json").exists():
+            raise
+        return  # a damaged checkpoint: there may be an older one to go on from
+    manifest.check("settings.json", "splits.json")
+
+
+def check_same(folder: Path, silos: data.Silos) -> None:
+    """Raises RunError if a run in the folder began with other data, DataError if what it began with is damaged."""
+    splits = folder / "splits.json"
+    if not splits.exists():
+        return
+    begun = read_plain(splits)  # of the silos that are measured
+    if not isinstance(begun, dict) or not begun:
+        raise DataError(f"{splits}: expected what the splits of the silos that are measured were")
+    same = [silos.named(name) for name in begun if name in silos.by_name]
+    if len(same) < len(begun) or begun != json.loads(json.dumps(data.splits_record(same))):
+        raise RunError(f"{folder}: the data are not those that the run began with")
+
+
+def check_configuration(folder: Path) -> None:
+    """Raises ConfigurationError if a run's configuration is not the one that it began with."""
+    if (folder / "config.toml").exists():
+        check_settings(configuration.load(str(folder / "config.toml")), folder)

@@ -20,8 +20,9 @@ from ...files.locks import locked, nothing_begun
 from ...files.reading import checked, record_of
 from ...files.schema.audit import AuditPlan, Participating
 from ...files.schema.record import as_json
+from ...runs.begun import check_begun, check_same
 from ...runs.execution import carry_out
-from ...runs.local import LocalRun, Run, check_begun, check_same
+from ...runs.local import LocalRun, Run
 from ...runs.progress import Progress
 from ...training.fit import Training
 from .observations import Observation, Observed

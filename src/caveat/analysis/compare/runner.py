@@ -20,7 +20,7 @@ from ...files.atomic import write_bytes
 from ...files.locks import nothing_begun
 from ...files.schema.record import as_json
 from ...html.pages.run.page import write_report
-from ...runs.local import check, resume, start
+from ...runs.configured import check, resume, start
 from ...runs.progress import Progress
 from .folder import KILLED, ComparisonFolder
 from .grid import PlannedRun

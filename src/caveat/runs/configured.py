@@ -1,0 +1,172 @@
+"""From a configuration to a run's folder, and from the folder to the run again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import config as configuration
+from .. import data
+from ..config import Config
+from ..config.nearest import nearest_recipe
+from ..core import (
+    ConfigurationError,
+    SiloId,
+)
+from ..files.atomic import write_bytes, write_record
+from ..files.locks import locked, nothing_begun
+from ..files.manifest import manifest_of
+from ..files.reading import read
+from ..files.run_folder import other_kind
+from ..files.schema.summary import Summary
+from .begun import check_begun, check_same, check_settings, keep_settings
+from .execution import carry_out
+from .local import LocalRun, Run
+from .progress import Progress, Silent
+from .spec import spec_of
+
+
+def start(config: Config, out: Path, progress: Progress | None = None, silos: data.Silos | None = None) -> Path:
+    """Run a configuration in a new folder `out`, and return it; `silos` are those it describes, if they were loaded
+    before. All that can be checked is checked before anything is written: raises ConfigurationError or DataError;
+    RunError once the run has begun, or if another process begins one there.
+    """
+    _check_engine(config)
+    silos = silos or data.load(config.data, config.seed)
+    check(config, silos, out)
+    check_empty(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"cannot make the folder {out}: {error.strerror}") from error
+    with locked(out / "state"):
+        check_empty(out)  # once more: another process may have been quicker
+        write_bytes(out / "config.toml", configuration.dump(config).encode(), lasting=True)
+        keep_settings(config, out)
+        if (recipe := nearest_recipe(config)) is not None:
+            write_record(out / "origin.json", recipe)
+        return _with_baselines(config, silos, out, progress or Silent())
+
+
+def _check_engine(config: Config) -> None:
+    if config.engine.name != "embedded":
+        raise ConfigurationError(
+            f"engine.name = {config.engine.name!r} is for runs that Flower starts: `caveat flower init` writes the app"
+        )
+
+
+def check(config: Config, silos: data.Silos, out: Path) -> None:
+    """Raises ConfigurationError or DataError for what cannot be run on these silos, before anything is."""
+    _check_engine(config)
+    for name in (config.method.name, *config.beside):
+        _local_run(config, silos, out, name).check()
+
+
+def resume(
+    folder: Path,
+    progress: Progress | None = None,
+    workers: int | None = None,
+    silos: data.Silos | None = None,
+    reset: Sequence[SiloId] = (),
+) -> Path:
+    """Continue an interrupted run, with its silos if they are loaded; a finished one is left as it is.
+
+    Same bits as without the interruption, but for silos that are `reset`: they begin afresh, without the state that
+    they lost. Raises ConfigurationError for settings that are not those that the run began with, DataError or RunError
+    for a folder that is damaged, StateLost for a silo's state that is.
+    """
+    config = _kept_config(folder)
+    with locked(folder / "state"):
+        check_begun(folder)
+        check_settings(config, folder)
+        if silos is None or silos.image_format.exif_rotation != config.data.exif_rotation:
+            silos = data.load(config.data, config.seed)
+        check_same(folder, silos)
+        keep_settings(config, folder)
+        return _with_baselines(config, silos, folder, progress or Silent(), workers, tuple(reset))
+
+
+def open_run(folder: Path) -> Run:
+    """A finished run, to predict with. Raises ConfigurationError if it is none."""
+    config = _kept_config(folder)
+    if not (folder / "summary.json").exists():
+        project = " --project DIR" if config.engine.name == "flower" else ""
+        raise ConfigurationError(f"{folder} is not finished; `caveat resume {folder}{project}` continues it")
+    if config.data.source == "silos":
+        raise ConfigurationError(f"{folder}: the data are at the silos; each keeps what it takes to predict there")
+    check_settings(config, folder)
+    manifest_of(folder).check("settings.json", "splits.json")
+    silos = data.load(config.data, config.seed)
+    check_same(folder, silos)
+    return Run(_local_run(config, silos, folder))
+
+
+def load_config(folder: Path) -> Config:
+    if not (folder / "config.toml").exists():
+        if not folder.is_dir():
+            raise ConfigurationError(f"{folder}: no such folder, expected that of a run")
+        if about := other_kind(folder):
+            raise ConfigurationError(f"{folder} {about}")
+        if (folder / "call.json").exists():
+            raise ConfigurationError(
+                f"{folder} is of a run in Python, whose silos and method only that program knows: the same call of "
+                "caveat.run continues it, and `caveat report` makes its page; runs of the command line can be loaded"
+            )
+        if (folder / "summary.json").exists() and folder.parent.name == "beside":
+            raise ConfigurationError(f"{folder} is what ran beside {folder.parent.parent}, which is the run")
+        raise ConfigurationError(f"{folder} is not a run: it has no config.toml")
+    return configuration.load(str(folder / "config.toml"))
+
+
+def _kept_config(folder: Path) -> Config:
+    """The configuration of a run that is to be gone on with, by the rules of the version that began it."""
+    config = load_config(folder)
+    text = (folder / "config.toml").read_text(encoding="utf-8-sig")
+    return dataclasses.replace(config, data=configuration.by_own_rules(config.data, text))
+
+
+def _local_run(
+    config: Config,
+    silos: data.Silos,
+    folder: Path,
+    name: str | None = None,
+    workers: int | None = None,
+    reset: tuple[SiloId, ...] = (),
+) -> LocalRun:
+    """The run of the configured method, or of a baseline beside it."""
+    return LocalRun(
+        spec=spec_of(config, name), folder=folder, silos=silos, workers=workers or config.engine.workers, reset=reset,
+        sync_seconds=config.engine.sync_seconds,
+    )  # fmt: skip
+
+
+def _with_baselines(
+    config: Config,
+    silos: data.Silos,
+    out: Path,
+    progress: Progress,
+    workers: int | None = None,
+    reset: tuple[SiloId, ...] = (),
+) -> Path:
+    """Carry out the method itself, then the baselines beside it, with as many rounds of training as it took.
+
+    The caller holds the lock of the folder.
+    """
+    main = _local_run(config, silos, out, None, workers, reset)
+    carry_out(main, progress, config.method.name)
+    rounds = read(out / "summary.json", Summary).rounds_run
+    for name in config.beside:
+        same = dataclasses.replace(config, rounds=rounds)
+        folder = out / "beside" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        carry_out(_local_run(same, silos, folder, name, workers), progress, name)
+    return out
+
+
+def check_empty(out: Path) -> None:
+    """Raises ConfigurationError unless a run may begin in the folder."""
+    if (out / "config.toml").exists():
+        raise ConfigurationError(f"{out} already holds a run; `caveat resume {out}` continues it, --out names another")
+    if not nothing_begun(out):
+        raise ConfigurationError(f"{out} exists and is not a run; name a new folder with --out")
