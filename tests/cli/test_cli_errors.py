@@ -147,7 +147,7 @@ def test_a_damaged_record_of_splits_is_named(tmp_path: Path, text: str) -> None:
     (run / "splits.json").write_text(text)
     np.savez(tmp_path / "x.npz", x=np.zeros((2, 8, 8), np.uint8))
     told = one_error(caveat("predict", run, tmp_path / "x.npz", "--silo", "silo-0"), 3)
-    assert told.startswith(f"error: {run / 'splits.json'}: ")
+    assert told.startswith(f"error: {run / 'splits.json'}")
 
 
 # What is named on the command line and is not there, or is something else
