@@ -307,12 +307,12 @@ def test_a_command_whose_runs_failed_says_so_and_shows_the_rest(tmp_path: Path) 
 def test_options_become_rows_and_columns() -> None:
     grid = asked(
         "digits", "fedavg,uefl", ["static: method.name=uefl 'method.iterations=1'"], "0,3", ["rounds=2"],
-        ["data.labels.alpha=0.1,1", "seedless=a,b"], "training.lr=0.01,0.1", 2, "uefl",
+        ["data.labels.alpha=0.1,1", "uncertainty.score=a,b"], "training.lr=0.01,0.1", 2, "uefl",
     )  # fmt: skip
     assert [row.name for row in grid.rows] == ["fedavg", "uefl", "static"]
     assert grid.rows[2].sets == ("method.name=uefl", "method.iterations=1")
-    assert [column.name for column in grid.columns][:2] == ['alpha=0.1, seedless="a"', 'alpha=0.1, seedless="b"']
-    assert grid.columns[3].sets == ("rounds=2", "data.labels.alpha=1", 'seedless="b"')
+    assert [column.name for column in grid.columns][:2] == ['alpha=0.1, score="a"', 'alpha=0.1, score="b"']
+    assert grid.columns[3].sets == ("rounds=2", "data.labels.alpha=1", 'uncertainty.score="b"')
     assert grid.seeds == (0, 3)
     assert grid.tuning == TuningPlan("training.lr", (0.01, 0.1), seeds=2)
 

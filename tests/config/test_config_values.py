@@ -82,7 +82,7 @@ def test_absurd_sizes_have_an_honest_bound(key: str, value: str) -> None:
 @pytest.mark.parametrize(
     "setting",
     [
-        "training.lr=1e30", "training.weight_decay=1e30", "data.shift.noise_std=[1e30]", "data.shift.angles=[1e30]",
+        "training.weight_decay=1e30", "data.shift.noise_std=[1e30]", "data.shift.angles=[1e30]",
         "uncertainty.risk=1e-300", "method.threshold=1e30", "data.normalise.std=[1e-300]",
     ],
 )  # fmt: skip

@@ -60,7 +60,7 @@ class Training:
     """Examples per step."""
     optimizer: Literal["sgd", "adam"] = "adam"
     """sgd or adam."""
-    lr: Annotated[float, Field(gt=0, le=LARGE)] = 0.001
+    lr: Annotated[float, Field(gt=0)] = 0.001
     """Learning rate."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Factor on the learning rate after every round of the schedule, those that only measure included."""
