@@ -21,7 +21,7 @@ from caveat.config import dump, load
 pytestmark = pytest.mark.usefixtures("nowhere")
 COMMANDS = {
     "run": {"--set", "--out", "--workers", "--quiet"},
-    "resume": {"--project", "--workers", "--quiet"},
+    "resume": {"--reset", "--project", "--workers", "--quiet"},
     "predict": {"--silo", "--out"},
     "report": {"--out"},
     "audit": {"--set", "--seeds", "--shares", "--out", "--workers", "--quiet"},
@@ -195,7 +195,7 @@ def test_predict_and_report_tell_what_is_wrong(finished: tuple[Path, Result], no
     assert "did you mean silo-1?" in one_error(caveat("predict", folder, "x.npz", "--silo", "silo1"), 2)
     assert "x.npz" in one_error(caveat("predict", folder, "x.npz", "--silo", "silo-1"), 2)
     assert "not a run" in one_error(caveat("predict", nowhere, "x.npz", "--silo", "silo-1"), 2)
-    assert str(nowhere) in one_error(caveat("report", nowhere), 3)
+    assert str(nowhere) in one_error(caveat("report", nowhere), 2)
     assert files(nowhere) == set()
 
 

@@ -144,7 +144,7 @@ def test_silo_names_that_cannot_be_folders(name: str) -> None:
 
 
 def test_silo_names_of_files_and_of_a_column_that_cannot_be_folders(tmp_path: Path) -> None:
-    rows = "".join(f"{i},{i % 2},.x.part\n" for i in range(40))
+    rows = "".join(f"{i},{i % 2},{'good' if i % 3 else '.x.part'}\n" for i in range(40))
     table, hidden = tmp_path / "table.csv", tmp_path / ".x.part.csv"
     for path in (table, hidden):
         path.write_text(f"a,ill,where\n{rows}")

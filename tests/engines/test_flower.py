@@ -129,7 +129,7 @@ def test_a_federation_continues_after_its_server_was_killed(tmp_path: Path) -> N
     run(flower, start=2, stop=3)  # was never saved
     flower.federation.server = before
     flower.connect()
-    flower.transport.begin(2, counted)
+    flower.transport.begin(2, counted, {})
     whole = Federation(method, tmp_path / "embedded")
     assert_same(run(flower, start=2), whole.run())
     assert_same_states(flower.states(), whole.states())

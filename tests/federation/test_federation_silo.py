@@ -20,8 +20,9 @@ from caveat.core import ConfigurationError, DataError, Payload, RunError, Update
 from caveat.data import noted_inputs, read_inputs
 from caveat.engines.flower import Order, unpack, words_of
 from caveat.federation.node import without_details
+from caveat.federation.own_books import OwnBooks
 from caveat.federation.silo_file import read_silo_file
-from caveat.federation.silo_side import SiloSide, open_member
+from caveat.federation.silo_side import MODEL_FILES, SiloSide, open_member
 from caveat.federation.terms import Terms
 from caveat.files.atomic import write_record
 from caveat.files.payloads import read_payload
@@ -209,6 +210,7 @@ def test_opening_what_a_silo_keeps_writes_nothing_wherever_it_says_its_state_is(
         found = json.loads((kept / "silo.json").read_text())
         found["file"]["state"] = str(state)
         (kept / "silo.json").write_text(json.dumps(found))
+        OwnBooks(kept).keep_files(*MODEL_FILES)  # as whoever made the folder would
         before = everything(tmp_path)
         opened = caveat.load(kept)
         assert torch.equal(opened.predictor("hill")(x).probs, own.predictor("hill")(x).probs)

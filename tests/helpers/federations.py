@@ -162,7 +162,8 @@ class Federation:
 
         with engine or EmbeddedEngine(self.place, self.workers) as transport:
             start = bounds.get("start", 0)
-            transport.begin(start, {}, adopted(self.place.states, start - 1))
+            if isinstance(transport, EmbeddedEngine):
+                transport.begin(start, {}, adopted(self.place.states, start - 1))
             self.server = run(
                 self.place.method, transport, self.site, self.server,
                 participation=participation or Participation(0), after=after_each, **bounds,
