@@ -13,6 +13,7 @@ from .config import EngineSettings
 from .core import Method, SiloId
 from .core.settings import path_of
 from .data import Silos
+from .files.checkpoints import StateLost
 from .files.locks import locked
 from .runs import python_calls
 from .runs.begun import check_same
@@ -79,6 +80,8 @@ def _carry_out(run: LocalRun, progress: Progress) -> None:
         except BaseException as error:
             folder = str(run.folder)
             error.add_note(f"What was computed is in {folder}: the same call with out={folder!r} continues it.")
+            if isinstance(error, StateLost):
+                error.add_note(f"With reset=[{error.silo!r}] that silo begins afresh.")
             raise
 
 

@@ -49,6 +49,11 @@ class Reporter:
         begun = self.run is not None and exists(self.run / "config.toml")
         return f"; `caveat resume {self.run}` continues" if begun else ""
 
+    def mending(self, silo: str) -> str:
+        """What to do about a silo's state that is lost."""
+        afresh = f", or `caveat resume {self.run} --reset {silo}` has it begin afresh" if self.run is not None else ""
+        return f": put it back from a copy{afresh}"
+
 
 @contextmanager
 def reported(named: bool = False) -> Iterator[Reporter]:
@@ -71,6 +76,7 @@ def reported(named: bool = False) -> Iterator[Reporter]:
             traceback.print_exc()
         from ..core import CaveatError, ConfigurationError, DataError
         from ..core.errors import MissingError, cut
+        from ..files.checkpoints import StateLost
 
         if isinstance(error, ConfigurationError) or (named and isinstance(error, MissingError)):
             _fail(str(error), USAGE)
@@ -78,6 +84,8 @@ def reported(named: bool = False) -> Iterator[Reporter]:
             _fail(str(error), BAD_DATA)
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             _fail(f"{cut(str(error.filename), 100)}: {error.strerror}", USAGE)
+        if isinstance(error, StateLost):
+            _fail(str(error) + reporter.mending(error.silo), FAILED)
         known = isinstance(error, CaveatError | OSError)
         text = str(error) if known else f"{type(error).__name__}: {error} (CAVEAT_DEBUG=1 shows where)"
         _fail(text + reporter.hint(), FAILED)
@@ -85,9 +93,14 @@ def reported(named: bool = False) -> Iterator[Reporter]:
 
 def say_unverified(folder: Path) -> None:
     """A line on standard error where nothing says what a run's files have to hold."""
+    from ..core import DataError
     from ..files.manifest import manifest_of
 
-    if not manifest_of(folder).verified:
+    try:
+        verified = manifest_of(folder).verified
+    except DataError:
+        return  # whoever reads what is damaged says so
+    if not verified:
         typer.echo(f"{folder}: not verified: version 0.1 wrote it, without checksums", err=True)
 
 

@@ -229,6 +229,7 @@ app.command()(data)
 
 def _show_result(folder: Path) -> None:
     from ..files.run_folder import read_run
+    from ..html.pages.run.absence import afresh
     from ..html.pages.run.guarantee import guarantee_lines
     from ..html.pages.run.page import write_report
     from ..html.pages.run.terminal import model_table, result_table
@@ -243,6 +244,8 @@ def _show_result(folder: Path) -> None:
         show(models)
     for line in guarantee_lines(finished):
         typer.echo(escaped(line))
+    if began := afresh(finished):
+        typer.echo(escaped(f"begun afresh, since their states were lost: {began}"))
     typer.echo(f"run:    {folder}\nreport: {page}")
 
 

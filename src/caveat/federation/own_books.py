@@ -98,5 +98,6 @@ class OwnBooks:
         return StateLost(
             f"silo {order.silo!r}: the federation has counted its round {order.counted} of the schedule, but nothing "
             f"that was kept of that round is in {self.folder}; put the folder back from a copy, or "
-            f"`caveat flower reset {self.folder}` has the silo begin afresh"
+            f"`caveat flower reset {self.folder}` has the silo begin afresh",
+            order.silo,
         )

@@ -18,12 +18,17 @@ from .payloads import payload_of, read_payload, to_bytes
 from .reading import record_of
 from .schema.small_files import Checkpoint, FileSum, KeptState, RunState, Sums
 
+DAMAGED = "the file is damaged or another's"
 NEWEST, DURABLE = "checkpoint.json", "checkpoint-durable.json"
 """The last checkpoint, and the last one that was waited for until it was on the disk."""
 
 
 class StateLost(RunError):
     """A silo's private state is not there, or not the one that it kept: names the silo, the round and the file."""
+
+    def __init__(self, text: str, silo: SiloId) -> None:
+        super().__init__(text)
+        self.silo = silo
 
 
 class SiloStore:
@@ -38,9 +43,9 @@ class SiloStore:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise StateLost(f"{_whose(kept)}, {path}, cannot be read: {error.strerror}") from None
+            raise StateLost(f"{_whose(kept)}, {path}, cannot be read: {error.strerror}", kept.silo) from None
         if sum_of_bytes(data).sha256 != kept.sha256:
-            raise StateLost(f"{_whose(kept)}, {path}, is not the one that was kept: the file is damaged or another's")
+            raise StateLost(f"{_whose(kept)}, {path}, is not the one that was kept: {DAMAGED}", kept.silo)
         return payload_of(data, path)
 
     def save(self, silo: SiloId, t: int, state: State, durable: int | None = None) -> KeptState:
@@ -162,8 +167,8 @@ class ServerStore:
     def load(self) -> Saved | None:
         """What the run continues from, or None before the first checkpoint.
 
-        That is the newest checkpoint, or where one of its files is damaged the last durable one. Raises RunError,
-        which names the file, if neither is whole.
+        That is the newest checkpoint, or where one of its files is damaged the last durable one, which then takes its
+        place. Raises RunError, which names the file, if neither is whole.
         """
         found: list[Saved] = []
         damage: list[CaveatError] = []
@@ -176,6 +181,8 @@ class ServerStore:
                 damage.append(error)
         if damage and not found:
             raise RunError(f"{damage[0]}; no other checkpoint is whole. Without {self.root} the run begins again")
+        if damage and found[0].damage:
+            write_record(self.root / NEWEST, found[0].checkpoint, lasting=True)
         return found[0] if found else None
 
     def _whole(self, checkpoint: Checkpoint, damage: str) -> Saved:

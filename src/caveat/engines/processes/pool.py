@@ -203,7 +203,9 @@ class _Worker:
         except (EOFError, ConnectionResetError) as error:
             raise self._dead() from error
         if "error" in answer:
-            raise {StateLost.__name__: StateLost}.get(answer["kind"], SiloError)(answer["error"])
+            if answer["kind"] == StateLost.__name__:
+                raise StateLost(answer["error"], self.order["silo"])
+            raise SiloError(answer["error"])
         update = Update(self.buffers[self.order["slot"]].read(answer["up"]), answer["examples"])
         return self.order["silo"], Performed(update, _kept(answer["kept"]))
 

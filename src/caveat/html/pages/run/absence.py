@@ -1,4 +1,4 @@
-"""Who was left out: silos that were asked in some rounds and not counted, and those without final figures."""
+"""Who was left out or began afresh: silos that were not counted, are without final figures, or lost their states."""
 
 from __future__ import annotations
 
@@ -46,3 +46,9 @@ def newcomers(run: RunFolder) -> str:
 def absent(run: RunFolder) -> str:
     """The silos that the final figures are without, in words; empty where there are none."""
     return listed([plain(name) for name in run.absent], _MOST_NAMES)
+
+
+def afresh(run: RunFolder) -> str:
+    """The silos whose states were lost on the way, and when, in words; empty where there are none."""
+    reset = run.summary.reset if run.summary else []
+    return listed([f"{plain(each.silo)} (after round {each.round})" for each in reset], _MOST_NAMES)

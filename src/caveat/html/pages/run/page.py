@@ -9,7 +9,7 @@ from ....files.atomic import write_bytes
 from ....files.run_folder import RunFolder, natural, read_run
 from ... import templates
 from . import figures, rounds, sections
-from .absence import absence, absent, newcomers
+from .absence import absence, absent, afresh, newcomers
 from .again import again
 from .decisions import decisions
 from .gallery import within_budget
@@ -63,6 +63,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "risk_coverage": figures.risk_coverage(run),
         "absence": absence(run),
         "absent": absent(run),
+        "afresh": afresh(run),
         "newcomers": newcomers(run),
         "privacy": privacy(run),
         "greeting": told_before(run.greeting),

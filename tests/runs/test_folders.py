@@ -1,0 +1,248 @@
+"""A run's folder cannot lie: what was edited, lost, damaged or put there by others is refused by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import TINY, caveat, one_error, sets
+
+import caveat as library
+from caveat.files.locks import held
+from caveat.methods import SCAFFOLD
+from caveat.runs.progress import Silent
+from caveat.training.fit import Training
+
+SETTINGS = sets(*TINY, "method.name=trfeddis", "rounds=3")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    assert caveat("run", "digits", *SETTINGS, "--out", folder, "--quiet").exit_code == 0
+    np.savez(folder.parent / "x.npz", x=np.zeros((2, 8, 8), np.uint8))
+    return folder
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run."""
+    shutil.copytree(finished, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def interrupted(run: Path) -> Path:
+    """The run as it was killed before its result was written."""
+    (run / "summary.json").unlink()
+    shutil.rmtree(run / "model")
+    return run
+
+
+def predict(run: Path) -> object:
+    return caveat("predict", run, run.parent / "x.npz", "--silo", "silo-0")
+
+
+def model(run: Path) -> bytes:
+    return (run / "model" / "model.safetensors").read_bytes()
+
+
+def flip(path: Path, at: int = -20) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    path.write_bytes(data)
+
+
+def edit(run: Path, found: str, wanted: str) -> None:
+    text = (run / "config.toml").read_text()
+    assert found in text
+    (run / "config.toml").write_text(text.replace(found, wanted))
+
+
+# Configurations
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "told"),
+    [
+        ("seed = 0", "seed = 1", "seed = 1, but the run began with 0"),
+        ("rounds = 3", "rounds = 4", "rounds = 4, but the run began with 3"),
+        ("batch_size = 32", "batch_size = 16", "training.batch_size = 16, but the run began with 32"),
+        ("mc_samples = 2", "mc_samples = 3", "uncertainty.mc_samples = 3, but the run began with 2"),
+    ],
+)
+@pytest.mark.parametrize("command", ["resume", "report"])
+def test_a_setting_that_was_edited_is_refused_by_key(
+    interrupted: Path, found: str, wanted: str, told: str, command: str
+) -> None:
+    edit(interrupted, found, wanted)
+    before = model_and_state(interrupted)
+    assert told in one_error(caveat(command, interrupted), 2)
+    assert model_and_state(interrupted) == before
+
+
+def model_and_state(run: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+def test_settings_that_change_no_result_may_be_edited(interrupted: Path, finished: Path) -> None:
+    edit(interrupted, "workers = 1", "workers = 2")
+    edit(interrupted, "sync_seconds = 10.0", "sync_seconds = 0.5")
+    assert caveat("resume", interrupted, "--quiet").exit_code == 0
+    assert model(interrupted) == model(finished)
+
+
+def test_an_edited_configuration_is_refused_by_a_finished_run_too(run: Path) -> None:
+    (run.parent / "x.npz").write_bytes(b"")
+    edit(run, "seed = 0", "seed = 7")
+    assert "seed = 7, but the run began with 0" in one_error(predict(run), 2)  # type: ignore[arg-type]
+
+
+# States of silos
+
+
+def test_a_lost_state_is_refused_by_silo_and_round_and_can_be_reset(interrupted: Path, finished: Path) -> None:
+    shutil.rmtree(interrupted / "state" / "silos" / "silo-1")
+    for _ in range(2):
+        told = one_error(caveat("resume", interrupted, "--quiet"), 4)
+        assert "silo 'silo-1': its state of round 2 of the schedule" in told
+        assert "--reset silo-1" in told
+    result = caveat("resume", interrupted, "--quiet", "--reset", "silo-1")
+    assert result.exit_code == 0, result.stderr
+    summary = json.loads((interrupted / "summary.json").read_text())
+    assert summary["reset"] == [{"silo": "silo-1", "round": 3}]
+    assert "reset" not in json.loads((finished / "summary.json").read_text())
+    assert "silo-1" in result.stdout
+    assert "begun afresh, since their states were lost: silo-1 (after round 3)" in result.stdout
+    assert "<strong>Begun afresh</strong>" in (interrupted / "report.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["silo-1", "fedavg"])
+def test_what_cannot_be_reset_is_refused(interrupted: Path, finished: Path, name: str) -> None:
+    shutil.rmtree(interrupted / "state" / "silos")
+    assert "--reset nobody" in one_error(caveat("resume", interrupted, "--quiet", "--reset", "nobody"), 2)
+    assert "the run is finished" in one_error(caveat("resume", finished, "--reset", name), 2)
+
+
+@pytest.mark.parametrize("what", ["older", "another's", "flipped"])
+def test_a_state_that_is_not_the_one_that_was_kept_is_refused(run: Path, what: str) -> None:
+    states = run / "state" / "silos" / "silo-0"
+    if what == "flipped":
+        flip(states / "000002.safetensors")
+    else:
+        other = states / "000001.safetensors" if what == "older" else states.with_name("silo-1") / "000002.safetensors"
+        shutil.copyfile(other, states / "000002.safetensors")
+    np.savez(run.parent / "x.npz", x=np.zeros((2, 8, 8), np.uint8))
+    assert "is not the one that was kept" in one_error(predict(run), 4)  # type: ignore[arg-type]
+
+
+def test_a_state_that_is_lost_in_mid_run_ends_the_run(tmp_path: Path) -> None:
+    x = np.sin(np.arange(2 * 90 * 4)).reshape(2, 90, 4).astype(np.float32)
+    silos = library.data.from_arrays({f"ward-{k}": (x[k], (x[k].sum(1) > 0).astype(int)) for k in range(2)})
+
+    class Losing(Silent):
+        def round(self, number: int, phase: str, metrics: object) -> None:
+            if number == 2:
+                shutil.rmtree(tmp_path / "run" / "state" / "silos")
+
+    method = SCAFFOLD(rounds=4, training=Training(batch_size=16, lr=0.1, optimizer="sgd"))
+    with pytest.raises(library.core.RunError, match="silo 'ward-0': its state of round 1 of the schedule"):
+        library.run(silos, method, out=tmp_path / "run", progress=Losing())
+    again = library.run(silos, method, out=tmp_path / "run", reset=["ward-0", "ward-1"])
+    assert [each["silo"] for each in again.summary["reset"]] == ["ward-0", "ward-1"]
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model/model.safetensors",
+        "model/model.json",
+        "state/states.jsonl",
+        "splits.json",
+        "settings.json",
+        "summary.json",
+    ],
+)
+def test_a_flipped_bit_is_refused_by_what_predicts(run: Path, name: str) -> None:
+    np.savez(run.parent / "x.npz", x=np.zeros((2, 8, 8), np.uint8))
+    assert predict(run).exit_code == 0  # type: ignore[attr-defined]
+    flip(run / name)
+    assert str(run / name) in one_error(predict(run), 3)  # type: ignore[arg-type]
+    with pytest.raises((library.core.DataError, library.core.RunError), match=name.rpartition("/")[2]):
+        library.load(run).predictor("silo-0")
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "ledger.jsonl", "gallery.json", "features.json", "summary.json"])
+@pytest.mark.parametrize("damage", [flip, Path.unlink, lambda path: path.write_bytes(bytes(path.stat().st_size))])
+def test_a_page_is_made_of_what_was_written_or_not_at_all(
+    run: Path, name: str, damage: Callable[[Path], object]
+) -> None:
+    (run / "report.html").unlink()
+    damage(run / name)
+    result = caveat("report", run)
+    if name == "summary.json" and not (run / name).exists():
+        return  # a run without a summary is one that is not finished
+    assert name in one_error(result, 3)
+    assert not (run / "report.html").exists()
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "ledger.jsonl", "state/states.jsonl", "settings.json"])
+def test_damage_to_an_interrupted_run_is_named(interrupted: Path, name: str) -> None:
+    flip(interrupted / name, 30)
+    result = caveat("resume", interrupted, "--quiet")
+    assert result.exit_code in (3, 4)
+    assert name in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_after_a_damaged_checkpoint_the_durable_one_goes_on_to_the_same_bits(tmp_path: Path, finished: Path) -> None:
+    settings = [*SETTINGS, "--set", "engine.sync_seconds=0"]
+    assert caveat("run", "digits", *settings, "--out", tmp_path / "run", "--quiet").exit_code == 0
+    (tmp_path / "run" / "summary.json").unlink()
+    flip(tmp_path / "run" / "state" / "checkpoint.json")
+    result = caveat("resume", tmp_path / "run")
+    assert result.exit_code == 0, result.stderr
+    assert "checkpoint.json" in result.stderr
+    assert "goes on after the checkpoint before it" in result.stderr
+    assert model(tmp_path / "run") == model(finished)
+
+
+# Others in the same folder
+
+
+def test_who_comes_second_changes_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    end, go = os.pipe()
+    ready, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with held(run / "state" / "lock", "busy"):
+            os.write(tell, b"1")
+            os.read(end, 1)
+        os._exit(0)
+    os.read(ready, 1)
+    told = one_error(caveat("run", "digits", *SETTINGS, "--out", run, "--quiet"), 4)
+    assert "is being run by another process" in told
+    assert {path.name for path in run.rglob("*")} == {"state", "lock"}
+    os.write(go, b"1")
+    os.waitpid(child, 0)
+    assert caveat("run", "digits", *SETTINGS, "--out", run, "--quiet").exit_code == 0
+    for descriptor in (end, go, ready, tell):
+        os.close(descriptor)
+
+
+def test_nothing_is_written_through_a_link(interrupted: Path) -> None:
+    theirs = interrupted.parent / "theirs"
+    theirs.write_text("mine")
+    (interrupted / "state" / "lock").unlink()
+    (interrupted / "state" / "lock").symlink_to(theirs)
+    assert "lock is a link to" in one_error(caveat("resume", interrupted, "--quiet"), 4)
+    assert theirs.read_text() == "mine"
