@@ -89,8 +89,9 @@ def main() -> int:
         with multiprocessing.get_context("fork").Pool(given.processes, maxtasksperchild=1) as pool:
             for result in pool.imap(partial(of_group, seed=given.seed), given.only, chunksize=1):
                 results.append(result)
-                bad = sum(not outcome.good for outcome in result[1].values())
-                print(f"{result[0]}: {len(result[1])} cases, {bad} failed, {result[2]:.0f} s", file=sys.stderr)
+                bad = failed([result])
+                print(f"{result[0]}: {len(result[1])} cases, {len(bad)} failed, {result[2]:.0f} s", file=sys.stderr)
+                print("".join(f"  {line}\n" for line in bad), end="", file=sys.stderr, flush=True)
     print(table(results))
     print("\n".join(lines := failed(results)))
     return int(bool(lines))

@@ -14,7 +14,7 @@ from .links import without_following
 from .schema.record import Record, as_json
 from .seals import sealed
 
-_PART = re.compile(r"\..+\.\d+\.part")
+_PART = re.compile(r"\..+\.(\d+)\.part")
 """The names that files have while they are written."""
 
 
@@ -22,7 +22,7 @@ def write_bytes(path: Path, data: bytes, lasting: bool = False) -> None:
     """Write a file so that it is there whole or not at all, and if it is `lasting`, also after the power was cut."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.unlink(missing_ok=True)
+        _forget_parts_of(path)
         with open(part, "xb", opener=without_following) as file:
             file.write(data)
             if lasting:
@@ -60,6 +60,28 @@ def forget_parts(folder: Path) -> None:
         for name in names:
             if _PART.fullmatch(name):
                 Path(place, name).unlink(missing_ok=True)
+
+
+def _forget_parts_of(path: Path) -> None:
+    """Delete what this process, or one that is no more, has left of a file."""
+    with os.scandir(path.parent) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(f".{path.name}.")]
+    for name in names:
+        if (found := _PART.fullmatch(name)) and not _alive(int(found[1])):
+            path.with_name(name).unlink(missing_ok=True)
+
+
+def _alive(pid: int) -> bool:
+    """Whether there is another process of this number."""
+    if pid in (0, os.getpid()):
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 def write_json(path: Path, value: Mapping[str, Any], lasting: bool = False) -> None:

@@ -159,7 +159,11 @@ class ServerStore:
         if durable:
             write_record(self.root / DURABLE, checkpoint, durable)
             self.durable = checkpoint
-        needed = {name, self.durable.server if self.durable else name}
+        self.forget_older(name)
+
+    def forget_older(self, newest: str) -> None:
+        """Delete the server states that no checkpoint needs any more; the newest one's is the file of that name."""
+        needed = {newest, self.durable.server if self.durable else newest}
         for old in self.root.glob("server-*.safetensors"):
             if old.name not in needed:
                 old.unlink()

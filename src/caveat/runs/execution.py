@@ -51,6 +51,8 @@ def finish(run: BaseRun, progress: Progress) -> None:
     with run.engine() as engine, one_thread():
         recorder = Recorder(run, engine, store, run_state, progress)
         counted, kept = recorder.rewind(saved)
+        if saved is not None:
+            store.forget_older(saved.checkpoint.server)  # which a process that was killed had no time for
         engine.begin(start, counted, kept)
         run_state.seconds["engine"] += time.perf_counter() - began
         server = rounds.run(
