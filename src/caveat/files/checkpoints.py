@@ -159,9 +159,15 @@ class ServerStore:
         if durable:
             write_record(self.root / DURABLE, checkpoint, durable)
             self.durable = checkpoint
-        self.forget_older(name)
+        self._forget_older(name)
 
-    def forget_older(self, newest: str) -> None:
+    def tidy(self, saved: Saved) -> None:
+        """What a process that was killed had no time for, of what a run continues from; a damaged checkpoint goes."""
+        if saved.damage:
+            write_record(self.root / NEWEST, saved.checkpoint)
+        self._forget_older(saved.checkpoint.server)
+
+    def _forget_older(self, newest: str) -> None:
         """Delete the server states that no checkpoint needs any more; the newest one's is the file of that name."""
         needed = {newest, self.durable.server if self.durable else newest}
         for old in self.root.glob("server-*.safetensors"):

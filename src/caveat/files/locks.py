@@ -74,7 +74,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 def nothing_begun(folder: Path) -> bool:
     """Whether a folder is not there, or has no more than a killed process leaves that wrote no file yet: half a file,
-    or a folder with its lock.
+    or a folder with no more than its lock.
     """
     if not folder.exists():
         return True
@@ -83,5 +83,5 @@ def nothing_begun(folder: Path) -> bool:
 
 def _left_behind(path: Path) -> bool:
     if path.is_dir() and not path.is_symlink():
-        return [each.name for each in path.iterdir()] == ["lock"]
+        return all(each.name == "lock" for each in path.iterdir())
     return path.suffix == ".part"

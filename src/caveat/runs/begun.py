@@ -98,6 +98,8 @@ def check_same(folder: Path, silos: data.Silos) -> None:
 
 
 def check_configuration(folder: Path) -> None:
-    """Raises ConfigurationError if a run's configuration is not the one that it began with."""
+    """Raises ConfigurationError if a run's configuration is not the one that it began with, DataError if it is gone."""
     if (folder / "config.toml").exists():
         check_settings(configuration.load(str(folder / "config.toml")), folder)
+    elif (folder / SETTINGS).exists():
+        raise DataError(f"{folder / 'config.toml'} is missing: put it back from a copy")

@@ -52,8 +52,10 @@ def finish(run: BaseRun, progress: Progress) -> None:
         recorder = Recorder(run, engine, store, run_state, progress)
         counted, kept = recorder.rewind(saved)
         if saved is not None:
-            store.forget_older(saved.checkpoint.server)  # which a process that was killed had no time for
+            store.tidy(saved)
         engine.begin(start, counted, kept)
+        if store.durable is not None:
+            engine.keep(store.durable.t)
         run_state.seconds["engine"] += time.perf_counter() - began
         server = rounds.run(
             engine.method,

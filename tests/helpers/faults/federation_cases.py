@@ -28,7 +28,7 @@ from .federation import (
     serve,
     undamaged,
 )
-from .outcomes import LEFT_OUT, REFUSED, Outcome, compared, cost, differences, failed, refusal
+from .outcomes import REFUSED, SAID, Outcome, compared, cost, differences, failed, refusal
 from .points import KINDS
 
 # Names
@@ -82,7 +82,7 @@ def carry_out(name: str) -> Outcome:
         files = {path.name for source in (known.finished, *known.earlier) for path in source.rglob("*")}
         return refusal(ended, files | {Path(target).name, SILO} | actions.keys_in(ended.err))
     if action == "serve" and _said_left_out(folder):
-        return Outcome(LEFT_OUT)
+        return Outcome(SAID)
     if action == "serve":
         return _served(known, what, target, folder, damaged)
     return compared(expected, answer(action, ended, folder), folder / "run")
@@ -123,7 +123,7 @@ def _crash(known: Federated, kind: str, number: int) -> Outcome:
     if ended.status:
         return failed("status", f"status {ended.status}, expected that it continues: {ended.err}")
     if _said_left_out(folder):
-        return Outcome(LEFT_OUT) if kind == "full" else failed("other bits", "a silo was left out")
+        return Outcome(SAID) if kind == "full" else failed("other bits", "a silo was left out")
     return compared(known.bits, all_bits(folder), folder / "run")
 
 

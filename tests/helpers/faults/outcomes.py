@@ -11,8 +11,9 @@ from .children import Ended
 MOST_SECONDS, MOST_MEGABYTES = 10.0, 1024.0
 """What a case may take beyond the undamaged command."""
 REFUSED = (2, 3, 4)
-SAME, REFUSAL, LEFT_OUT = "same bits", "refused", "went on without the silo, and said so"
-GOOD = (SAME, REFUSAL, LEFT_OUT)
+SAME, REFUSAL, SAID = "same bits", "refused", "other bits, and said so"
+"""Of the last: the folder says that a silo was left out or reset, or the page that the run is unfinished."""
+GOOD = (SAME, REFUSAL, SAID)
 FAILURES = {
     "other bits": "status 0 with another result",
     "outside": "a file outside the run's folder has changed",
