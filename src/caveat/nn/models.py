@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import cycle
 from typing import Annotated, Literal
@@ -25,7 +26,8 @@ OWN = {
 """The fields of `ModelSettings` that not all models read, by the models that do."""
 CONVOLUTIONS = {"residual": residual, "cnn": cnn, "normed": normed}
 """The encoders that are built from the channels of images and a width alone."""
-
+WIDE = 2048
+"""Features of a layer up to which nobody asks how much memory a model takes."""
 KEPT = 4
 """Numbers in memory for each parameter while it is trained: itself, its gradient, and two moments of Adam."""
 
@@ -92,13 +94,21 @@ def build_model(settings: ModelSettings, shape: tuple[int, ...], classes: int, s
         raise ConfigurationError(f"model {settings.name!r} takes images, but inputs have shape {shape}; use 'mlp'")
     if settings.name != "mlp" and min(shape[1:]) < 8:
         raise ConfigurationError(f"model {settings.name!r} needs images of at least 8x8 pixels, not {shape[1:]}")
+    _check_size(settings, shape, classes)
+    with seeded(seed, "init"):
+        return _model(settings, shape, classes)
+
+
+def _check_size(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> None:
+    """Raises ConfigurationError for a model that memory cannot take, without making it."""
+    widest = max(settings.width or 0, settings.features or 0, settings.hidden, settings.second or 0)
+    if widest <= WIDE and widest * math.prod(shape) <= WIDE**2:
+        return  # any machine can take it, and what counts otherwise takes a second to import
     with torch.device("meta"):
         numbers = sum(each.numel() for each in _model(settings, shape, classes).parameters())
     check_memory(
         KEPT * FLOAT * numbers, f"a model {settings.name!r} of {numbers:,} parameters takes to be trained", "model"
     )
-    with seeded(seed, "init"):
-        return _model(settings, shape, classes)
 
 
 def _model(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> Model:
