@@ -40,6 +40,8 @@ class SiloStore:
     def load(self, kept: KeptState) -> State:
         """The state that a silo kept. Raises StateLost if it is not there, or is another."""
         path = self._file(kept.silo, kept.t)
+        if path.exists() and not path.is_file():
+            raise StateLost(f"{_whose(kept)}, {path}, is no file", kept.silo)
         try:
             data = path.read_bytes()
         except OSError as error:

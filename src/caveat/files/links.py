@@ -30,5 +30,5 @@ def refuse_link(path: Path) -> None:
 
 
 def without_following(path: str, flags: int) -> int:
-    """An `opener` for `open`, which fails on a link."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    """An `opener` for `open`, which fails on a link, and waits for nobody where there is a pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)

@@ -12,6 +12,8 @@ from pathlib import Path
 from ..core import RunError
 from .links import refuse_link, refuse_links, without_following
 
+LOCKED = ("state", "runs")
+"""Folders of a run, and of a comparison or an audit, in which their locks lie."""
 PAUSE = 0.2
 """Seconds between two tries for a lock that another process holds."""
 _held: set[Path] = set()
@@ -83,5 +85,5 @@ def nothing_begun(folder: Path) -> bool:
 
 def _left_behind(path: Path) -> bool:
     if path.is_dir() and not path.is_symlink():
-        return all(each.name == "lock" for each in path.iterdir())
+        return path.name in LOCKED and all(each.name == "lock" for each in path.iterdir())
     return path.suffix == ".part"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..core import RunError
-from .atomic import append, lines_of_records
+from .atomic import append, lines_of_records, write_bytes
 from .links import without_following
 from .schema.record import Record
 from .schema.small_files import FileSum
@@ -72,6 +72,8 @@ class AppendLog:
     def _cut(self) -> None:
         """Drop what is not hashed."""
         try:
+            if self.path.stat().st_nlink > 1:  # a copy of the folder shares the file, and is to stay as it is
+                write_bytes(self.path, self.path.read_bytes())
             with open(self.path, "r+b", opener=without_following) as file:
                 file.truncate(self.bytes)
         except OSError as error:

@@ -40,6 +40,8 @@ def payload_of(data: bytes, path: Path) -> Payload:
 
 def read_payload(path: Path) -> Payload:
     """A payload from a file; raises RunError naming a file that cannot be read."""
+    if not path.is_file():
+        raise RunError(f"{path} is missing, or is no file")
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -21,7 +21,12 @@ from .schema.small_files import Origin
 from .schema.summary import Metrics, SiloRecord, Summary, Worst
 
 _FILES = ("config.toml", "rounds.jsonl", "summary.json")
-_CHECKED = ("rounds.jsonl", "ledger.jsonl", "origin.json", "gallery.json", "features.json", "federation.json")
+_CHECKED = (
+    "settings.json", "call.json", "splits.json", "rounds.jsonl", "ledger.jsonl", "origin.json", "gallery.json",
+    "features.json", "federation.json",
+)  # fmt: skip
+_COMMON = ("settings.json", "splits.json")
+"""Files that are the same for the methods beside a run."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,7 @@ def read_run(path: Path) -> RunFolder:
         features=record_of(path / "features.json", Features),
         sent=read_sent(path / "ledger.jsonl"),
         greeting=record_of(path / "federation.json", FederationFile),
-        beside={folder.name: read_run(folder) for folder in sorted(path.glob("beside/*")) if _is_run(folder)},
+        beside={folder.name: _beside(folder, path) for folder in sorted(path.glob("beside/*")) if _is_run(folder)},
     )
 
 
@@ -185,6 +190,18 @@ def other_kind(folder: Path) -> str:
     if (folder / "silo.toml").exists():
         return "is of a silo; what it keeps of a run is in STATE/FEDERATION/METHOD"
     return ""
+
+
+def _beside(folder: Path, main: Path) -> RunFolder:
+    """What ran beside a run. Raises DataError if it is of another run."""
+    for name in _COMMON:
+        if (folder / name).exists() and text_of(folder / name) != text_of(main / name):
+            raise DataError(f"{folder / name} is not that of {main}: it is of another run")
+    found = read_run(folder)
+    sealed = found.summary is not None and found.summary.schema_version > 1
+    if found.summary is not None and sealed and found.summary.method != folder.name:
+        raise DataError(f"{folder / 'summary.json'} is of {found.summary.method}, expected {folder.name}")
+    return found
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:

@@ -30,7 +30,7 @@ def keep_settings(config: Config, folder: Path) -> None:
         write_record(folder / SETTINGS, known, lasting=True)
 
 
-def check_settings(config: Config, folder: Path) -> None:
+def check_settings(config: Config, folder: Path, file: Path | None = None) -> None:
     """Raises ConfigurationError, naming the key, for a configuration that is not the one that the run began with.
 
     Keys that change no result may be others. Version 0.1 did not keep them.
@@ -42,7 +42,7 @@ def check_settings(config: Config, folder: Path) -> None:
     if found is not None:
         place, was, now = found
         raise ConfigurationError(
-            f"{folder / 'config.toml'}: {place} = {json.dumps(now)}, but the run began with {json.dumps(was)}; put it "
+            f"{file or folder / 'config.toml'}: {place} = {json.dumps(now)}, but the run began with {json.dumps(was)}; put it "
             "back, or begin another run",
             place,
         )

@@ -160,6 +160,9 @@ def _with_baselines(
         same = dataclasses.replace(config, rounds=rounds)
         folder = out / "beside" / name
         folder.mkdir(parents=True, exist_ok=True)
+        keep_settings(config, folder)
+        check_settings(config, folder, out / "config.toml")
+        check_begun(folder)
         carry_out(_local_run(same, silos, folder, name, workers), progress, name)
     return out
 

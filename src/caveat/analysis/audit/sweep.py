@@ -17,9 +17,11 @@ from ...core import ConfigurationError, Data, DataError, Method, RunError, Silo,
 from ...data import Silos, splits_record
 from ...files.atomic import write_record
 from ...files.locks import locked, nothing_begun
+from ...files.manifest import manifest_of
 from ...files.reading import checked, record_of
 from ...files.schema.audit import AuditPlan, Participating
 from ...files.schema.record import as_json
+from ...runs import python_calls
 from ...runs.begun import check_begun, check_same
 from ...runs.execution import carry_out
 from ...runs.local import LocalRun, Run
@@ -161,6 +163,15 @@ class Sweep:
             spec=dataclasses.replace(self.whole.spec, seed=seed),
         )
 
+    def _keep(self, run: LocalRun) -> None:
+        """Write down what the run is of, or see that it is that. Raises ConfigurationError for a run of other settings.
+
+        Version 0.1 wrote nothing of the kind.
+        """
+        if (run.folder / python_calls.CALL).exists() or not (run.folder / "summary.json").exists():
+            python_calls.keep_call(run)
+        manifest_of(run.folder).check(python_calls.CALL, "splits.json")
+
     def run(self, progress: Progress) -> Iterator[tuple[float, int, Run]]:
         """Every run, finished, by share and seed, those with all data last."""
         number, count = 0, len(self.shares) * len(self.seeds)
@@ -171,6 +182,7 @@ class Sweep:
                 check_same(run.folder, run.silos)
                 run.folder.mkdir(parents=True, exist_ok=True)
                 check_begun(run.folder)
+                self._keep(run)
                 carry_out(run, progress, f"run {number} of {count}: {share:.3g} of the data, seed {seed}")
                 yield share, seed, Run(run)
 

@@ -11,12 +11,14 @@ from typing import Any
 
 from ...config import Config, load
 from ...core import ConfigurationError, SiloId
+from ...files.manifest import manifest_of
 from ...files.reading import read, read_plain
 from ...files.run_folder import read_rows
 from ...files.schema.grid import Measure, MethodVariant, Sets, Setting
 from ...files.schema.record import as_json
 from ...files.schema.rounds import RoundRow
 from ...files.schema.summary import SiloRecord, Summary
+from ...runs.begun import check_settings
 from .grid import Grid, PlannedRun
 
 
@@ -28,7 +30,8 @@ class FinishedRun:
 
     @cached_property
     def summary(self) -> Summary:
-        """Raises DataError if it is damaged, as what follows does."""
+        """Raises DataError if it is damaged, or another run's than the files beside it, as what follows does."""
+        manifest_of(self.folder).check("settings.json", "splits.json", "rounds.jsonl", "ledger.jsonl")
         return read(self.folder / "summary.json", Summary)
 
     @cached_property
@@ -39,11 +42,13 @@ class FinishedRun:
     @cached_property
     def splits(self) -> Any:
         """Sizes and hashes of the data."""
+        manifest_of(self.folder).check("splits.json")
         return read_plain(self.folder / "splits.json")
 
     @cached_property
     def rows(self) -> list[RoundRow]:
         """All validation rows, in the order of rounds, silos and models."""
+        manifest_of(self.folder).check("rounds.jsonl")
         return [row for row in read_rows(self.folder / "rounds.jsonl")[0] if row.split == "validation"]
 
     def rows_of(self, model: str = "") -> list[RoundRow]:
@@ -147,6 +152,7 @@ class ComparisonFolder:
         if not path.exists():
             return
         begun = load(str(path))
+        check_settings(begun, path.parent)
         if rounds is None and self._follows(run):
             rounds = begun.rounds  # nobody knows yet
         wanted = self.config(run, rounds)

@@ -11,11 +11,14 @@ from rich.text import Text
 
 from ....core.errors import MissingError
 from ....files.ledger_totals import Sent, Total, read_sent
+from ....files.manifest import check_file, manifest_of
+from ....files.reading import record_of
 from ....files.run_folder import natural
 from ....files.schema.ledger import Form
+from ....files.schema.small_files import OwnState
 from ...text import plain, times
 
-FILE = "ledger.jsonl"
+FILE, KEPT = "ledger.jsonl", "kept.json"
 
 
 def ledger_tables(folder: Path) -> Iterator[Text | Table]:
@@ -24,8 +27,7 @@ def ledger_tables(folder: Path) -> Iterator[Text | Table]:
     A heading and a table per form of message, with its tensors, then one with a row per silo; bytes without units.
     Raises MissingError if the folder holds no ledger, DataError if it holds a damaged one.
     """
-    found = {folder: read_sent(folder / FILE)}
-    found |= {part: read_sent(part / FILE) for part in sorted(folder.glob("beside/*"))}
+    found = {part: _sent(part) for part in (folder, *sorted(folder.glob("beside/*")))}
     ledgers = {path: sent for path, sent in found.items() if sent}
     if not ledgers:
         raise MissingError(_without(folder))
@@ -34,6 +36,15 @@ def ledger_tables(folder: Path) -> Iterator[Text | Table]:
         for form in sent.forms.values():
             yield from _tensors(form, sent, heading)
         yield from _silos(sent, heading)
+
+
+def _sent(folder: Path) -> Sent | None:
+    """Raises DataError for a ledger that is not the one that the folder's other files know of."""
+    manifest_of(folder).check(FILE)
+    own = record_of(folder / KEPT, OwnState)
+    if own is not None and own.ledger is not None:
+        check_file(folder / FILE, own.ledger, growing=True)
+    return read_sent(folder / FILE)
 
 
 def _without(folder: Path) -> str:

@@ -1,0 +1,34 @@
+"""Shared memory, descriptors and processes over 300 rounds with two workers, for every method: level or not.
+
+`python benchmarks/levels.py [ROUNDS]` prints, per method, bytes of shared memory after a sixth of the rounds and after
+the last, and the same of descriptors and processes. It ends with status 1 if any of them has grown in between.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
+from federations import METHODS, levels_over_rounds
+
+ROUNDS = 300
+
+
+def main() -> int:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    grown = 0
+    for method in METHODS:
+        with tempfile.TemporaryDirectory(prefix="caveat-levels-") as folder:
+            levels = levels_over_rounds(replace(method, rounds=rounds), Path(folder))  # type: ignore[type-var]
+        early, last, most = levels[len(levels) // 6], levels[-1], max(levels[len(levels) // 6 :])
+        grown += most > early
+        print(f"{method.name:10} {len(levels):4} rounds  {tuple(early)}  {tuple(last)}  {'grown' * (most > early)}")
+    print(f"{len(METHODS)} methods, {grown} grown")
+    return int(grown > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
