@@ -151,6 +151,15 @@ def test_runs_on_other_data_are_not_compared(compared: Path, tmp_path: Path) -> 
         comparison_of(ComparisonFolder(small(FEDAVG, LOCAL), tmp_path / "copy"))
 
 
+@pytest.mark.parametrize("name", ["summary.json", "rounds.jsonl"])
+def test_files_of_another_run_are_refused(compared: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(compared, tmp_path / "copy")
+    mine, theirs = (tmp_path / "copy" / "runs" / "alone" / f"seed-{seed}" / name for seed in (0, 1))
+    mine.write_bytes(theirs.read_bytes())
+    with pytest.raises(DataError, match="is not what was written"):
+        comparison_of(ComparisonFolder(small(FEDAVG, LOCAL), tmp_path / "copy"))
+
+
 def test_one_command_at_a_time_in_a_folder(compared: Path) -> None:
     hold = "import sys; from pathlib import Path; from caveat.files.locks import locked\n"
     hold += "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,6 +102,22 @@ def test_an_edited_configuration_is_refused_by_a_finished_run_too(run: Path) -> 
     (run.parent / "x.npz").write_bytes(b"")
     edit(run, "seed = 0", "seed = 7")
     assert "seed = 7, but the run began with 0" in one_error(predict(run), 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("whose", [0, 3])
+def test_other_data_of_any_silo_are_noticed_when_a_run_goes_on(tmp_path: Path, whose: int) -> None:
+    x = np.sin(np.arange(4 * 90 * 4)).reshape(4, 90, 4).astype(np.float32)
+
+    def federation(y: np.ndarray) -> library.data.Silos:
+        return library.data.from_arrays({f"ward-{k}": (x[k], y[k]) for k in range(4)})
+
+    y = (x.sum(2) > 0).astype(int)
+    method = library.FedAvg(rounds=2, training=Training(batch_size=16))
+    library.run(federation(y), method, out=tmp_path / "run", measured=1)
+    (tmp_path / "run" / "summary.json").unlink()
+    y[whose] = 1 - y[whose]
+    with pytest.raises(library.core.RunError, match="are not those that the run began with"):
+        library.run(federation(y), method, out=tmp_path / "run", measured=1)
 
 
 # States of silos
@@ -246,3 +263,87 @@ def test_nothing_is_written_through_a_link(interrupted: Path) -> None:
     (interrupted / "state" / "lock").symlink_to(theirs)
     assert "lock is a link to" in one_error(caveat("resume", interrupted, "--quiet"), 4)
     assert theirs.read_text() == "mine"
+
+
+# What belongs together
+
+
+def table(path: Path, columns: str = "age,dose", classes: tuple[str, str] = ("no", "yes")) -> Path:
+    rows = [f"{20 + i * 7 % 50},{i * 37 % 11},{classes[i * 7 % 50 > 25]}" for i in range(90)]
+    path.write_text("\n".join([f"{columns},ill", *rows]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [({"columns": "dose,age"}, "names or categories of columns"), ({"classes": ("nay", "yea")}, "names of classes")],
+)
+def test_columns_and_classes_mean_what_they_meant(tmp_path: Path, changed: dict[str, Any], told: str) -> None:
+    source = table(tmp_path / "t.csv")
+    settings = [*SETTINGS, *sets(f"data.source=csv:{source}", "data.target=ill", "training.batch_size=8")]
+    settings = [each.replace("data.silos=3", "data.silos=2") for each in settings]
+    result = caveat("run", "digits", *settings, "--out", tmp_path / "run", "--quiet")
+    assert result.exit_code == 0, result.stderr
+    assert caveat("predict", tmp_path / "run", source, "--silo", "silo-0").exit_code == 0
+    table(source, **changed)
+    line = one_error(caveat("predict", tmp_path / "run", source, "--silo", "silo-0"), 4)
+    assert f"the {told} are not those that the run began with" in line
+
+
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two runs with a method beside them, of other seeds."""
+    folders = tmp_path_factory.mktemp("beside") / "one", tmp_path_factory.mktemp("beside") / "other"
+    for seed, folder in enumerate(folders):
+        more = sets('beside=["local"]', f"seed={seed}")
+        assert caveat("run", "digits", *SETTINGS, *more, "--out", folder, "--quiet").exit_code == 0
+    return folders
+
+
+def test_what_ran_beside_another_run_is_refused(beside: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(beside[0], tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "beside")
+    shutil.copytree(beside[1] / "beside", tmp_path / "run" / "beside")
+    assert "it is of another run" in one_error(caveat("report", tmp_path / "run"), 3)
+    (tmp_path / "run" / "beside" / "local" / "summary.json").unlink()
+    assert "seed" in one_error(caveat("resume", tmp_path / "run", "--quiet"), 2)
+    shutil.rmtree(tmp_path / "run" / "beside")
+    shutil.copytree(beside[0] / "beside" / "local", tmp_path / "run" / "beside" / "zz")
+    assert "is of local, expected zz" in one_error(caveat("report", tmp_path / "run"), 3)
+
+
+def test_a_ledger_is_printed_as_it_was_written_or_not_at_all(run: Path) -> None:
+    lines = (run / "ledger.jsonl").read_text().splitlines(keepends=True)
+    (run / "ledger.jsonl").write_text("".join(line for line in lines if '"silo-1"' not in line))
+    assert "ledger.jsonl is not what was written" in one_error(caveat("flower", "ledger", run), 3)
+
+
+@pytest.mark.parametrize("name", ["state/lock", "state/silos/silo-0/000002.safetensors", "rounds.jsonl"])
+def test_nobody_waits_for_a_pipe(interrupted: Path, name: str) -> None:
+    (interrupted / name).unlink()
+    os.mkfifo(interrupted / name)
+    result = caveat("resume", interrupted, "--quiet")
+    assert result.exit_code in (3, 4)
+    assert name.rpartition("/")[2] in result.stderr
+
+
+def test_a_copy_that_shares_its_files_stays_as_it_is(interrupted: Path) -> None:
+    shared = interrupted.parent / "shared.jsonl"
+    os.link(interrupted / "rounds.jsonl", shared)
+    with (interrupted / "rounds.jsonl").open("a") as file:
+        file.write("of a round that was never counted\n")
+    before = shared.read_bytes()
+    assert caveat("resume", interrupted, "--quiet").exit_code == 0
+    assert shared.read_bytes() == before
+
+
+def test_runs_of_another_audit_are_refused(tmp_path: Path) -> None:
+    asked = [*sets(*TINY[1:], "method.name=fedavg"), "--seeds", "0,1", "--shares", "1/2,1", "--quiet"]
+    for name, lr in (("one", "0.01"), ("other", "0.1")):
+        result = caveat("audit", "digits", *asked, *sets(f"training.lr={lr}"), "--out", tmp_path / name)
+        assert result.exit_code == 0, result.stderr
+    mine, theirs = (tmp_path / name / "runs" / "share-1-seed-0" for name in ("one", "other"))
+    shutil.rmtree(mine)
+    shutil.copytree(theirs, mine)
+    line = one_error(caveat("audit", "digits", *asked, *sets("training.lr=0.01"), "--out", tmp_path / "one"), 2)
+    assert "method.training.lr = 0.1, not 0.01" in line

@@ -97,7 +97,8 @@ def say_unverified(folder: Path) -> None:
     from ..files.manifest import manifest_of
 
     try:
-        verified = manifest_of(folder).verified
+        own = folder / "kept.json"  # a silo's folder has books of its own
+        verified = manifest_of(folder).verified and (own.exists() or not (folder / "silo.json").exists())
     except DataError:
         return  # whoever reads what is damaged says so
     if not verified:

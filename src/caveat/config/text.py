@@ -17,10 +17,8 @@ import tomlkit.exceptions
 from ..core import ConfigurationError, ConfigurationErrors
 from ..core.errors import cut, shown
 from ..core.settings import KeyPath, Problem, dotted
+from ..core.toml_text import unreadable
 
-LONGEST = 1_000_000
-"""Characters of a configuration."""
-_DEEP_KEY = re.compile(r"(?m)(?:^|[\[{,])[ \t]*(?:[\w\"'-]{1,100}[ \t]*\.[ \t]*){20}")
 DEEPEST = 10
 """Keys and places in lists that one value can lie below; no setting lies below more than five."""
 
@@ -87,9 +85,8 @@ def parse(text: str, called: str, sets: Sequence[str] = ()) -> ConfigText:
 
 def toml_of(text: str, where: str) -> dict[str, Any]:
     """A TOML text as a table. Raises ConfigurationError, beginning with `where`, if it is none."""
-    if _DEEP_KEY.search(text) or len(text) > LONGEST:
-        # Before it is read: what reads TOML takes minutes for such keys.
-        raise ConfigurationError(f"{where}: cannot be read as TOML: a key nested too deeply, or too long a text")
+    if why := unreadable(text):
+        raise ConfigurationError(f"{where}: cannot be read as TOML: {why}")
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -48,7 +48,8 @@ class SiloFile:
         path = self.private() / "secret"
         if not path.exists():
             part = path.with_name(f".secret.{os.getpid()}.part")
-            with os.fdopen(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
+            part.unlink(missing_ok=True)
+            with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "w") as file:
                 token = secrets.token_hex(16)
                 file.write(f"{token} {_checksum(token)}")
             # Whole or not at all, and never over one that another process has just drawn.

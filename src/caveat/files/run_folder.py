@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core import DataError
 from ..core.errors import MissingError
+from ..core.toml_text import unreadable
 from .ledger_totals import Sent, read_sent
 from .manifest import manifest_of
 from .reading import checked, lines_of, record_of, text_of
@@ -22,8 +23,8 @@ from .schema.summary import Metrics, SiloRecord, Summary, Worst
 
 _FILES = ("config.toml", "rounds.jsonl", "summary.json")
 _CHECKED = (
-    "settings.json", "call.json", "splits.json", "rounds.jsonl", "ledger.jsonl", "origin.json", "gallery.json",
-    "features.json", "federation.json",
+    "settings.json", "call.json", "splits.json", "data.json", "rounds.jsonl", "ledger.jsonl", "origin.json",
+    "gallery.json", "features.json", "federation.json",
 )  # fmt: skip
 _COMMON = ("settings.json", "splits.json")
 """Files that are the same for the methods beside a run."""
@@ -215,6 +216,8 @@ def _is_run(folder: Path) -> bool:
 
 
 def _settings(config: str | None, path: Path) -> Mapping[str, Any]:
+    if why := unreadable(config or ""):
+        raise DataError(f"{path} is not valid TOML: {why}")
     try:
         return tomllib.loads(config or "")
     except tomllib.TOMLDecodeError as error:

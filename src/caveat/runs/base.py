@@ -20,7 +20,7 @@ from ..wrappers.evaluation import Evaluated
 from .spec import RunSpec
 
 SYNC_SECONDS = 10.0
-FIXED = ("settings.json", "call.json", "splits.json")
+FIXED = ("settings.json", "call.json", "splits.json", "data.json")
 
 
 class Engine(Transport, Protocol):

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from .. import config as configuration
 from .. import data
 from ..config import Config
-from ..core import ConfigurationError, DataError, RunError
+from ..core import ConfigurationError, DataError, RunError, SiloId
+from ..data.population import Population
 from ..files.atomic import write_record
 from ..files.manifest import manifest_of
 from ..files.reading import read_plain, record_of
-from ..files.schema.small_files import SettingsFile
+from ..files.schema.small_files import BegunData, SettingsFile
 
-SETTINGS = "settings.json"
+SETTINGS, DATA = "settings.json", "data.json"
 FREE = ("engine", "federation.deadline", "federation.patience", "data.source", "data.streams.ood_global")
 """Sections and keys that change no result: where work is done, how long is waited, and where data lie, which are
 compared by their content."""
@@ -42,8 +44,8 @@ def check_settings(config: Config, folder: Path, file: Path | None = None) -> No
     if found is not None:
         place, was, now = found
         raise ConfigurationError(
-            f"{file or folder / 'config.toml'}: {place} = {json.dumps(now)}, but the run began with {json.dumps(was)}; put it "
-            "back, or begin another run",
+            f"{file or folder / 'config.toml'}: {place} = {json.dumps(now)}, but the run began with "
+            f"{json.dumps(was)}; put it back, or begin another run",
             place,
         )
 
@@ -95,6 +97,37 @@ def check_same(folder: Path, silos: data.Silos) -> None:
     same = [silos.named(name) for name in begun if name in silos.by_name]
     if len(same) < len(begun) or begun != json.loads(json.dumps(data.splits_record(same))):
         raise RunError(f"{folder}: the data are not those that the run began with")
+    known = record_of(folder / DATA, BegunData)
+    if known is not None:
+        now = _begun_data(silos, begun)
+        for name in ("classes", "columns", "others"):
+            if getattr(known, name) != getattr(now, name):
+                what = {"columns": "the names or categories of columns", "others": "the data of other silos"}.get(name)
+                raise RunError(f"{folder}: {what or 'the names of classes'} are not those that the run began with")
+
+
+def keep_data(folder: Path, silos: data.Silos, measured: Collection[SiloId]) -> None:
+    """Write down what the data mean, and what silos hold that `splits.json` leaves out, as they are not measured.
+
+    Of a population, whose silos are made when a round asks for them, nothing more is known.
+    """
+    write_record(folder / DATA, _begun_data(silos, measured))
+
+
+def _begun_data(silos: data.Silos, measured: Collection[SiloId]) -> BegunData:
+    columns = [
+        (name, [(column.name, column.categories) for column in encoder.table])
+        for name, encoder in sorted(silos.encoders.items())
+    ]
+    others = None
+    if not isinstance(silos.silos, Population) and len(measured) < len(silos):
+        others = _digest(data.splits_record(silo for silo in silos if silo.name not in measured))
+    found = {"classes": list(silos.classes), "columns": _digest(columns), "others": others}
+    return BegunData.model_validate({"schema": BegunData.SCHEMA, **found})
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def check_configuration(folder: Path) -> None:

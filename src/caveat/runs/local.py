@@ -40,6 +40,7 @@ from ..files.schema.record import as_json
 from ..files.schema.small_files import KeptState, ModelFile
 from ..files.schema.summary import Summary
 from .base import BaseRun
+from .begun import keep_data
 from .features import features
 from .gallery import gallery
 
@@ -79,6 +80,7 @@ class LocalRun(BaseRun):
     def prepare(self) -> None:
         silos = [*self.measured, *self.spec.newcomers]
         write_json(self.folder / "splits.json", data.splits_record(map(self.silos.named, silos)))
+        keep_data(self.folder, self.silos, silos)
 
     def gallery(self) -> Gallery:
         return gallery(self.silos, self.measured, self.predictor)

@@ -58,6 +58,17 @@ class SettingsFile(File):
     settings: dict[str, Any]
 
 
+class BegunData(File):
+    """`data.json`: what the data of a run mean, and what `splits.json` leaves out."""
+
+    SCHEMA: ClassVar = 2
+    SEALED: ClassVar = True
+
+    classes: list[str]
+    columns: str  # SHA-256 of the names and categories of all columns of a table
+    others: str | None = None  # SHA-256 of the record of the splits of silos that are not measured
+
+
 class OwnState(File):
     """`kept.json` of a silo in a federation: what it has kept, by its own books."""
 
