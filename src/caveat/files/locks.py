@@ -14,6 +14,8 @@ from .links import refuse_link, refuse_links, without_following
 
 PAUSE = 0.2
 """Seconds between two tries for a lock that another process holds."""
+LOCKED = ("state", "runs")
+"""The folders of a run and of a comparison that have their lock."""
 _held: set[Path] = set()
 """The locks of this process, which the system would give it a second time."""
 _mutex = threading.Lock()
@@ -83,5 +85,6 @@ def nothing_begun(folder: Path) -> bool:
 
 def _left_behind(path: Path) -> bool:
     if path.is_dir() and not path.is_symlink():
-        return all(each.name == "lock" for each in path.iterdir())
+        names = [each.name for each in path.iterdir()]
+        return names == ["lock"] or (not names and path.name in LOCKED)
     return path.suffix == ".part"

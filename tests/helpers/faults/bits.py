@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-IGNORED = {"lock", "report.html", "config.toml", "silo.json", "kept.json", "secret"}
-"""Files that hold no result: of no content, a drawing of the others, what the user or a silo has said, and
-what a silo has counted, which repeats what it has sent again."""
+IGNORED = {"lock", "checkpoint-durable.json", "report.html", "config.toml", "silo.json", "kept.json", "secret"}
+"""Files that hold no result: of no content, an older checkpoint to fall back on, a drawing of the others, what the
+user or a silo has said, and what a silo has counted, which repeats what it has sent again."""
 TIMES = {"seconds", "federation"}
 """Keys whose values are times, or drawn for every federation."""
 SEALS = {"sha256", "files"}
@@ -19,7 +19,23 @@ SEALS = {"sha256", "files"}
 def bits(folder: Path) -> dict[str, str]:
     """A hash of every file that holds a result, by its path."""
     files = sorted(path for path in folder.rglob("[!.]*") if path.is_file() and path.name not in IGNORED)
+    files = [path for path in files if not _durable_alone(path)]
     return {str(path.relative_to(folder)): _hash(path) for path in files}
+
+
+def _durable_alone(path: Path) -> bool:
+    """Whether a file is the server's state of such an older checkpoint."""
+    if not (path.name.startswith("server-") and path.parent.name == "state"):
+        return False
+    newest, durable = (_server_of(path.with_name(f"checkpoint{name}.json")) for name in ("", "-durable"))
+    return path.name == durable != newest
+
+
+def _server_of(checkpoint: Path) -> str:
+    try:
+        return str(json.loads(checkpoint.read_bytes())["server"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def tree(folder: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from .actions import ACTIONS, PAGE, answer, keys_in, resume, run
+from .actions import ACTIONS, PAGE, answer, keys_in, resume, run, unfinished
 from .bits import bits, tree
 from .children import Ended, in_child
 from .damages import LINKS, SEEDED, Place, apply, possible, targets
@@ -20,8 +20,6 @@ SEPARATOR = ":"
 SUBJECT:STAGE:ACTION:FILE:DAMAGE:SEED and SUBJECT:STAGE:older-folder."""
 
 
-UNFINISHED = 'class="state unfinished"'
-"""What the page of a run without a summary has."""
 STATES = "state/silos/"
 """Where states of earlier rounds may lie that a run does not need any more."""
 
@@ -159,7 +157,7 @@ def _same(
     damaged: dict[str, str], ended: Ended,
 ) -> Outcome:  # fmt: skip
     found = dict(answer(action, ended, folder))
-    if action == "report" and not (folder / "summary.json").exists() and UNFINISHED in (folder / PAGE).read_text():
+    if action == "report" and unfinished(folder):
         return Outcome(SAID)
     if action == "resume":
         if not _unchanged(known.finished / "summary.json", folder / "summary.json"):
