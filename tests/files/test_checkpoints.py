@@ -133,6 +133,14 @@ def test_a_damaged_checkpoint_is_named_and_the_durable_one_is_continued_from(
     }  # fmt: skip
 
 
+def test_a_checkpoint_that_is_missing_beside_the_durable_one_is_named(tmp_path: Path) -> None:
+    store = durable_and_newest(tmp_path)
+    (store.root / "checkpoint.json").unlink()
+    saved = store.load()
+    assert saved is not None
+    assert (saved.checkpoint.t, "checkpoint.json is missing" in saved.damage) == (1, True)
+
+
 def test_what_a_killed_process_had_no_time_for_is_made_up_for(tmp_path: Path) -> None:
     state = durable_and_newest(tmp_path).root
     (state / "server-000002.safetensors").write_bytes(b"older")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +19,25 @@ SEALS = {"sha256", "files"}
 
 def bits(folder: Path) -> dict[str, str]:
     """A hash of every file that holds a result, by its path."""
+    older = {path for states in versions(folder).values() for path in states[:-1]}
     files = sorted(path for path in folder.rglob("[!.]*") if path.is_file() and path.name not in IGNORED)
-    files = [path for path in files if not _durable_alone(path)]
+    files = [path for path in files if path not in older]
     return {str(path.relative_to(folder)): _hash(path) for path in files}
 
 
-def _durable_alone(path: Path) -> bool:
-    """Whether a file is the server's state of such an older checkpoint."""
-    if not (path.name.startswith("server-") and path.parent.name == "state"):
-        return False
-    newest, durable = (_server_of(path.with_name(f"checkpoint{name}.json")) for name in ("", "-durable"))
-    return path.name == durable != newest
+VERSION = re.compile(r"(server-)?\d{6}\.safetensors")
+"""The states of a server or a silo, one file per round; which older ones are kept depends on where a run was struck."""
+MOST_VERSIONS = 3
+"""That of before the newest round, and one to fall back on, may be there beside the newest."""
 
 
-def _server_of(checkpoint: Path) -> str:
-    try:
-        return str(json.loads(checkpoint.read_bytes())["server"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+def versions(folder: Path) -> dict[Path, list[Path]]:
+    """The states in every folder that has any, oldest first."""
+    found: dict[Path, list[Path]] = {}
+    for path in sorted(folder.rglob("*.safetensors")):
+        if VERSION.fullmatch(path.name):
+            found.setdefault(path.parent, []).append(path)
+    return found
 
 
 def tree(folder: Path) -> dict[str, str]:
