@@ -194,7 +194,7 @@ def test_a_start_that_was_killed_early_can_be_repeated(tmp_path: Path, monkeypat
 
     written = list[Path]()
 
-    def killed_at_the_second(path: Path, value: Any, write: Callable[..., None]) -> None:
+    def killed_at_the_second(path: Path, value: Any, lasting: bool = False, *, write: Callable[..., None]) -> None:
         written.append(path)
         if len(written) == 2:
             raise KeyboardInterrupt

@@ -218,6 +218,39 @@ def test_opening_what_a_silo_keeps_writes_nothing_wherever_it_says_its_state_is(
         assert everything(tmp_path) == before
 
 
+def test_books_that_are_older_than_the_model_are_named(tmp_path: Path) -> None:
+    kept = Asked(tmp_path).federation.kept("hill")
+    books = OwnBooks(kept)
+    own = books.read()
+    assert own is not None
+    books.write(own.model_copy(update={"files": {}}))
+    with pytest.raises(DataError, match=r"kept\.json does not know of the model beside it"):
+        caveat.load(kept)
+
+
+@pytest.mark.parametrize("place", [".", ".."])
+def test_a_silo_writes_nothing_through_a_link(tmp_path: Path, place: str) -> None:
+    asked = Asked(tmp_path / "federation")
+    folder, elsewhere = (asked.federation.kept("hill") / place).resolve(), tmp_path / "elsewhere"
+    folder.rename(elsewhere)
+    folder.symlink_to(elsewhere)
+    before = everything(elsewhere)
+    with pytest.raises(RunError, match="is a link to"):
+        asked.member.join(asked.terms)
+    assert everything(elsewhere) == before
+
+
+def test_data_of_a_silo_without_their_checksum_are_read_anew(tmp_path: Path) -> None:
+    asked = Asked(tmp_path)
+    (said,) = asked.member.home(asked.terms).glob("data-*.json")
+    data, before = said.with_suffix(".safetensors"), said.read_bytes()
+    whole = data.read_bytes()
+    said.unlink()
+    data.write_bytes(whole[:-1] + b"x")
+    asked.member.run(asked.terms)
+    assert (data.read_bytes(), said.read_bytes()) == (whole, before)
+
+
 @pytest.mark.parametrize("damage", ["{", '{"schema": 1, "file": 3}', "[" * 3000, "1" * 5000, "name", "terms"])
 def test_a_damaged_silo_json_is_named(tmp_path: Path, damage: str) -> None:
     file = SiloSource(silo="../x" if damage == "name" else "x", state=str(tmp_path / "state"), source="csv:x.csv")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,6 +133,28 @@ def test_a_damaged_checkpoint_is_named_and_the_durable_one_is_continued_from(
     }  # fmt: skip
 
 
+def test_a_checkpoint_that_is_missing_beside_the_durable_one_is_named(tmp_path: Path) -> None:
+    store = durable_and_newest(tmp_path)
+    (store.root / "checkpoint.json").unlink()
+    saved = store.load()
+    assert saved is not None
+    assert (saved.checkpoint.t, "checkpoint.json is missing" in saved.damage) == (1, True)
+
+
+def test_what_a_killed_process_had_no_time_for_is_made_up_for(tmp_path: Path) -> None:
+    state = durable_and_newest(tmp_path).root
+    (state / "server-000002.safetensors").write_bytes(b"older")
+    (state / "checkpoint.json").write_text("{")
+    for _ in range(2):
+        store = ServerStore(state)
+        saved = store.load()
+        assert saved is not None
+        store.tidy(saved)
+        assert (state / "checkpoint.json").read_bytes() == (state / "checkpoint-durable.json").read_bytes()
+        assert [each.name for each in state.glob("server-*")] == ["server-000001.safetensors"]
+    assert saved.damage == ""
+
+
 def test_files_that_belong_to_every_checkpoint_are_named(tmp_path: Path) -> None:
     store = durable_and_newest(tmp_path)
     (tmp_path / "settings.json").write_text("{ }")
@@ -226,6 +251,17 @@ def test_a_silos_folder_that_is_a_link_is_neither_written_to_nor_cleared(states:
         with pytest.raises(RunError, match="is a link"):
             act()
     assert [path.name for path in theirs.iterdir()] == ["000007.safetensors"]
+
+
+def test_what_a_killed_process_left_of_a_file_goes_when_it_is_written_again(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    mine, others = (tmp_path / f".page.html.{pid}.part" for pid in (ended.pid, os.getppid()))
+    others_file = tmp_path / f".page.csv.{ended.pid}.part"
+    for part in (mine, others, others_file):
+        part.write_text("half")
+    write_bytes(tmp_path / "page.html", b"whole")
+    assert sorted(tmp_path.iterdir()) == sorted([others, others_file, tmp_path / "page.html"])
 
 
 def test_a_file_is_put_in_the_place_of_a_link_and_never_through_it(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from caveat.engines.flower import Order
 from caveat.federation import server, silo_side
 from caveat.federation.silo_file import read_silo_file
 from caveat.federation.terms import Terms
-from caveat.files.locks import held, locked
+from caveat.files.locks import held, locked, nothing_begun
 
 HOLD = """
 import sys
@@ -122,3 +122,13 @@ def test_a_silo_whose_folder_is_held_says_so(federation: Federation, monkeypatch
     silo = silo_side.SiloSide(read_silo_file(federation.homes["coast"] / "silo.toml"))
     with held(folder / "lock", ""), pytest.raises(RunError, match="another process has been at work there for 0 s"):
         silo.perform(terms, Order(0, "test", 0, "coast"), {})
+
+
+def test_what_a_process_leaves_that_was_killed_before_it_began_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / ".config.toml.7.part").write_text("[da")
+    (tmp_path / "state").mkdir()
+    assert nothing_begun(tmp_path)
+    (tmp_path / "state" / "lock").touch()
+    assert nothing_begun(tmp_path)
+    (tmp_path / "photos").mkdir()
+    assert not nothing_begun(tmp_path)

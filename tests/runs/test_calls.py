@@ -176,13 +176,12 @@ def test_runs_of_python_are_not_loaded_and_that_is_said(silos: Silos, tmp_path: 
         load(tmp_path)
 
 
-@pytest.mark.parametrize("left", ["state", "splits.json", "grid.json", "silo.json"])
+@pytest.mark.parametrize("left", ["state/other", "splits.json", "grid.json", "silo.json"])
 def test_a_folder_of_something_else_is_not_continued(silos: Silos, tmp_path: Path, left: str) -> None:
-    (tmp_path / left).mkdir()
-    (tmp_path / left / "theirs").write_text("")
+    (tmp_path / left).mkdir(parents=True)
     with pytest.raises(ConfigurationError, match="holds something else"):
         caveat.run(silos, caveat.FedAvg(), out=tmp_path, **SMALL)
-    assert [path.name for path in tmp_path.iterdir()] == [left]
+    assert [path.name for path in tmp_path.iterdir()] == [left.partition("/")[0]]
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="is a file"):
         caveat.run(silos, caveat.FedAvg(), out=tmp_path / "file", **SMALL)

@@ -19,7 +19,7 @@ from ..engines.executor import Executor
 from ..engines.flower import NEVER, Order
 from ..files.atomic import write_bytes, write_record
 from ..files.ledger import Ledger
-from ..files.links import refuse_links
+from ..files.links import refuse_link, refuse_links
 from ..files.locks import held
 from ..files.manifest import Manifest, check_file, sum_of_bytes
 from ..files.payloads import read_payload, to_bytes
@@ -28,7 +28,7 @@ from ..files.schema.small_files import DataFile, FileSum, KeptState, ModelFile, 
 from ..runs.local import MODEL, LocalRun, Run
 from ..runs.spec import spec_of
 from ..wrappers.evaluation import TEST
-from .own_books import OwnBooks
+from .own_books import KEPT, OwnBooks
 from .silo_file import SiloFile
 from .terms import Terms, lasting
 
@@ -112,7 +112,12 @@ class SiloSide:
         return update
 
     def keep_configuration(self, terms: Terms) -> None:
-        """Keep a federation's configuration when it is first seen. Raises DataError for another one after that."""
+        """Keep a federation's configuration when it is first seen.
+
+        Raises DataError for another one after that, RunError where its folder is a link.
+        """
+        for folder in (self.home(terms), self.folder(terms)):
+            refuse_link(folder)
         path = self.file.private(self.home(terms).name) / "config.toml"
         if not path.exists():
             write_bytes(path, configuration.dump(terms.config).encode())
@@ -161,13 +166,12 @@ class SiloSide:
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
         path = self.home(terms) / f"data-{key}.safetensors"
         said = path.with_suffix(".json")
-        if path.exists():
-            if (known := record_of(said, DataFile)) is not None:
-                check_file(path, known.file)
+        # Without what it has to hold, as version 0.1 left it, it is made anew.
+        if path.exists() and (known := record_of(said, DataFile)) is not None:
+            check_file(path, known.file)
             return _silo(self.file.silo, read_payload(path))
         silo = self.silos(terms)[0]
         data = to_bytes(_tensors(silo))
-        # Before the data: without it they would be believed as those of version 0.1 are.
         write_record(said, DataFile.model_validate({"schema": DataFile.SCHEMA, "file": sum_of_bytes(data)}), True)
         write_bytes(path, data, lasting=True)
         return silo
@@ -213,8 +217,10 @@ def _silo(name: SiloId, groups: Payload) -> Silo:
 
 
 def own_manifest(folder: Path) -> Manifest:
-    """What a silo's own books say of its files. Raises DataError where they are damaged."""
+    """What a silo's own books say of its files. Raises DataError where they are damaged, or older than its model."""
     own = OwnBooks(folder).read()
+    if own is not None and (folder / "silo.json").exists() and "silo.json" not in own.files:
+        raise DataError(f"{folder / KEPT} does not know of the model beside it: put it back from a copy")
     return Manifest(folder, None if own is None else own.files, finished=False)
 
 

@@ -189,6 +189,8 @@ class ServerStore:
                 if (checkpoint := record_of(self.root / name, Checkpoint)) is not None:
                     found.append(self._whole(checkpoint, str(damage[0]) if damage else ""))
                     self.durable = checkpoint if name == DURABLE else None
+                elif name == NEWEST and (self.root / DURABLE).exists():
+                    raise DataError(f"{self.root / name} is missing")
             except CaveatError as error:
                 damage.append(error)
         if damage and not found:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections import Counter
 
-from ..core import seeded
+from ..core import DataWarning, seeded
 from ..engines import rounds
 from ..engines.one_thread import one_thread
 from ..files.checkpoints import ServerStore
@@ -46,7 +47,7 @@ def finish(run: BaseRun, progress: Progress) -> None:
         start, server = saved.checkpoint.t + 1, saved.server
         run_state = RunState.model_validate(saved.checkpoint.model_dump(include=set(RunState.model_fields)))
         if saved.damage:
-            progress.note(f"{saved.damage}; goes on after the checkpoint before it")
+            warnings.warn(f"{saved.damage}; goes on after the checkpoint before it", DataWarning, stacklevel=2)
     logger.info("%s: %s from round %d of the schedule", run.folder, run.method.name, start)
     with run.engine() as engine, one_thread():
         recorder = Recorder(run, engine, store, run_state, progress)

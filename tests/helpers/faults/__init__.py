@@ -5,7 +5,8 @@ A case is one fault and one command. It must come to one of these (`outcomes.py`
 - the same bits as without the fault (of a run: model, ledger, rows, states, summary without times; of `predict`: the
   same CSV; of `report`: the same page);
 - refused with status 2, 3 or 4, and a line that names the file or key;
-- in a federation: gone on without the silo that has lost its state, which `rounds.jsonl` says.
+- other bits, which is said: in a federation `rounds.jsonl` names the silo that has lost its state, after `--reset` the
+  summary names the silo that began afresh, and the page of a run without its summary says that it is unfinished.
 
 Never status 0 with other bits, a traceback, a change to a file outside of the run's folder, a temporary file that is
 left behind, or 10 s of CPU or 1 GB beyond the undamaged command.
@@ -15,6 +16,8 @@ Cases, by the parts of their names:
     SUBJECT:crash:KIND:N:WORKERS               a run is struck at its N-th operation on a file, and continued
     SUBJECT:twice:KIND:N:M                     so is the command that continues it, at its M-th
     SUBJECT:STAGE:ACTION:FILE:DAMAGE:SEED      a file or folder of a run is damaged, then ACTION is carried out
+    SUBJECT:STAGE:reset                        a silo begins afresh, and the summary says so
+    SUBJECT:STAGE:edit=KEY                     a key of an interrupted run is edited
     SUBJECT:STAGE:older-folder                 a copy of the whole folder from an earlier point is continued
     flower-METHOD:...                          the same of a federation: files of the server, `run/`, and of silos
     fuzz:FAMILY:SEED                           bad configurations, tables, arrays, images, inputs of predictions
@@ -31,7 +34,8 @@ Where what is:
     damages.py     flip, truncate, delete, nul, older, swapped, link, link-to-copy, dangling
     subjects.py    settings of runs; actions.py: what is done with them; bits.py: what they come to
     material.py    each subject's undisturbed run, and copies of its folder at earlier points
-    cases.py       cases of runs; federation.py, federation_cases.py: of federations; fuzz*.py: of bad input
+    cases.py       cases of runs; told_cases.py: of what a user says; federation*.py: of federations
+    fuzz*.py       of bad input
     selection.py   which cases are carried out: `SHORT` in tests/faults, `LONG` in benchmarks/faults.py
 
 `python benchmarks/faults.py --case NAME` carries out one case and says what came of it; `--only SUBJECT` those of one

@@ -103,3 +103,8 @@ def page(folder: Path) -> Answer:
     text = str(escape(config.read_text(errors="replace"))) if config.is_file() else "\0"
     shown = (folder / PAGE).read_text().replace(text, "")
     return {PAGE: hashlib.sha256(shown.encode()).hexdigest()}
+
+
+def unfinished(folder: Path) -> bool:
+    """Whether a run has no summary, and its page says so."""
+    return not (folder / "summary.json").exists() and 'class="state unfinished"' in (folder / PAGE).read_text()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
-IGNORED = {"lock", "report.html", "config.toml", "silo.json", "kept.json", "secret"}
-"""Files that hold no result: of no content, a drawing of the others, what the user or a silo has said, and
-what a silo has counted, which repeats what it has sent again."""
+IGNORED = {"lock", "checkpoint-durable.json", "report.html", "config.toml", "silo.json", "kept.json", "secret"}
+"""Files that hold no result: of no content, an older checkpoint to fall back on, a drawing of the others, what the
+user or a silo has said, and what a silo has counted, which repeats what it has sent again."""
 TIMES = {"seconds", "federation"}
 """Keys whose values are times, or drawn for every federation."""
 SEALS = {"sha256", "files"}
@@ -18,8 +19,25 @@ SEALS = {"sha256", "files"}
 
 def bits(folder: Path) -> dict[str, str]:
     """A hash of every file that holds a result, by its path."""
+    older = {path for states in versions(folder).values() for path in states[:-1]}
     files = sorted(path for path in folder.rglob("[!.]*") if path.is_file() and path.name not in IGNORED)
+    files = [path for path in files if path not in older]
     return {str(path.relative_to(folder)): _hash(path) for path in files}
+
+
+VERSION = re.compile(r"(server-)?\d{6}\.safetensors")
+"""The states of a server or a silo, one file per round; which older ones are kept depends on where a run was struck."""
+MOST_VERSIONS = 3
+"""That of before the newest round, and one to fall back on, may be there beside the newest."""
+
+
+def versions(folder: Path) -> dict[Path, list[Path]]:
+    """The states in every folder that has any, oldest first."""
+    found: dict[Path, list[Path]] = {}
+    for path in sorted(folder.rglob("*.safetensors")):
+        if VERSION.fullmatch(path.name):
+            found.setdefault(path.parent, []).append(path)
+    return found
 
 
 def tree(folder: Path) -> dict[str, str]:

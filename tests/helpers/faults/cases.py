@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from .actions import ACTIONS, PAGE, answer, keys_in, resume, run
+from .actions import ACTIONS, PAGE, answer, keys_in, resume, run, unfinished
 from .bits import bits, tree
 from .children import Ended, in_child
 from .damages import LINKS, SEEDED, Place, apply, possible, targets
@@ -17,13 +17,10 @@ from .points import KINDS
 
 SEPARATOR = ":"
 """Of the parts of a name: SUBJECT:crash:KIND:NUMBER:WORKERS, SUBJECT:twice:KIND:NUMBER:NUMBER,
-SUBJECT:STAGE:ACTION:FILE:DAMAGE:SEED and SUBJECT:STAGE:older-folder."""
+SUBJECT:STAGE:ACTION:FILE:DAMAGE:SEED and SUBJECT:STAGE:older-folder; `told_cases.py` has others."""
 
 
-UNFINISHED = 'class="state unfinished"'
-"""What the page of a run without a summary has."""
-STATES = "state/silos/"
-"""Where states of earlier rounds may lie that a run does not need any more."""
+NEWEST, DURABLE = "state/checkpoint.json", "state/checkpoint-durable.json"
 
 
 def crash_names(subject: str, choose: random.Random | None = None, count: int = 0) -> Iterator[str]:
@@ -159,17 +156,21 @@ def _same(
     damaged: dict[str, str], ended: Ended,
 ) -> Outcome:  # fmt: skip
     found = dict(answer(action, ended, folder))
-    if action == "report" and not (folder / "summary.json").exists() and UNFINISHED in (folder / PAGE).read_text():
+    if action == "report" and unfinished(folder):
         return Outcome(SAID)
+    over = (known.folder(stage) / "summary.json").exists()
+    fell_back = target == NEWEST and not over and damaged.get(DURABLE) not in (None, damaged.get(NEWEST))
+    if action == "resume" and fell_back and "/state/" not in ended.err:
+        return failed("unnamed", f"went on after an older checkpoint, and said nothing of {target}")
     if action == "resume":
         if not _unchanged(known.finished / "summary.json", folder / "summary.json"):
             # Carried out anew, in other times, which the page shows.
             expected.pop(PAGE, None), found.pop(PAGE, None)
-        now, over = tree(folder), (known.folder(stage) / "summary.json").exists()
+        now = tree(folder)
         for name in {*expected, *found}:
             within = name == target or name.startswith(f"{target}/")
             # What the command had no reason to read is still as it was damaged.
-            if within and (over or STATES in name) and damaged.get(name) == now.get(name):
+            if within and over and damaged.get(name) == now.get(name):
                 expected.pop(name, None), found.pop(name, None)
     return compared(expected, found, folder)
 

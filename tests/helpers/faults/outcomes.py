@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .bits import MOST_VERSIONS, versions
 from .children import Ended
 
 MOST_SECONDS, MOST_MEGABYTES = 10.0, 1024.0
@@ -17,7 +18,7 @@ GOOD = (SAME, REFUSAL, SAID)
 FAILURES = {
     "other bits": "status 0 with another result",
     "outside": "a file outside the run's folder has changed",
-    "leftover": "a temporary file is left behind",
+    "leftover": "a temporary file or an old state is left behind",
     "killed": "too slow or too large",
     "cost": f"more than {MOST_SECONDS:.0f} s or {MOST_MEGABYTES:.0f} MB beyond the undamaged command",
     "traceback": "a traceback",
@@ -86,5 +87,7 @@ def compared(expected: Mapping[str, str], found: Mapping[str, str], folder: Path
 
 
 def leftovers(folder: Path) -> list[str]:
-    """Temporary files that a command has left."""
-    return [str(path.relative_to(folder)) for path in folder.rglob(".*") if path.is_file() or path.is_symlink()]
+    """Temporary files that a command has left, and states that nothing needs any more."""
+    left = [path for path in folder.rglob(".*") if path.is_file() or path.is_symlink()]
+    left += [path for states in versions(folder).values() for path in states[:-MOST_VERSIONS]]
+    return [str(path.relative_to(folder)) for path in left]

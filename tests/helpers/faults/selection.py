@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from . import cases, federation, federation_cases, fuzz, fuzz_arrays, fuzz_config, fuzz_images, fuzz_tables
+from . import cases, federation, federation_cases, fuzz, fuzz_arrays, fuzz_config, fuzz_images, fuzz_tables, told_cases
 from .actions import ACTIONS
 from .outcomes import Outcome
 from .subjects import SUBJECTS
@@ -26,14 +26,16 @@ class Extent:
     """Damages to a finished run, for each thing that is done with it."""
     crashes: int
     older_folders: int
+    told: int
+    """Silos that begin afresh and keys that were edited, per subject."""
     federated: int
     """Damages, and half as many crashes, per method of a federation."""
     fuzz: int
     """Per family."""
 
 
-SHORT = Extent(interrupted=2, finished=1, crashes=2, older_folders=1, federated=6, fuzz=8)
-LONG = Extent(interrupted=60, finished=25, crashes=60, older_folders=8, federated=40, fuzz=60)
+SHORT = Extent(interrupted=2, finished=1, crashes=2, older_folders=1, told=1, federated=6, fuzz=8)
+LONG = Extent(interrupted=60, finished=25, crashes=60, older_folders=8, told=10, federated=40, fuzz=60)
 
 
 def groups() -> list[str]:
@@ -59,6 +61,8 @@ def names(group: str, extent: Extent, seed: int = 0) -> Iterator[str]:
         yield from cases.crash_names(group, choose, extent.crashes)
         older = list(cases.older_folder_names(group))
         yield from choose.sample(older, min(len(older), extent.older_folders))
+        told = list(told_cases.names(group))
+        yield from choose.sample(told, min(len(told), extent.told))
 
 
 def _spread(found: list[str], count: int, choose: random.Random) -> list[str]:
@@ -81,7 +85,10 @@ def carry_out(name: str) -> Outcome:
     """What a case has come to, whichever it is."""
     if name.startswith("fuzz:"):
         return fuzz.carry_out(FAMILIES, name)
-    return federation_cases.carry_out(name) if name.startswith(federation.PREFIX) else cases.carry_out(name)
+    if name.startswith(federation.PREFIX):
+        return federation_cases.carry_out(name)
+    what = name.split(":")[2]
+    return (told_cases if what == "reset" or what.startswith("edit=") else cases).carry_out(name)
 
 
 def failures(group: str, extent: Extent, seed: int = 0) -> dict[str, Outcome]:
