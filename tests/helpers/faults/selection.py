@@ -24,6 +24,8 @@ class Extent:
     """Damages to an interrupted run, per subject, as are the next three."""
     finished: int
     """Damages to a finished run, for each thing that is done with it."""
+    actions: int
+    """So many of those things."""
     crashes: int
     older_folders: int
     told: int
@@ -34,8 +36,10 @@ class Extent:
     """Per family."""
 
 
-SHORT = Extent(interrupted=2, finished=1, crashes=2, older_folders=1, told=1, federated=6, fuzz=8)
-LONG = Extent(interrupted=60, finished=25, crashes=60, older_folders=8, told=10, federated=40, fuzz=60)
+SHORT = Extent(interrupted=2, finished=1, actions=2, crashes=1, older_folders=1, told=1, federated=4, fuzz=8)
+LONG = Extent(
+    interrupted=60, finished=25, actions=len(ACTIONS), crashes=60, older_folders=8, told=10, federated=40, fuzz=60
+)
 
 
 def groups() -> list[str]:
@@ -56,7 +60,7 @@ def names(group: str, extent: Extent, seed: int = 0) -> Iterator[str]:
     else:
         found = list(cases.damage_names(group))
         yield from _spread([name for name in found if ":finished:" not in name], extent.interrupted, choose)
-        for action in ACTIONS:
+        for action in list(ACTIONS) if extent.actions == len(ACTIONS) else choose.sample(list(ACTIONS), extent.actions):
             yield from _spread([name for name in found if f":finished:{action}:" in name], extent.finished, choose)
         yield from cases.crash_names(group, choose, extent.crashes)
         older = list(cases.older_folder_names(group))
