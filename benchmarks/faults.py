@@ -1,11 +1,11 @@
-"""What faults come to: crashes, damaged files, bad input, for every method; more than 5,000 cases.
+"""What faults come to: crashes, damaged files, bad input, for every method; more than 6,000 cases.
 
 python benchmarks/faults.py [--only GROUP ...] [--seed N] [--processes N]
 python benchmarks/faults.py --case NAME
 
 A group is a method, a variant, flower-METHOD or fuzz:FAMILY (`--list` lists them). What is tried, and what must come
-of it, is said in tests/helpers/faults/__init__.py. Ends with status 1 if a case fails. Takes about half an hour on one
-core; with another seed, other cases are drawn.
+of it, is said in tests/helpers/faults/__init__.py. Ends with status 1 if a case fails. Takes about an hour on one core;
+with another seed, other cases are drawn.
 """
 
 from __future__ import annotations
