@@ -14,4 +14,4 @@ def unreadable(text: str) -> str:
     if len(text) > LONGEST:
         return f"{len(text):,} characters, expected at most {LONGEST:,}"
     # The time that Python's reader takes grows with the square of the parts of a key.
-    return "a key of more than 20 parts" if _DEEP_KEY.search(text) else ""
+    return "a key is nested too deeply" if _DEEP_KEY.search(text) else ""
