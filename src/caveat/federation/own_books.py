@@ -36,6 +36,7 @@ class OwnBooks:
 
     def write(self, own: OwnState) -> None:
         """Replace the books, and wait until they are on the disk."""
+        self.folder.mkdir(exist_ok=True)  # in a simulation, of a silo that has kept no state
         write_record(self.folder / KEPT, own.model_copy(update={"schema_version": OwnState.SCHEMA}), lasting=True)
 
     def perform(
