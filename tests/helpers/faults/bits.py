@@ -40,6 +40,13 @@ def versions(folder: Path) -> dict[Path, list[Path]]:
     return found
 
 
+def concerns(target: str, place: str) -> bool:
+    """Whether damage to a file or folder shows in a file: in it, or in an older state, as the newest is gone."""
+    a, b = Path(target), Path(place)
+    stands_in = a.parent == b.parent and bool(VERSION.fullmatch(a.name) and VERSION.fullmatch(b.name))
+    return a == b or a in b.parents or stands_in
+
+
 def tree(folder: Path) -> dict[str, str]:
     """Everything below a folder, byte by byte, links included."""
     found = {}

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from .actions import ACTIONS, PAGE, answer, keys_in, resume, run, unfinished
-from .bits import bits, tree
+from .bits import bits, concerns, tree
 from .children import Ended, in_child
 from .damages import LINKS, SEEDED, Place, apply, possible, targets
 from .material import Material, fresh, material, undamaged
@@ -168,9 +168,8 @@ def _same(
             expected.pop(PAGE, None), found.pop(PAGE, None)
         now = tree(folder)
         for name in {*expected, *found}:
-            within = name == target or name.startswith(f"{target}/")
             # What the command had no reason to read is still as it was damaged.
-            if within and over and damaged.get(name) == now.get(name):
+            if concerns(target, name) and over and damaged.get(name) == now.get(name):
                 expected.pop(name, None), found.pop(name, None)
     return compared(expected, found, folder)
 

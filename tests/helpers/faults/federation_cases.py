@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from . import actions
-from .bits import tree
+from .bits import concerns, tree
 from .children import Ended, in_child
 from .damages import SEEDED, Place, apply, possible
 from .federation import (
@@ -105,9 +105,8 @@ def _served(known: Federated, stage: str, target: str, folder: Path, damaged: Ma
     now, over = tree(folder), (known.folder(stage) / "run" / "summary.json").exists()
     for name in {*expected, *found}:
         place = _path(name, known)
-        within = place == target or place.startswith(f"{target}/")
         # What nobody had a reason to read is still as it was damaged.
-        if within and over and damaged.get(place) == now.get(place):
+        if concerns(target, place) and over and damaged.get(place) == now.get(place):
             expected.pop(name, None), found.pop(name, None)
     return compared(expected, found, folder / "run")
 
