@@ -15,6 +15,7 @@ import pytest
 from federations import assert_same
 from test_federation import states, summary
 
+import caveat
 from caveat.config import load
 from caveat.files.payloads import read_payload
 from caveat.runs.configured import start
@@ -116,5 +117,8 @@ def test_a_simulation_ends_in_the_bits_of_the_embedded_engine(method: str, simul
         for file, path in ours_of.items():
             assert_same(read_payload(path), read_payload(theirs_of[file]))
     assert summary(here) == summary(there)
+    for name in silos:
+        x = caveat.load(here).silos.named(name).test.x
+        assert caveat.load(here).predictor(name)(x).probs.equal(caveat.load(there).predictor(name)(x).probs)
     for file in ("rounds.jsonl", "ledger.jsonl", "splits.json", "gallery.json"):
         assert (here / file).read_bytes() == (there / file).read_bytes()

@@ -27,7 +27,7 @@ from ..engines.flower import Membership as Greeter
 from ..files.atomic import write_bytes, write_json, write_record
 from ..files.locks import held, locked
 from ..files.reading import read
-from ..files.schema.small_files import Started
+from ..files.schema.small_files import KeptState, Started
 from ..files.schema.summary import Summary
 from ..html.pages.run.page import write_report
 from ..runs.base import BaseRun, Engine
@@ -41,6 +41,7 @@ from ..wrappers.evaluation import Evaluated
 from ..wrappers.private import VARIANCE
 from .measurement_check import check_measurement
 from .membership import OpenMembership
+from .own_books import OwnBooks
 from .resume import STARTED
 from .simulation import FixedMembership
 from .terms import Terms, lasting
@@ -94,6 +95,11 @@ class SimulatedRun(LocalRun):
     wire: GridMessages
     members: FixedMembership
     config: Config
+
+    def states_at_hand(self) -> list[KeptState]:
+        books = (OwnBooks(self.folder / "state" / "silos" / name).read() for name in sorted(self.participants))
+        last = [own.states[-1] for own in books if own is not None and own.states]
+        return [kept for kept in last if kept.sha256 is not None]
 
     def engine(self) -> Any:
         return nullcontext(engine_of(self, self.config, self.wire, self.members))

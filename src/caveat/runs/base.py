@@ -97,6 +97,10 @@ class BaseRun:
         """Whatever carries out the rounds."""
         raise NotImplementedError
 
+    def states_at_hand(self) -> Sequence[KeptState]:
+        """The last states of silos that keep books of their own on this machine, for predictions with the run."""
+        return ()
+
     def prepare(self) -> None:
         """Write what is known before the first round."""
 

@@ -157,6 +157,7 @@ class Recorder:
             newcomers = self._evaluate(t, number, "final", "test", server, self.run.spec.newcomers)[1]
         self._lap("evaluate")
         self._write_model(t, server)
+        self.states.add(self.run.states_at_hand())
         for name, shown in (("gallery", self.run.gallery()), ("features", self.run.features())):
             if shown is not None:
                 write_record(self.run.folder / f"{name}.json", shown, lasting=True)
