@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
-from federations import METHODS, levels_over_rounds
+from federations import METHODS, is_level, levels_over_rounds
 
 ROUNDS = 300
 
@@ -23,9 +23,10 @@ def main() -> int:
     for method in METHODS:
         with tempfile.TemporaryDirectory(prefix="caveat-levels-") as folder:
             levels = levels_over_rounds(replace(method, rounds=rounds), Path(folder))  # type: ignore[type-var]
-        early, last, most = levels[len(levels) // 6], levels[-1], max(levels[len(levels) // 6 :])
-        grown += most > early
-        print(f"{method.name:10} {len(levels):4} rounds  {tuple(early)}  {tuple(last)}  {'grown' * (most > early)}")
+        early, last = levels[len(levels) // 6], levels[-1]
+        level = is_level(early, last)
+        grown += not level
+        print(f"{method.name:10} {len(levels):4} rounds  {tuple(early)}  {tuple(last)}  {'' if level else 'grown'}")
     print(f"{len(METHODS)} methods, {grown} grown")
     return int(grown > 0)
 

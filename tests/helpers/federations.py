@@ -183,6 +183,13 @@ class Level(NamedTuple):
     processes: int
 
 
+def is_level(early: Level, late: Level) -> bool:
+    """Whether nothing has grown by what rounds send. Which worker takes which silo differs from round to round, so that
+    one that takes more of them than ever needs a little more memory, once.
+    """
+    return late.shared <= 2 * early.shared and late[1:] == early[1:]
+
+
 def levels_over_rounds(method: Method, folder: Path) -> list[Level]:
     """After each round of training with two workers, what is in use."""
     federation = Federation(method, folder, workers=2)
