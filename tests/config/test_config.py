@@ -71,6 +71,14 @@ def test_what_is_dumped_loads_back_equal(trial: int, tmp_path: Path) -> None:
     assert dump(load(str(path))) == dump(config)
 
 
+@pytest.mark.parametrize("setting", ["workers=2", "sync_seconds=1"])
+def test_what_only_the_embedded_engine_reads_is_refused_elsewhere(setting: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=rf"engine\.{setting.partition('=')[0]} = .* is ignored by engine 'flower'"
+    ):
+        load(None, ["engine.name=flower", f"engine.{setting}"])
+
+
 def test_a_dump_explains_every_key() -> None:
     """Each key, unset ones too, stands below a comment: its docstring."""
     lines = dump(load("uefl-mnist")).splitlines()

@@ -13,7 +13,7 @@ from flower_grid import Silos
 from flwr.app import Message
 
 from caveat.core import Method, Payload, RunError
-from caveat.engines.flower import pack, unpack
+from caveat.engines.flower_messages import pack, unpack
 from caveat.engines.rounds import Participation
 from caveat.methods import SCAFFOLD, FedAvg
 

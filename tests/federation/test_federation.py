@@ -18,7 +18,8 @@ from hospitals import NAMES, Federation, losing, summary
 import caveat
 from caveat.config import load
 from caveat.core import ConfigurationError, RunError
-from caveat.engines.flower import Order, silo_app_of, words_of
+from caveat.engines.flower import silo_app_of
+from caveat.engines.flower_messages import Order, words_of
 from caveat.federation import server
 from caveat.federation.node import NodeHandler
 from caveat.federation.server import StartCommand, serve

@@ -18,7 +18,7 @@ import caveat
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, Payload, RunError, Update
 from caveat.data import noted_inputs, read_inputs
-from caveat.engines.flower import Order, unpack, words_of
+from caveat.engines.flower_messages import Order, unpack, words_of
 from caveat.federation.node import without_details
 from caveat.federation.own_books import OwnBooks
 from caveat.federation.silo_file import read_silo_file

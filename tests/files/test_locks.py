@@ -14,7 +14,7 @@ import pytest
 from hospitals import NAMES, Federation
 
 from caveat.core import RunError
-from caveat.engines.flower import Order
+from caveat.engines.flower_messages import Order
 from caveat.federation import server, silo_side
 from caveat.federation.silo_file import read_silo_file
 from caveat.federation.terms import Terms

@@ -15,7 +15,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from caveat.core import Method, Payload, SiloId, Update
 from caveat.engines.executor import Executor
-from caveat.engines.flower import FlowerEngine, GridMessages, Order, Words, silo_app_of
+from caveat.engines.flower import FlowerEngine, silo_app_of
+from caveat.engines.flower_messages import GridMessages, Order, Words
 from caveat.federation.own_books import OwnBooks
 from caveat.wrappers.evaluation import Evaluated
 

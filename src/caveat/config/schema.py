@@ -101,8 +101,8 @@ class EngineSettings:
     workers: Annotated[int, Field(ge=1, le=1024)] = 1
     """embedded: processes, one thread each; the result does not depend on their number."""
     sync_seconds: Annotated[float, Field(ge=0)] = 10.0
-    """A checkpoint is made after every round; once in so many seconds the run waits until one is on the disk, so that
-    a power cut takes no more than that. A process that is killed loses no completed round."""
+    """embedded: a checkpoint is made after every round; once in so many seconds the run waits until one is on the disk,
+    so that a power cut takes no more than that. A process that is killed loses no completed round."""
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
@@ -140,11 +140,13 @@ class Config:
                     f"federation.{key} = {value} is ignored by engine {self.engine.name!r}; it belongs to 'flower'",
                     f"federation.{key}",
                 )
-        if self.engine.name == "flower" and self.engine.workers != 1:
-            raise ConfigurationError(
-                f"engine.workers = {self.engine.workers} is ignored by engine 'flower'; it belongs to 'embedded'",
-                "engine.workers",
-            )
+        usual = EngineSettings()
+        for key in ("workers", "sync_seconds") if self.engine.name == "flower" else ():
+            value = getattr(self.engine, key)
+            if value != getattr(usual, key):
+                raise ConfigurationError(
+                    f"engine.{key} = {value} is ignored by engine 'flower'; it belongs to 'embedded'", f"engine.{key}"
+                )
         if self.engine.name == "flower" and self.federation.newcomers:
             raise ConfigurationError(
                 "federation.newcomers is ignored by engine 'flower', where whoever joins takes part; it belongs to "

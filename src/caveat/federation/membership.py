@@ -18,7 +18,7 @@ from flwr.app import RecordDict
 from ..core import DataError, RunError, SiloId, check_silo_name
 from ..core.silo_info import FederationInfo, SiloInfo
 from ..data.schema.agreement import DataSchema, SharedSchema, check_fits, shared_schema
-from ..engines.flower import GridMessages, legible, pack, words_of
+from ..engines.flower_messages import GridMessages, legible, pack, words_of
 from ..files.atomic import write_json, write_record
 from ..files.reading import read
 from ..files.schema.federation import DataSchemaRecord, FederationFile, Member

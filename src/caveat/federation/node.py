@@ -15,7 +15,8 @@ from flwr.clientapp import ClientApp
 from ..core import ConfigurationError, Payload, RunError, SiloId, Update
 from ..data import load
 from ..engines.executor import Executor
-from ..engines.flower import Order, Words, silo_app_of
+from ..engines.flower import silo_app_of
+from ..engines.flower_messages import Order, Words
 from ..html.text import escaped
 from ..runs.local import LocalRun
 from ..runs.spec import spec_of

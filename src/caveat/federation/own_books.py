@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core import Payload, RunError, Update
+from ..core import DataError, Payload, RunError, Update
 from ..engines.executor import Executor
-from ..engines.flower import NEVER, Order
+from ..engines.flower_messages import NEVER, Order
 from ..files.atomic import write_record
 from ..files.checkpoints import StateLost
 from ..files.manifest import sum_of
@@ -60,17 +60,17 @@ class OwnBooks:
         executor.states.forget(order.silo, order.counted)
         update, after = executor.perform(order.t, order.work, payload, order.silo, kept)
         if lost and after is not None:
-            executor.states.forget(order.silo, NEVER)
+            executor.states.forget(order.silo, order.t - 1)  # the one that this work has left
             raise self._lost(order)
         ledger = record(update, known.ledger)
+        states = [] if kept is None else [kept]  # those of rounds that were never counted have just been forgotten
         if evaluates:
-            self.write(known.model_copy(update={"ledger": ledger}))
+            self.write(known.model_copy(update={"states": states, "ledger": ledger}))
             return update
         if after is not None:
             executor.states.sync(after)
         new = KeptState(silo=order.silo, t=order.t, sha256=None if after is None else after.sha256)
-        before = [each for each in known.states if each.t == order.counted]
-        self.write(known.model_copy(update={"states": [*before, new], "afresh": False, "ledger": ledger}))
+        self.write(known.model_copy(update={"states": [*states, new], "afresh": False, "ledger": ledger}))
         return update
 
     def keep_files(self, *places: str) -> None:
@@ -80,8 +80,11 @@ class OwnBooks:
         self.write(known.model_copy(update={"files": files}))
 
     def begin_afresh(self) -> None:
-        """Have the silo go on without the state that it lost."""
-        known = self.read() or OwnState()
+        """Have the silo go on without the state that it lost, and without these books where they are damaged."""
+        try:
+            known = self.read() or OwnState()
+        except DataError:
+            known = OwnState()
         self.write(known.model_copy(update={"states": [], "afresh": True}))
 
     def _counted(self, executor: Executor, order: Order, own: OwnState | None) -> tuple[KeptState | None, bool]:

@@ -22,8 +22,9 @@ from ..core.silo_info import FederationInfo
 from ..data import load
 from ..engines.allocator import use_huge_pages
 from ..engines.checks.updates import VARIANCES
-from ..engines.flower import FlowerEngine, GridMessages
+from ..engines.flower import FlowerEngine
 from ..engines.flower import Membership as Greeter
+from ..engines.flower_messages import GridMessages
 from ..files.atomic import write_bytes, write_json, write_record
 from ..files.locks import held, locked
 from ..files.reading import read

@@ -16,7 +16,7 @@ from ..core.silo_info import SPLITS, FederationInfo, SiloInfo
 from ..data import Silos, splits_record
 from ..data.schema.agreement import SharedSchema, own_schema, own_silos
 from ..engines.executor import Executor
-from ..engines.flower import NEVER, Order
+from ..engines.flower_messages import NEVER, Order
 from ..files.atomic import write_bytes, write_record
 from ..files.ledger import Ledger
 from ..files.links import refuse_link, refuse_links
@@ -56,13 +56,15 @@ class SiloRun(LocalRun):
     def executor(self) -> Executor:
         return replace(super().executor(), secret=self.secret)
 
-    @cached_property
+    @property
     def manifest(self) -> Manifest:
         return own_manifest(self.folder)
 
     def kept(self, silo: SiloId, t: int) -> KeptState | None:
         own = OwnBooks(self.folder).read()
-        return super().kept(silo, t) if own is None else next((each for each in own.states[-1:]), None)
+        if own is None:
+            return super().kept(silo, t)
+        return next((each for each in reversed(own.states) if each.t <= t), None)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ..core import RunError, SiloId
 from ..core.silo_info import FederationInfo
-from ..engines.flower import GridMessages, legible, pack, words_of
+from ..engines.flower_messages import GridMessages, legible, pack, words_of
 from .terms import Terms
 
 

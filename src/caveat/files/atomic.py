@@ -100,11 +100,6 @@ def lines_of_records(records: Iterable[Record]) -> str:
     return "".join(json.dumps(as_json(record)) + "\n" for record in records)
 
 
-def append_records(path: Path, records: Iterable[Record]) -> None:
-    """Add a line of JSON per record, as `append` does."""
-    append(path, lines_of_records(records))
-
-
 def _drop(part: Path) -> None:
     try:
         part.unlink(missing_ok=True)

@@ -18,7 +18,6 @@ from .payloads import payload_of, read_payload, to_bytes
 from .reading import record_of
 from .schema.small_files import Checkpoint, FileSum, KeptState, RunState, Sums
 
-DAMAGED = "the file is damaged or another's"
 NEWEST, DURABLE = "checkpoint.json", "checkpoint-durable.json"
 """The last checkpoint, and the last one that was waited for until it was on the disk."""
 
@@ -47,7 +46,8 @@ class SiloStore:
         except OSError as error:
             raise StateLost(f"{_whose(kept)}, {path}, cannot be read: {error.strerror}", kept.silo) from None
         if sum_of_bytes(data).sha256 != kept.sha256:
-            raise StateLost(f"{_whose(kept)}, {path}, is not the one that was kept: {DAMAGED}", kept.silo)
+            told = f"{_whose(kept)}, {path}, is not the one that was kept: the file is damaged or another's"
+            raise StateLost(told, kept.silo)
         return payload_of(data, path)
 
     def save(self, silo: SiloId, t: int, state: State, durable: int | None = None) -> KeptState:
@@ -164,9 +164,9 @@ class ServerStore:
         self._forget_older(name)
 
     def tidy(self, saved: Saved) -> None:
-        """What a process that was killed had no time for, of what a run continues from; a damaged checkpoint goes."""
+        """What a process that was killed had no time for; what the run continues from becomes its newest checkpoint."""
         if saved.damage:
-            write_record(self.root / NEWEST, saved.checkpoint)
+            write_record(self.root / NEWEST, saved.checkpoint, lasting=True)
         self._forget_older(saved.checkpoint.server)
 
     def _forget_older(self, newest: str) -> None:
@@ -179,8 +179,8 @@ class ServerStore:
     def load(self) -> Saved | None:
         """What the run continues from, or None before the first checkpoint.
 
-        That is the newest checkpoint, or where one of its files is damaged the last durable one, which then takes its
-        place. Raises RunError, which names the file, if neither is whole.
+        That is the newest checkpoint, or where one of its files is damaged the last durable one. Raises RunError,
+        which names the file, if neither is whole.
         """
         found: list[Saved] = []
         damage: list[CaveatError] = []
@@ -195,8 +195,6 @@ class ServerStore:
                 damage.append(error)
         if damage and not found:
             raise RunError(f"{damage[0]}; no other checkpoint is whole. Without {self.root} the run begins again")
-        if damage and found[0].damage:
-            write_record(self.root / NEWEST, found[0].checkpoint, lasting=True)
         return found[0] if found else None
 
     def _whole(self, checkpoint: Checkpoint, damage: str) -> Saved:

@@ -36,9 +36,5 @@ def check_seal(value: Any, where: str) -> None:
         raise DataError(f"{where}: its content is not what its checksum is of: the file is damaged or was edited")
 
 
-def is_sealed(value: Mapping[str, Any]) -> bool:
-    return SEAL in value
-
-
 def _digest(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

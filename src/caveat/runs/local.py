@@ -88,7 +88,7 @@ class LocalRun(BaseRun):
     def features(self) -> Features | None:
         return features(self.silos, self.measured, lambda silo: self._asked(silo, self.method.features))
 
-    @cached_property
+    @property
     def manifest(self) -> Manifest:
         """What the files of the finished run have to hold."""
         return manifest_of(self.folder)

@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 from . import actions
 from .bits import bits
 from .children import Ended, in_child
-from .material import POINTS, HarnessError, scratch, work
+from .material import POINTS, HarnessError, Undisturbed, scratch, work
 from .outcomes import differences
 from .points import Points, Snapshots
 from .subjects import SUBJECTS
@@ -35,19 +34,11 @@ AFTER = ("predict", "load", "report", "serve")
 """What is done with a federation that is over."""
 
 
-@dataclass(frozen=True)
-class Federated:
-    """A federation's undisturbed run, kept to be copied."""
+@dataclass(frozen=True, kw_only=True)
+class Federated(Undisturbed):
+    """A federation's."""
 
     method: str
-    finished: Path
-    earlier: tuple[Path, ...]
-    operations: int
-    bits: Mapping[str, str]
-    ran: Ended
-
-    def folder(self, stage: str) -> Path:
-        return self.finished if stage == "finished" else self.earlier[int(stage.removeprefix("at-"))]
 
 
 def serve(method: str, folder: Path, nth: int = 1, points: Points | None = None, patience: float = LONG) -> None:
@@ -155,7 +146,7 @@ def federated(method: str) -> Federated:
     shutil.copytree(folder.parent / "tables", store / "tables")
     earlier = tuple(sorted((store / "earlier").iterdir()))
     shutil.copytree(folder.parent / "tables", store / "earlier" / "tables")
-    return Federated(method, store / "finished", earlier, count, plain, ran)
+    return Federated(method=method, finished=store / "finished", earlier=earlier, operations=count, bits=plain, ran=ran)
 
 
 @cache

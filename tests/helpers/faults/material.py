@@ -57,11 +57,10 @@ def fresh(source: Path | None = None) -> Path:
     return place / "run"
 
 
-@dataclass(frozen=True)
-class Material:
-    """A subject's undisturbed run, kept to be copied."""
+@dataclass(frozen=True, kw_only=True)
+class Undisturbed:
+    """An undisturbed run, kept to be copied."""
 
-    subject: Subject
     finished: Path
     earlier: tuple[Path, ...]
     """Its folder at earlier points, the oldest first."""
@@ -73,6 +72,13 @@ class Material:
     def folder(self, stage: str) -> Path:
         """The folder of a stage: "finished" or "at-3", the third of the earlier points."""
         return self.finished if stage == "finished" else self.earlier[int(stage.removeprefix("at-"))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material(Undisturbed):
+    """A subject's."""
+
+    subject: Subject
 
     @property
     def stages(self) -> list[str]:
@@ -98,7 +104,9 @@ def material(name: str) -> Material:
         raise HarnessError(f"{name}: two undisturbed runs differ: {told}")
     shutil.copytree(target, store / "finished")
     earlier = tuple(sorted((store / "earlier").iterdir()))
-    return Material(subject, store / "finished", earlier, counted.count, plain, ran)
+    return Material(
+        subject=subject, finished=store / "finished", earlier=earlier, operations=counted.count, bits=plain, ran=ran
+    )
 
 
 @cache

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...config import Config, load
 from ...core import ConfigurationError, SiloId
-from ...files.manifest import manifest_of
+from ...files.manifest import Manifest, manifest_of
 from ...files.reading import read, read_plain
 from ...files.run_folder import read_rows
 from ...files.schema.grid import Measure, MethodVariant, Sets, Setting
@@ -29,9 +29,13 @@ class FinishedRun:
     folder: Path
 
     @cached_property
+    def _manifest(self) -> Manifest:
+        return manifest_of(self.folder)
+
+    @cached_property
     def summary(self) -> Summary:
         """Raises DataError if it is damaged, or another run's than the files beside it, as what follows does."""
-        manifest_of(self.folder).check("settings.json", "splits.json", "rounds.jsonl", "ledger.jsonl")
+        self._manifest.check("settings.json", "splits.json", "rounds.jsonl", "ledger.jsonl")
         return read(self.folder / "summary.json", Summary)
 
     @cached_property
@@ -42,13 +46,13 @@ class FinishedRun:
     @cached_property
     def splits(self) -> Any:
         """Sizes and hashes of the data."""
-        manifest_of(self.folder).check("splits.json")
+        self._manifest.check("splits.json")
         return read_plain(self.folder / "splits.json")
 
     @cached_property
     def rows(self) -> list[RoundRow]:
         """All validation rows, in the order of rounds, silos and models."""
-        manifest_of(self.folder).check("rounds.jsonl")
+        self._manifest.check("rounds.jsonl")
         return [row for row in read_rows(self.folder / "rounds.jsonl")[0] if row.split == "validation"]
 
     def rows_of(self, model: str = "") -> list[RoundRow]:

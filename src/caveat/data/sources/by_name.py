@@ -36,7 +36,7 @@ def locate(path: str) -> Path:
     root = os.environ.get(ROOT, "")
     candidates = [here] if here.is_absolute() or not root else [here, Path(root) / here]
     for candidate in candidates:
-        if os.path.isfile(candidate) or os.path.isdir(candidate):  # noqa: PTH - a Path raises for a name too long
+        if os.path.isfile(candidate) or os.path.isdir(candidate):  # a Path raises for a name too long
             return candidate
         if os.path.lexists(candidate):
             raise DataError(f"{candidate}: neither a file nor a folder")

@@ -1,0 +1,127 @@
+"""What passes between a server and its silos by Flower's Grid, and sending it.
+
+A message to a silo is an order (which work of which round, the last round of which its reply was counted, the terms
+of the federation) and the groups of the payload as arrays; the reply is the same the other way. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from ..core import Payload, SiloId
+
+POLL = 0.1
+"""Seconds between two looks for replies."""
+NEVER = -1
+"""What stands for the last round that was counted of a silo, where none was yet."""
+
+GRACE = 600.0
+"""Seconds after the deadline that a message is still kept for, since clocks differ."""
+LONGEST = 500
+"""The most characters of a silo's reply that are told in a log."""
+UNREADABLE = (DecodeError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What Flower raises for a reply that it cannot decode."""
+
+Words = Mapping[str, str | int]
+"""What a message says beside its arrays."""
+
+
+class Order(NamedTuple):
+    """What a silo is to do."""
+
+    t: int
+    work: str
+    """Its address, e.g. "base.train"."""
+    counted: int
+    """The last round of which the silo's reply was counted."""
+    silo: SiloId
+    """The silo that is to do it."""
+
+
+def pack(payload: Payload, **words: str | int) -> RecordDict:
+    """A payload and words as Flower's records; groups may be empty, and their order is kept."""
+    records = RecordDict({"order": ConfigRecord({"groups": list(payload), **words})})
+    for group, tensors in payload.items():
+        records[f"group.{group}"] = ArrayRecord(torch_state_dict=dict(tensors))
+    return records
+
+
+def unpack(records: RecordDict) -> Payload:
+    """The payload that was packed. KeyError or ValueError for records that `pack` did not make."""
+    groups = records.config_records["order"]["groups"]
+    if not isinstance(groups, list):
+        raise ValueError(f"groups = {groups!r}, expected their names")
+    return {group: dict(records.array_records[f"group.{group}"].to_torch_state_dict()) for group in map(str, groups)}
+
+
+def words_of(records: RecordDict) -> dict[str, str | int]:
+    """What a message says beside its arrays; empty for a message that `pack` has not made."""
+    found: Mapping[str, object] = records.config_records.get("order", {})
+    return {key: value for key, value in found.items() if isinstance(value, str | int)}
+
+
+@dataclass
+class GridMessages:
+    """Messages to nodes and their replies."""
+
+    grid: Grid
+
+    def online(self) -> set[int]:
+        """The nodes that are connected."""
+        return set(self.grid.get_node_ids())
+
+    def push(self, contents: Mapping[int, RecordDict], kind: str, seconds: float) -> dict[str, int]:
+        """Send, to be answered within so many seconds; return the node of each message."""
+        ttl = max(seconds, 0.0) + GRACE
+        messages = [
+            Message(content, dst_node_id=node, message_type=kind, ttl=ttl) for node, content in contents.items()
+        ]
+        return dict(zip(self.grid.push_messages(messages), contents, strict=True))
+
+    def pull(self, sent: Sequence[str]) -> tuple[dict[str, RecordDict], dict[str, str]]:
+        """The answers to those messages that have come so far, and the errors."""
+        answers, errors = dict[str, RecordDict](), dict[str, str]()
+        for message in sent:
+            try:
+                # One by one: a reply that Flower cannot decode takes those that are pulled with it along.
+                for reply in self.grid.pull_messages([message]):
+                    if reply.has_error():
+                        errors[message] = f"failed: {_last_line(reply.error.reason) or f'code {reply.error.code}'}"
+                    else:
+                        answers[message] = reply.content
+            except UNREADABLE as error:
+                errors[message] = f"a reply that Flower cannot read: {type(error).__name__}"
+        return answers, errors
+
+    def ask(
+        self, contents: Mapping[int, RecordDict], kind: str, until: float
+    ) -> tuple[dict[int, RecordDict], dict[int, str]]:
+        """By node, the answers that come before the point of time `until`, and the errors that come instead."""
+        waiting = self.push(contents, kind, until - time.monotonic())
+        answers, errors = dict[int, RecordDict](), dict[int, str]()
+        while waiting:
+            found, failed = self.pull(list(waiting))
+            answers |= {waiting.pop(message): records for message, records in found.items()}
+            errors |= {waiting.pop(message): why for message, why in failed.items()}
+            if not waiting or time.monotonic() > until:
+                break
+            time.sleep(POLL)
+        return answers, errors
+
+
+def _last_line(reason: str | None) -> str:
+    """The line of a remote traceback that says what was wrong."""
+    lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def legible(text: str) -> str:
+    """The beginning of a text that somebody else has written, without what a terminal would obey, for a log."""
+    return "".join(character if character.isprintable() else " " for character in text[:LONGEST])
