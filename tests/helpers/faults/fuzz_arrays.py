@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import random
+import warnings
 import zipfile
 from collections.abc import Callable
 from functools import cache
@@ -118,6 +119,15 @@ def bomb(data: bytes, choose: random.Random, place: Path) -> bytes:
     return _with_member(data, choose, array)
 
 
+def doubled(data: bytes, choose: random.Random, place: Path) -> bytes:
+    """Two arrays of one name."""
+    buffer = io.BytesIO(data)
+    with zipfile.ZipFile(buffer, "a") as found, warnings.catch_warnings(action="ignore"):
+        one, other = choose.sample(found.namelist(), 2)
+        found.writestr(one, found.read(other))
+    return buffer.getvalue()
+
+
 def _with_member(data: bytes, choose: random.Random, array: bytes) -> bytes:
     found, buffer = zipfile.ZipFile(io.BytesIO(data)), io.BytesIO()
     replaced = choose.choice(found.namelist())
@@ -127,7 +137,7 @@ def _with_member(data: bytes, choose: random.Random, array: bytes) -> bytes:
     return buffer.getvalue()
 
 
-OF_BYTES = {each.__name__: each for each in (flip, cut, other_file, bad_header, bomb)}
+OF_BYTES = {each.__name__: each for each in (flip, cut, other_file, bad_header, bomb, doubled)}
 
 
 def damaged(found: Arrays, choose: random.Random, place: Path, file: Path) -> str:
