@@ -39,6 +39,7 @@ class Prediction:
     sets: Tensor | None = None  # (N, C) bool, after conformal calibration
     source: Tensor | None = None  # (N,) int64 of Decision, where it is not what `decision` says: see `answerer`
     input_notes: tuple[str, ...] = ()  # (N,) what is unlike training in raw inputs, "" for most; () for tensors
+    before: Tensor | None = None  # (N, C) float64, probabilities before a temperature if there was one: `untempered`
 
     @classmethod
     def from_samples(cls, samples: Tensor, decision: Decision | Tensor = Decision.GLOBAL) -> Prediction:
@@ -91,6 +92,11 @@ class Prediction:
         return torch.where(self.decision == Decision.ABSTAIN, int(Decision.GLOBAL), self.decision)
 
     @property
+    def untempered(self) -> Tensor:
+        """(N, C) the class probabilities that the model itself gives, before any temperature."""
+        return self.probs if self.before is None else self.before
+
+    @property
     def total(self) -> Tensor:
         """(N,) nats, the entropy of `probs`."""
         return self.uncertainty["total"]
@@ -125,7 +131,8 @@ class Prediction:
 
         The total is that of the new probabilities; aleatoric and epistemic keep their shares of the total, since
         a temperature says nothing about where uncertainty comes from. All else stays: a temperature of 1
-        changes no bit, and class probabilities of zero stay zero. ValueError unless positive and finite.
+        changes no bit, and class probabilities of zero stay zero. `untempered` has the probabilities as they were.
+        ValueError unless positive and finite.
         """
         if not 0 < inverse_temperature < torch.inf:
             raise ValueError(f"an inverse temperature is positive and finite, not {inverse_temperature}")
@@ -137,7 +144,8 @@ class Prediction:
             name: torch.where(self.total > 0, self.uncertainty[name] / self.total, 0.0) * total
             for name in ("aleatoric", "epistemic")
         }
-        return replace(self, probs=probs, uncertainty=self.uncertainty | {"total": total} | parts)
+        scores = self.uncertainty | {"total": total} | parts
+        return replace(self, probs=probs, uncertainty=scores, before=self.untempered)
 
     def abstaining(self, where: Tensor) -> Prediction:
         """This prediction with the decision to trust neither model for the inputs of `where`, (N,) bool."""
@@ -164,6 +172,7 @@ class Prediction:
             _choose(mask, self.log_evidence, other.log_evidence),
             _choose(mask[:, None], self.sets, other.sets),
             torch.where(mask, self.answerer, other.answerer),
+            before=torch.where(mask[:, None], self.untempered, other.untempered),
         )
 
 

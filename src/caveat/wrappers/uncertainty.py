@@ -9,7 +9,9 @@ from pydantic import Field
 
 from ..core import ConfigurationError, Method
 from ..core.settings import frozen_settings
+from .base import find
 from .guaranteed import Guaranteed
+from .private import Private
 from .switched import Switched
 from .tempered import Tempered
 
@@ -20,9 +22,8 @@ OWNERS = {
 }  # fmt: skip
 """The policies that read a key."""
 
-
-TEMPERED = ("total", "aleatoric", "epistemic")
-"""The scores that a temperature changes."""
+ENOUGH = 100
+"""Silos asked in a round of training of which a temperature can be fitted without asking all others."""
 
 
 @frozen_settings
@@ -31,8 +32,9 @@ class Uncertainty:
 
     mc_samples: Annotated[int, Field(ge=1, le=10_000)] = 20
     """MC-dropout passes per prediction, for methods that sample."""
-    temperature: bool = False
-    """Scale probabilities by a temperature per model, fitted on all silos' calibration splits after training."""
+    temperature: bool = True
+    """Scale probabilities by a temperature per model and silo, fitted on validation splits after training: the silo's
+    own, near the federation's where silos are alike. Under privacy.clip silos send nothing for it."""
     policy: Literal["own", "switch", "guaranteed"] | None = None
     """own: every input is answered, by the silo's own model if it has one; switch: local, global or abstain by
     thresholds; guaranteed: the same with a bound on errors among answered inputs. By default the method's own."""
@@ -67,8 +69,11 @@ class Uncertainty:
             strange["score"] = None
         return replace(self, **strange)  # type: ignore[arg-type]
 
-    def around(self, method: Method) -> Method:
-        """The method with calibration and decisions around it. Raises ConfigurationError for what does not fit."""
+    def around(self, method: Method, silos: int = 1) -> Method:
+        """The method with calibration and decisions around it, `silos` being asked in a round of training.
+
+        Raises ConfigurationError for what does not fit.
+        """
         policy = self.policy or method.policy
         given: dict[str, Any] = {key: getattr(self, key) for key in OWNERS if getattr(self, key) is not None}
         for key, value in given.items():
@@ -78,7 +83,9 @@ class Uncertainty:
                     f"uncertainty.policy names another",
                     f"uncertainty.{key}",
                 )
-        inner = Tempered(method) if self.temperature else method
+        inner = method
+        if self.temperature:
+            inner = Tempered(method, shared=find(method, Private) is None, everyone=silos < ENOUGH)
         if policy == "own":
             return inner
         score = self.score or method.scores[-1]
@@ -86,12 +93,6 @@ class Uncertainty:
             known = ", ".join(method.scores)
             raise ConfigurationError(
                 f"uncertainty.score = {score!r}: {method.name!r} has the scores {known}", "uncertainty.score"
-            )
-        if policy == "guaranteed" and self.temperature and score in TEMPERED:
-            raise ConfigurationError(
-                f"uncertainty.temperature = true with policy 'guaranteed' and score {score!r}: the temperature would "
-                "be fitted on the very labels that the guarantee is tested on; leave one of them out",
-                "uncertainty.temperature",
             )
         given["score"] = score
         return Switched(inner, **given) if policy == "switch" else Guaranteed(inner, **given)
