@@ -59,7 +59,7 @@ def optimum(log_probs: Tensor, y: Tensor) -> tuple[float, float]:
 @pytest.mark.parametrize("k", EDGES)
 def test_a_curve_is_the_likelihood_and_its_derivatives(k: int) -> None:
     log_probs, y = draw(40)
-    u = POWERS[k].log().requires_grad_()
+    u = torch.tensor(POWERS[k], dtype=torch.float64).log().requires_grad_()
     each = nll(log_probs, y, u)
     (first,) = torch.autograd.grad(each.sum(), u, create_graph=True)
     (second,) = torch.autograd.grad(first, u)

@@ -53,7 +53,7 @@ def logit_sites(*counts: int, at: str = "validation") -> list[Site]:
     """Silos of inputs that are logits, labels drawn from them, in one split; none in the other."""
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(sum(counts), 4, generator=generator)
-    y = torch.distributions.Categorical(logits=logits).sample()
+    y = torch.multinomial(logits.softmax(1), 1, generator=generator).flatten()
     none = Data(logits[:0], y[:0])
     parts = zip(logits.split(counts), y.split(counts), strict=True)
     return [
@@ -77,7 +77,8 @@ def test_temperature_is_the_optimum_of_all_validation_splits_pooled() -> None:
     found, spread = (method.outcome(server)[name] for name in ("temperature", "temperature_spread"))
     assert isinstance(found, dict)
     assert 1 / found["global"] == pytest.approx(float(torch.tensor(best.x).exp()), rel=1e-4)
-    assert spread == {"global": LEAST}  # labels of all silos are drawn alike
+    assert isinstance(spread, dict)
+    assert LEAST <= spread["global"] < 0.2  # labels of all silos are drawn alike
     newcomer = method.predict(method.broadcast(server), {}, sites[0], x[:5])
     torch.testing.assert_close(newcomer.probs, (log_probs[:5] / found["global"]).softmax(-1))
     torch.testing.assert_close(newcomer.untempered, log_probs[:5].exp())
@@ -118,13 +119,14 @@ def test_a_silo_without_inputs_to_fit_takes_the_federations_temperature() -> Non
     found = method.outcome(server)["temperature"]
     assert isinstance(found, dict)
     power = method.power(Decision.GLOBAL, method.broadcast(server), states["silo-1"])
-    assert power == 1 / found["global"] != 1
+    assert power == pytest.approx(1 / found["global"], rel=1e-12)
+    assert 0.2 < power < 0.3
 
 
 def test_under_privacy_a_silo_fits_its_own_temperature_and_sends_nothing() -> None:
     method = Uncertainty().around(Private(Overconfident(), clip=1.0, noise=1.0, silos=3))
     assert isinstance(method, Tempered)
-    places = logit_sites(200, 30)
+    places = logit_sites(200, 3)
     server, states = agreed(method, places)
     update, _ = method.measure(method.broadcast(server), {}, places[0])
     assert flat(update.payload) == {}
@@ -138,3 +140,11 @@ def test_of_a_large_federation_those_are_asked_that_a_round_asks() -> None:
     for silos, everyone in ((99, True), (100, False)):
         method = Uncertainty().around(FedAvg(rounds=1), silos)
         assert [step.everyone for step in method.schedule()] == [False, everyone]
+
+
+def test_what_version_0_1_found_is_still_the_temperature() -> None:
+    (place,) = logit_sites(5)
+    method = Tempered(Overconfident())
+    found = method.answer({"power": {"global": torch.tensor(0.5)}}, {}, place, place.validation.x)
+    torch.testing.assert_close(found[Decision.GLOBAL].probs, (2 * place.validation.x.double()).softmax(-1))
+    assert method.broadcast({})["temperature"]["global"][0] == 1

@@ -25,8 +25,8 @@ import math
 import torch
 from torch import Tensor
 
-POWERS = 2.0 ** (torch.arange(-16, 17, dtype=torch.float64) / 2)
-"""(33,) the powers b at which silos say their sums, 1/256 to 256, equally far apart in ln b."""
+POWERS = tuple(2.0 ** (k / 2) for k in range(-16, 17))
+"""The 33 powers b at which silos say their sums, 1/256 to 256, equally far apart in ln b."""
 STEP = math.log(2) / 2
 """How far, in ln b."""
 CONTAMINATION = 1e-3
@@ -51,7 +51,7 @@ def curve(log_probs: Tensor, y: Tensor) -> Tensor:
     label = z.gather(1, y)
     possible = ~label.isneginf()
     z = z - torch.where(possible, label, 0.0)
-    return torch.stack([_sums(z, y, possible, float(b)) for b in POWERS], 1)
+    return torch.stack([_sums(z, y, possible, b) for b in POWERS], 1)
 
 
 def _sums(z: Tensor, y: Tensor, possible: Tensor, b: float) -> Tensor:
@@ -84,7 +84,7 @@ def agreed(sums: Tensor) -> Tensor:
     if sums.shape != (5, len(POWERS)) or not sums.isfinite().all():
         raise ValueError(f"sums are {tuple(sums.shape)}, expected the (5, {len(POWERS)}) finite ones of `message`")
     b = near(sums[:3], 1.0, SPREAD)
-    place = (math.log(b) - math.log(float(POWERS[0]))) / STEP
+    place = (math.log(b) - math.log(POWERS[0])) / STEP
     left = min(int(place), len(POWERS) - 2)
     excess, information = torch.lerp(sums[3:, left], sums[3:, left + 1], place - left).tolist()
     spread = math.sqrt(max(excess, 0.0) / information) if information > 0 else 0.0
@@ -95,7 +95,7 @@ def near(own: Tensor, common: float, spread: float) -> float:
     """The b that is best by a `curve`, or the first three rows of a sum of messages, if ln b is normal around that of
     `common` with standard deviation `spread` before inputs are seen. From 1/256 to 256; `common` without inputs.
     """
-    away = POWERS.log() - math.log(common)
+    away = torch.tensor([math.log(b) - math.log(common) for b in POWERS], dtype=torch.float64)
     curves = own[:3] + torch.stack([away.square() / 2, away, torch.ones_like(away)]) / spread**2
     return _optimum(curves) if own.any() else common
 
@@ -106,9 +106,9 @@ def _optimum(curves: Tensor) -> float:
     slope = float(curves[1, best])
     other = best - 1 if slope > 0 else best + 1
     if slope == 0 or not 0 <= other < len(POWERS):
-        return float(POWERS[best])
+        return POWERS[best]
     left = min(best, other)
-    return float(POWERS[left]) * math.exp(STEP * _lowest(*curves[:, left : left + 2].T.tolist()))
+    return POWERS[left] * math.exp(STEP * _lowest(*curves[:, left : left + 2].T.tolist()))
 
 
 def _lowest(left: list[float], right: list[float]) -> float:

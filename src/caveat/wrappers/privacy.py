@@ -17,7 +17,8 @@ DELTA = 1e-5
 
 
 class SentMessage(Protocol):
-    """What a ledger says of a message: whose it was, and of which position of the schedule, phase and split."""
+    """What a ledger says of a message: whose it was, of which position of the schedule, phase and split, and how much
+    it held."""
 
     @property
     def silo(self) -> SiloId: ...
@@ -27,6 +28,10 @@ class SentMessage(Protocol):
     def phase(self) -> str: ...
     @property
     def split(self) -> str | None: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def examples(self) -> int | None: ...
 
 
 @frozen_settings
@@ -74,7 +79,7 @@ class Privacy:
         for message in messages:
             if message.split is None and message.phase in covers:
                 trained.append(message)
-            else:
+            elif message.bytes or message.examples != 1:  # else it is the same whatever the silo holds
                 other.add(message.split or message.phase)
         replies = Counter(message.t for message in trained)
         rounds: dict[SiloId, list[int]] = {}

@@ -32,9 +32,13 @@ class Tempered(Wrapper):
         """The names of the base's models, each of which gets a temperature."""
         return [whose.name.lower() for whose in self.models]
 
+    @property
+    def unknown(self) -> Tensors:
+        """The federation's temperatures while there are none."""
+        return {model: torch.tensor([1.0, temperature.ALONE], dtype=torch.float64) for model in self.scaled}
+
     def init_server(self, site: Site) -> State:
-        unknown = torch.tensor([1.0, temperature.ALONE], dtype=torch.float64)
-        return self.base.init_server(site) | {"temperature": dict.fromkeys(self.scaled, unknown)}
+        return self.base.init_server(site) | {"temperature": self.unknown}
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
@@ -45,13 +49,13 @@ class Tempered(Wrapper):
 
     def broadcast(self, server: State) -> Payload:
         """With the federation's power and the standard deviation of silos' logarithms of it, (2,) per model."""
-        return self.base.broadcast(server) | {"temperature": server["temperature"]}
+        # What version 0.1 began has none before the round.
+        return self.base.broadcast(server) | {"temperature": server.get("temperature", self.unknown)}
 
     def measure(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         """Keep the likelihood of the validation split at a grid of powers, and send what the federation needs of it."""
         x, y = site.validation
-        nothing = temperature.curve(torch.zeros(0, 1), torch.zeros(0, dtype=torch.long))
-        found: Tensors = dict.fromkeys(self.scaled, nothing)
+        found = {model: temperature.curve(torch.zeros(0, 1), y[:0]) for model in self.scaled}
         for whose, answer in (self.base.answer(down, state, site, x) if len(y) else {}).items():
             found[whose.name.lower()] = temperature.curve(answer.probs.log(), y)
         sent = {model: temperature.message(each) for model, each in found.items()} if self.shared else {}
@@ -61,7 +65,7 @@ class Tempered(Wrapper):
         """The power that is best for all silos together, and how far theirs lie apart."""
         means = replies.mean("likelihood")
         found = {model: temperature.agreed(each.double() * len(replies)) for model, each in means.items()}
-        return server | {"temperature": server["temperature"] | found}
+        return server | {"temperature": self.unknown | found}
 
     def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
         answers = self.base.answer(down, state, site, x)
@@ -70,6 +74,8 @@ class Tempered(Wrapper):
     def power(self, whose: Decision, down: Payload, state: State) -> float:
         """The silo's own inverse temperature, or the federation's for a silo that has measured nothing."""
         model = whose.name.lower()
+        if "temperature" not in down:
+            return float(down["power"][model])  # of a run that version 0.1 finished
         common, spread = down["temperature"][model].tolist()
         own = state.get("likelihood", {}).get(model)
         return common if own is None else temperature.near(own, common, spread)
