@@ -325,8 +325,10 @@ def test_an_entropy_that_knows_nothing_of_disagreement_does_not_tell_it(seeds: i
 
 def test_what_orders_inputs_as_aleatoric_uncertainty_does_adds_nothing() -> None:
     runs = in_doubt(4, False, torch.Generator().manual_seed(0))
-    same: list[Observed] = [{"a": observation(o.uncertainty["aleatoric"] * 3, o.uncertainty["aleatoric"], o.probs)
-                             for o in run.values()} for run in runs]  # fmt: skip
+    said = [run["a"].uncertainty["aleatoric"] for run in runs]
+    same: list[Observed] = [
+        {"a": observation(3 * each, each, run["a"].probs)} for each, run in zip(said, runs, strict=True)
+    ]
     found = disagreement(same)
     assert (found.verdict, found.measured["partial"]["mean"]) == ("does not hold", 0)
     assert disagreement(same[:2]).verdict == "cannot say"
