@@ -42,6 +42,7 @@ from caveat.nn.encoders import Model, Tokens, head
 from caveat.training.fit import Training
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.evaluation import Evaluated
+from caveat.wrappers.conformal import Conformal
 from caveat.wrappers.guaranteed import Guaranteed
 from caveat.wrappers.private import Private
 from caveat.wrappers.switched import Switched
@@ -85,6 +86,7 @@ WRAPPED: list[Method] = [
     Switched(Tempered(FedAvg(rounds=2, training=ADAM)), abstain=0.3),
     Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.3, silos=3),
     Guaranteed(FedBABU(rounds=2, training=FAST, fine_tune_epochs=2), risk=0.5, confidence=0.6),
+    Conformal(Guaranteed(FedAvg(rounds=2, training=ADAM), risk=0.5, confidence=0.6, per="silo"), coverage=0.8),
 ]
 """Methods with calibration, decisions, or clipping and noise around them."""
 

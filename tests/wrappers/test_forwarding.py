@@ -14,6 +14,7 @@ import caveat
 from caveat.core import ConfigurationError, Decision, Method, Round
 from caveat.methods import FedAvg, FedBN, FedPN, TrFedDis
 from caveat.wrappers.base import Wrapper
+from caveat.wrappers.conformal import Conformal
 from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.guaranteed import Guaranteed
 from caveat.wrappers.private import Private
@@ -35,6 +36,7 @@ MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Tempered: Tempered,
     Switched: Switched,
     Guaranteed: Guaranteed,
+    Conformal: Conformal,
     Private: private,
 }
 
