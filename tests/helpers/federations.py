@@ -41,8 +41,8 @@ from caveat.methods import (
 from caveat.nn.encoders import Model, Tokens, head
 from caveat.training.fit import Training
 from caveat.wrappers.base import Wrapper
-from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.conformal import Conformal
+from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.guaranteed import Guaranteed
 from caveat.wrappers.private import Private
 from caveat.wrappers.switched import Switched

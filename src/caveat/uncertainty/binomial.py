@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import torch
+from scipy.special import betainc
 from scipy.stats import beta, nbinom
 from torch import Tensor
 
@@ -23,6 +25,19 @@ def clopper_pearson_upper(errors: Tensor, answered: Tensor, delta: float) -> Ten
     return torch.as_tensor(np.where(right > 0, beta.ppf(1 - delta, e + 1, np.maximum(right, 1)), 1.0))
 
 
+def bounded(errors: Tensor, answered: Tensor, risk: float, delta: float) -> Tensor:
+    """Whether Clopper and Pearson's bound is at most `risk`: bool, same shape; never where nothing was answered.
+
+    By the definition of the bound, without finding it: so few errors have a probability of at most delta if the rate
+    is `risk`.
+    """
+    e, a = np.asarray(errors, dtype=np.float64), np.asarray(answered, dtype=np.float64)
+    right = a - e
+    # P(Binomial(a, risk) <= e), as an incomplete beta function.
+    return torch.as_tensor((right > 0) & (betainc(np.maximum(right, 1), e + 1, 1 - risk) <= delta))
+
+
+@cache
 def answers_needed(errors: int, risk: float, delta: float) -> int:
     """The fewest answers, `errors` of them wrong, whose Clopper-Pearson bound is at most `risk`.
 
@@ -49,9 +64,10 @@ def inputs_needed(counts: Tensor, total: int, risk: float, delta: float) -> tupl
     if len(able):
         a, e = answered[able[-1]], errors[able[-1]] + 1
         factors = np.geomspace(1, 1000, 121)
-        bounds = np.asarray(clopper_pearson_upper(torch.tensor(factors * e), torch.tensor(factors * a), delta))
-        if (bounds <= risk).any():
-            return _rounded(total * factors[np.argmax(bounds <= risk)]), float(a / total)
+        # Whole numbers, since a bound is of counts.
+        enough = bounded(torch.tensor(np.ceil(factors * e)), torch.tensor(np.floor(factors * a)), risk, delta).numpy()
+        if enough.any():
+            return _rounded(total * factors[np.argmax(enough)]), float(a / total)
     return _rounded(answers_needed(1, risk, delta) / SURE), SURE
 
 

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from .binomial import answers_needed, clopper_pearson_upper, inputs_needed
+from .binomial import answers_needed, bounded, clopper_pearson_upper, inputs_needed
 from .limits import GRID, limits
 
 
@@ -50,7 +50,8 @@ class Guarantee:
     needed: int = 0
     """Where there is no limit: the additional answers without an error with which that start would have passed."""
     enough: int = 0
-    """About how many calibration inputs a promise for more takes, as `inputs_needed` estimates it; 0 if unknown."""
+    """About how many calibration inputs a promise for more takes, as `inputs_needed` estimates it where less than
+    half of inputs are answered; 0 if unknown."""
     enough_share: float = 0.0
     """The share of inputs that would then be answered."""
 
@@ -78,8 +79,8 @@ class Guarantee:
 
     @property
     def _more(self) -> str:
-        """What more calibration inputs would bring, where less than half of inputs are answered."""
-        if self.coverage >= 0.5 or not self.enough or self.enough_share <= self.coverage:
+        """What more calibration inputs would bring, where that is known."""
+        if not self.enough or self.enough_share <= self.coverage:
             return ""
         return f"; to answer {_percent(round(self.enough_share, 2))} takes about {self.enough:,} calibration inputs"
 
@@ -118,6 +119,8 @@ def starting_columns(total: int, risk: float, confidence: float, size: int = GRI
     return {_column(answers_needed(0, risk, delta), total, size): 1.0}
 
 
+HALF = 0.5
+"""The share of answered inputs below which a guarantee says what more of them would take."""
 CLEAR = 0.75
 """How far below the next start the first one has to lie for both to be of use."""
 PAIR = (0.3, 0.7)
@@ -155,19 +158,18 @@ def fixed_sequence(
         raise ValueError(f"starts {columns} are no columns of a grid of {size} limits")
     if min(starts.values()) <= 0 or sum(starts.values()) > 1 + 1e-9:
         raise ValueError(f"starts have shares {list(starts.values())}, expected positive ones that sum to 1")
-    enough = inputs_needed(counts, total, risk, 1 - confidence) if total else (0, 0.0)
 
     def outcome(column: int, level: float, limit: float | None, needed: int) -> Guarantee:
         a, e = answered[column], errors[column]
         upper = float(clopper_pearson_upper(e, a, level))
-        return Guarantee(limit, risk, confidence, int(a), int(e), total, upper, needed, *enough)
+        return Guarantee(limit, risk, confidence, int(a), int(e), total, upper, needed)
 
     accepted: Guarantee | None = None
     refused: list[Guarantee] = []
     level = 0.0
     for start, stop in zip(columns, [*columns[1:], size], strict=True):
         level += (1 - confidence) * starts[start]
-        passes = clopper_pearson_upper(errors[start:stop], answered[start:stop], level) <= risk
+        passes = bounded(errors[start:stop], answered[start:stop], risk, level)
         passed = int(passes.long().cumprod(0).sum())
         if passed:
             column = start + passed - 1
@@ -177,7 +179,11 @@ def fixed_sequence(
             refused.append(outcome(start, level, None, needed))
         if passed < stop - start:
             level = 0.0
-    return accepted or min(refused, key=lambda guarantee: guarantee.needed)
+    found = accepted or min(refused, key=lambda guarantee: guarantee.needed)
+    if found.coverage >= HALF or not total:
+        return found
+    enough, share = inputs_needed(counts, total, risk, 1 - confidence)
+    return replace(found, enough=enough, enough_share=share)
 
 
 def _column(answers: int, total: int, size: int) -> int:
