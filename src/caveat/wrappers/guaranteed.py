@@ -150,11 +150,14 @@ class Guaranteed(Wrapper):
         return policy_counts(rank.get(local), rank.get(federation), wrong.get(local), wrong.get(federation))
 
     def rank(self, edges: Tensors, whose: Decision, answer: Prediction) -> Tensor:
-        """(N,) ranks of a model's answers, to compare with limits; infinite where no limit answers.
+        """(N,) ranks of a model's answers, to compare with limits; infinite where no limit answers: what is unfamiliar.
 
-        Both counts and decisions go by it alone, so that what is counted is what is decided.
+        Both counts and decisions go by it alone, so that what is counted is what is decided. A calibration input is
+        one of those that its own familiarity is ranked among, so that it is called unfamiliar a little less often than
+        a new one: counts then have errors that decisions would have spared.
         """
-        return ranks(edges[whose.name.lower()], answer.score(self.score))
+        rank = ranks(edges[whose.name.lower()], answer.score(self.score))
+        return rank.masked_fill(answer.alarmed, torch.inf)
 
     def set_limits(self, server: State, replies: Replies, site: Site) -> State:
         """Add up the counts of each group, and keep the largest limit that passes the tests."""

@@ -19,6 +19,8 @@ COUNTS = {"examples": (), "known": (), "correct": (), "answered": (), "answered_
 """The shapes of the sums that count inputs."""
 SETS = frozenset({"covered", "set_sizes"})
 """The sums of predictions with sets: how many hold the label, and how many there are of each size."""
+UNFAMILIAR = "unfamiliar"
+"""A count of inputs that is only there where predictions have a familiarity."""
 TOTALS = ("nll", "brier", "entropy", "aleatoric", "epistemic")
 """Sums of numbers that are not counts, and of which only the size is checked."""
 BINNED = ("bin_count", "bin_confidence", "bin_correct")
@@ -109,8 +111,10 @@ def _check_sums(tensors: Tensors, n: float) -> None:
     scores = {name for name in tensors if name.startswith("score.")}
     expected = {*COUNTS, *TOTALS, *BINNED, *(CLASSES + name for name in BINNED)}
     expected |= SETS if SETS & tensors.keys() else set()
-    if differing := (tensors.keys() - scores) ^ expected:
+    if differing := (tensors.keys() - scores - {UNFAMILIAR}) ^ expected:
         raise DataError(f"sums differ in {_listed(differing)} from what was to be measured")
+    if UNFAMILIAR in tensors:
+        _check_counts(UNFAMILIAR, tensors[UNFAMILIAR], (), n)
     for name in (*COUNTS, *scores):
         _check_counts(name, tensors[name], COUNTS.get(name, (2, *tensors[name].shape[1:2])), n)
     for name in TOTALS:
