@@ -105,7 +105,7 @@ class Uncertainty:
             )
         inner = Tempered(method) if self.temperature else method
         if self.familiarity:
-            inner = Familiar(inner, self.alarm, shared=find(method, Private) is None)
+            inner = Familiar(inner, self.alarm, shared=method.federated and find(method, Private) is None)
         decided = inner if policy == "own" else self._deciding(inner, policy, given)
         return Conformal(decided, self.sets) if self.sets is not None else decided
 
