@@ -24,8 +24,8 @@ ENTROPIES = frozenset({"total", "aleatoric", "epistemic"})
 that say next to nothing within a few digits of ln C."""
 SHARES = frozenset({"vacuity", "conflict"})
 """Scores from 0 to 1: evidence of e^50 leaves a vacuity of 1e-22, and one of 1e-9 all but 1e-9 of it."""
-POSITIVE = frozenset({"logit_variance"})
-"""Scores from 0 on, of any order of magnitude."""
+POSITIVE = frozenset({"logit_variance", "surprise"})
+"""Scores from 0 on, of any order of magnitude; surprise is -log p of a class."""
 EVIDENCE = frozenset({"log_evidence"})
 """Sums over features of logarithms, hundreds or thousands of nats, of which some nats tell inputs apart."""
 
