@@ -13,7 +13,7 @@ from .dots import Dot, dot_plot, lay_out, named
 from .marks import hollow, marks, strokes
 from .svg import group, text
 
-_BESIDE = 92.0
+_BESIDE = 100.0
 """Room for words at the right."""
 _TALL, _LOW, _MOST = 22.0, 17.0, 40
 """Heights of rows that are few and many, and the most rows that have a name."""
@@ -45,7 +45,7 @@ def dumbbells(rows: Sequence[Dumbbell], about: str, number: str) -> Markup:
         right=_BESIDE if shown else 10,
     )  # fmt: skip
     drawn = [_row(row, places.frame, y, height) for row, y in zip(rows, places.at, strict=True)]
-    heads = [text(places.frame.left - 9, 10, f"silo, {number}", "end", "tick")] if shown else []
+    heads = [text(0, 10, f"silo, {number}", "start", "tick")] if shown else []
     return dot_plot(places, about, written(values, percent_tick), "", *named(places), *heads, *drawn, class_="bells")
 
 
@@ -58,5 +58,5 @@ def _row(row: Dumbbell, frame: Axes, y: float, height: float) -> Markup:
     said = [text(right + 10, y + 4, row.words, "start", "" if row.alarm else "tick")] if height >= _LOW else []
     ring = hollow(0, (x(row.second), y), size)
     disc = marks(0, [(x(row.first.value), y)], size)
-    kind = "off" if row.alarm else "c0"
+    kind = ("over" if row.second > row.first.value else "under") if row.alarm else "c0"
     return group(row.note, span, between, ring, disc, *said, class_=f"bell {kind}", name=row.name)

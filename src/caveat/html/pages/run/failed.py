@@ -32,7 +32,8 @@ def _told(run: RunFolder, failure: Failure, whose: str) -> Failed:
     command = f"caveat resume {run.path.name}{' --project DIR' if run.federated else ''}"
     at = f" at {plain(failure.silo)}" if failure.silo else ""
     what = f"{whose}failed in round {failure.round}{at}"
-    error = plain(failure.error, _LONGEST)
+    # Where and when is said above; the error itself counts rounds of the schedule, from 0.
+    error = plain(failure.error.partition(": ")[2] if failure.silo else failure.error, _LONGEST)
     if failure.diverged:
         todo = "Lower training.lr and begin another run; this one would fail again."
         return Failed(f"{what}: training diverged.", todo, error)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
 from scipy.stats import betabinom
 
 from ....files.run_folder import RunFolder
@@ -22,6 +23,8 @@ SCORE = "unfamiliar"
 _ALARM = 0.05
 """Where a run's settings are not known."""
 _LEVEL = 0.05
+_ONE_SIDED = 1.645
+"""The 95 % quantile of a normal distribution."""
 _MOST = 6
 
 
@@ -54,19 +57,22 @@ def familiarity(run: RunFolder) -> Familiarity | None:
     if run.summary is None or not silos or not alarm:
         return None
     mute = [silo for silo in silos if silo.n_calibration is not None and silo.n_calibration < least(alarm)]
+    in_all = too_many_in_all(silos, alarm)
     broken = [silo for silo in silos if too_many(silo, alarm, len(silos))]
     foreign = {name: each for name, each in run.summary.tested.items() if name not in (INSIDE, "mix")}
-    said, notes = _sentence(run, silos, foreign, alarm), []
+    said, notes = _sentence(silos, foreign, alarm), []
     if mute:
         names = listed([silo.name for silo in mute], _MOST)
         notes.append(
             f"{plural(len(mute), 'silo')} of {len(silos)} cannot raise an alarm: it takes {least(alarm)} calibration "
-            f"inputs at {alarm:.3g}, which these have not: {names}."
+            f"inputs at {100 * alarm:.3g} %, which these have not: {names}."
         )
     if broken:
         names = listed([silo.name for silo in broken], _MOST)
         notes.append(f"More false alarms than promised, beyond what chance explains over all silos: {names}.")
-    return Familiarity(said, bool(mute or broken), _figure(run, silos, alarm), _table(foreign), notes)
+    elif in_all:
+        notes.append("All silos together raise more false alarms than promised, beyond what chance explains.")
+    return Familiarity(said, bool(mute or broken or in_all), _figure(run, silos, alarm), _table(foreign), notes)
 
 
 def too_many(silo: SiloRecord, alarm: float, silos: int) -> bool:
@@ -83,14 +89,31 @@ def too_many(silo: SiloRecord, alarm: float, silos: int) -> bool:
     return found > 0 and (k == 0 or float(betabinom.sf(found - 1, inputs, k, n + 1 - k)) < _LEVEL / silos)
 
 
-def _sentence(run: RunFolder, silos: Sequence[SiloRecord], foreign: Mapping[str, Stream], alarm: float) -> str:
+def too_many_in_all(silos: Sequence[SiloRecord], alarm: float) -> bool:
+    """The same of all silos together, whose counts' sum is about normal; False where a count is not known."""
+    found, mean, variance = 0.0, 0.0, 0.0
+    for silo in silos:
+        n, inputs = silo.n_calibration, silo.n_test
+        if n is None or not inputs:
+            return False
+        k = math.floor(alarm * (n + 1) + 1e-9)
+        found += (silo.test.unfamiliar or 0.0) * inputs
+        if k:
+            mean += float(betabinom.mean(inputs, k, n + 1 - k))
+            variance += float(betabinom.var(inputs, k, n + 1 - k))
+    return found - mean > _ONE_SIDED * math.sqrt(variance)
+
+
+def _sentence(silos: Sequence[SiloRecord], foreign: Mapping[str, Stream], alarm: float) -> str:
     inputs = [silo.n_test or 0 for silo in silos]
     if sum(inputs):
         own = sum((silo.test.unfamiliar or 0.0) * n for silo, n in zip(silos, inputs, strict=True)) / sum(inputs)
     else:
         own = sum(silo.test.unfamiliar or 0.0 for silo in silos) / len(silos)
-    said = f"It calls {percent(own)} of silos' own test inputs unfamiliar, a false alarm (promised: {alarm:.0%} at most"
-    said = said.replace("%", " %").replace("  %", " %") + ")"
+    promise = f"promised: {100 * alarm:.3g} % at most"
+    if own > alarm and not too_many_in_all(silos, alarm):
+        promise += ", no more beyond that than chance explains"
+    said = f"It calls {percent(own)} of silos' own test inputs unfamiliar, which are false alarms ({promise})"
     told = [f"{percent(_noticed(each).unfamiliar)} of {name}" for name, each in foreign.items() if _has(each)]
     return f"{said}, and {_and(told)}." if told else f"{said}."
 
@@ -148,7 +171,7 @@ def _dot(silo: SiloRecord, alarm: float) -> Dot:
     return Dot(share, low, high, note)
 
 
-def _plot(silos: SiloRows, found: Mapping[str, Dot], alarm: float, label: str):  # type: ignore[no-untyped-def]
+def _plot(silos: SiloRows, found: Mapping[str, Dot], alarm: float, label: str) -> Markup:
     values = ticks(0.0, max([2 * alarm, *(end for dot in found.values() for end in dot.known)]))
     rows = silos.laid_out(1, (values[0], values[-1]))
     x = rows.frame.x(alarm)

@@ -68,10 +68,8 @@ def risk_coverage(run: RunFolder) -> Chart | None:
     inputs = sum(silo.n_test or 0 for silo in run.silos)
     label = f"Share of errors over share of answered test inputs, {percent(curve.risk[-1])} when all are answered"
     caption = "Share of wrong predictions among the test inputs of lowest total uncertainty, all silos pooled, by how "
-    caption += (
-        "many of them are answered, with 95 % intervals point by point; dashed is an oracle, which knows what is "
-    )
-    caption += "wrong. The nearer to it, the better uncertainty tells errors."
+    caption += "many of them are answered, with 95 % intervals point by point; dashed is an oracle, which knows all "
+    caption += "errors. The nearer to it, the better uncertainty tells errors."
     if decided:
         caption += f" The diamond is what decisions made of it: {percent(decided[0])} answered, {percent(decided[1])} "
         caption += "of these wrong; it need not lie on the curve, since decisions may go by another score or model."

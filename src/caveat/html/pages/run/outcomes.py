@@ -36,7 +36,7 @@ def outcome_bars(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | Non
     caption = "Shares of all silos' test inputs together."
     if any("foreign" in each for each in parts.values()):
         caption += " Amber are answers to inputs that silos do not know, which are wrong: nothing promised covers them."
-    bars = drawing(WIDTH, _ROW * len(parts) - 4, f"What became of test inputs. {said}", *drawn, class_="shares")
+    bars = drawing(WIDTH, _ROW * len(parts) - 4, f"What became of test inputs. {said}", *drawn, class_="outcomes")
     shown = [kind for kind in _KINDS if any(kind in each for each in parts.values())]
     return Chart("Right, wrong, abstained", bars, caption), [(_swatch(kind), _KINDS[kind]) for kind in shown]
 

@@ -64,10 +64,15 @@ def _answering(run: RunFolder) -> Markup | None:
 
 def _alone(run: RunFolder) -> str:
     """What the models would be worth if each answered everything."""
-    names = {"local": "silos' own models", "global": "the federation's"}
+    names = ("local", "global")
     models = run.summary.models if run.summary else {}
-    found = [f"{names[name]} about {percent(models[name].mean.accuracy)}" for name in names if name in models]
-    return f" Asked about everything, {' and '.join(found)} would be right." if len(found) > 1 else ""
+    found = {name: models[name].mean.accuracy for name in names if name in models}
+    if len(found) < 2 or None in found.values():
+        return ""
+    return (
+        f" Asked about everything, silos' own models would be right about {percent(found['local'])}, "
+        f"the federation's about {percent(found['global'])}."
+    )
 
 
 def _notes(run: RunFolder) -> list[str]:

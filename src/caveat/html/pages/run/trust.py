@@ -68,7 +68,9 @@ def _confidence_line(found: Confidence) -> Line:
         within, judged = len(found.judged) - len(found.off), len(found.judged)
         where = f"in {within} of {plural(judged, 'silo')}" if judged > 1 else "at its one silo"
         off = f", {decimal(found.ece)} over all inputs" if found.ece is not None else ""
-        return Line("good", Markup("<b>Its confidence can be trusted</b>: ECE within chance {}{}.").format(where, off))
+        inputs = sum(one.inputs for one in found.silos)
+        text = Markup("<b>Its confidence can be trusted</b>, as far as {:,} test inputs show: ECE within chance {}{}.")
+        return Line("good", text.format(inputs, where, off))
     if found.overconfident:
         said = [each for each in (_sure(found.sure), _off(found, "overconfident"), _whole(found)) if each]
         return Line("bad", Markup("<b>Do not trust its confidence</b>: {}.").format("; ".join(said[:2])))
@@ -81,8 +83,8 @@ def _sure(sure: SureErrors | None) -> str:
         return ""
     expected = f"{sure.expected:.1f}" if sure.expected < 10 else f"{sure.expected:.0f}"
     return (
-        f"{sure.wrong:,} of {plural(sure.of, 'error')} made at {percent(sure.confidence)} confidence, "
-        f"where {expected} were to be expected"
+        f"{sure.wrong:,} of {plural(sure.of, 'error')} made at {percent(sure.confidence)} confidence on "
+        f"average, where {expected} were to be expected"
     )
 
 
@@ -156,9 +158,7 @@ def _figure(found: Confidence) -> Chart:
     told = "; ".join(row.note for row in rows[:_TOLD])
     rest = f"; lowest accuracy first, {len(rows) - _TOLD} more silos" if len(rows) > _TOLD else ""
     label = f"Accuracy against mean confidence of {plural(len(rows), 'silo')}. {told}{rest}"
-    caption = (
-        "Lowest accuracy first; the number is a silo's test inputs, the thin line the 95 % interval of its accuracy."
-    )
+    caption = "Lowest accuracy first; the number is a silo's test inputs, the thin line the accuracy's 95 % interval."
     if found.judged:
         caption += " Beyond chance is an ECE that a silo with the right confidence shows in one of 20 cases."
     return Chart("How right and how sure", dumbbells(rows, label, "inputs"), caption)
