@@ -15,8 +15,10 @@ from .svg import group, text
 
 _BESIDE = 100.0
 """Room for words at the right."""
-_TALL, _LOW, _MOST = 22.0, 17.0, 40
-"""Heights of rows that are few and many, and the most rows that have a name."""
+NAMED = 40
+"""The most rows that have a name."""
+_TALL, _LOW = 22.0, 17.0
+"""Heights of rows that are few, and of those that have a name."""
 _TALLEST = 560.0
 """Height of all rows that have no name."""
 
@@ -38,8 +40,8 @@ def dumbbells(rows: Sequence[Dumbbell], about: str, number: str) -> Markup:
     """Discs and rings joined by lines, in the order given; `number` is what the numbers beside the names are."""
     ends = [end for row in rows for end in (*row.first.known, row.second)]
     values = ticks(min(ends), 1.0)
-    height = _TALL if len(rows) <= 14 else _LOW if len(rows) <= _MOST else max(2.5, _TALLEST / len(rows))
-    shown, labels = len(rows) <= _MOST, [f"{row.name} {row.number}" for row in rows]
+    height = _TALL if len(rows) <= 14 else _LOW if len(rows) <= NAMED else max(2.5, _TALLEST / len(rows))
+    shown, labels = len(rows) <= NAMED, [f"{row.name} {row.number}" for row in rows]
     places = lay_out(
         [("", labels)], height, (values[0], min(values[-1], 1.0)), top=18 if shown else 4, most=20,
         right=_BESIDE if shown else 10,
@@ -54,7 +56,11 @@ def _row(row: Dumbbell, frame: Axes, y: float, height: float) -> Markup:
     size = min(4.2, max(1.4, height / 3.6))
     between = strokes([((x(row.first.value), y), (x(row.second), y))], "between")
     low, high = row.first.low, row.first.high
-    span = strokes([((x(low), y), (x(high), y))], "whisker thin") if low is not None and high is not None else ""
+    span = (
+        strokes([((x(low), y), (x(high), y))], "whisker thin")
+        if height >= _LOW and low is not None and high is not None
+        else ""
+    )
     said = [text(right + 10, y + 4, row.words, "start", "" if row.alarm else "tick")] if height >= _LOW else []
     ring = hollow(0, (x(row.second), y), size)
     disc = marks(0, [(x(row.first.value), y)], size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from statistics import fmean
 
 from ....files.schema.comparison import ComparedRun, Comparison, Setting
@@ -18,15 +19,32 @@ def unequal_budgets(record: Comparison, setting: Setting) -> str:
     taken = {name: (min(each), max(each)) for name, each in rounds.items() if each}
     if len(set(taken.values())) < 2:
         return ""
-    longest = max(taken, key=lambda name: taken[name][1])
     by_rounds: dict[tuple[int, int], list[str]] = {}
     for name, of in sorted(taken.items(), key=lambda each: -each[1][1]):
         by_rounds.setdefault(of, []).append(name)
     told = "; ".join(f"{joined(names)} {_range(of)} rounds" for of, names in by_rounds.items())
-    said = [f"{told}.", _at_common_round({name: runs[name] for name in taken})]
-    if not record.rounds_of:
-        said.append(f"--rounds-of {longest} gives all of them as many.")
-    return " ".join(filter(None, said))
+    return f"{told}. {_at_common_round({name: runs[name] for name in taken})}"
+
+
+def equal_by(record: Comparison, setting: Setting) -> str:
+    """The option by which all methods would have as many rounds as the one that took the most."""
+    runs = [run for row in record.rows for run in record.runs(row, setting, "done")]
+    longest = max(runs, key=lambda run: run.rounds or 0, default=None)
+    return f"--rounds-of {shlex.quote(longest.row)}" if longest else ""
+
+
+def against(record: Comparison, setting: Setting, first: str, second: str) -> str:
+    """After 16 rounds against 6; empty where two methods took the same."""
+    found = [
+        sorted({run.rounds for run in record.runs(row, setting, "done") if run.rounds is not None})
+        for name in (first, second)
+        for row in record.rows
+        if row.name == name
+    ]
+    if len(found) < 2 or not all(found) or found[0] == found[1]:
+        return ""
+    mine, its = (_range((each[0], each[-1])) for each in found)
+    return f"After {mine} rounds against {its}, "
 
 
 def _range(of: tuple[int, int]) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ....files.schema.comparison import ComparedMethod, ComparedRun, Comparison, Measure, Setting
 from ...text import duration, megabytes, plain
-from .budgets import unequal_budgets
+from .budgets import equal_by, unequal_budgets
 from .numbers import POPULATION, bracketed, figure, header, mean_of, not_done
 from .verdict import verdict
 
@@ -44,7 +44,7 @@ def conclusion(record: Comparison) -> list[str]:
     for setting in record.columns:
         where = f"{plain(setting.name)}: " if setting.name else ""
         if told := unequal_budgets(record, setting):
-            lines.append(f"{where}UNEQUAL BUDGETS: {plain(told)}")
+            lines.append(f"{where}UNEQUAL BUDGETS: {plain(told)} {equal_by(record, setting)} gives all as many.")
         lines.append(f"{where}{plain(verdict(record, setting))}")
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from ....files.run_folder import RunFolder
 from ...charts.dots import Dot
-from ...charts.dumbbells import Dumbbell, dumbbells
+from ...charts.dumbbells import NAMED, Dumbbell, dumbbells
 from ...charts.marks import hollow, sample, swatch
 from ...charts.svg import Chart, group
 from ...text import count, decimal, percent, plural
@@ -158,7 +158,10 @@ def _figure(found: Confidence) -> Chart:
     told = "; ".join(row.note for row in rows[:_TOLD])
     rest = f"; lowest accuracy first, {len(rows) - _TOLD} more silos" if len(rows) > _TOLD else ""
     label = f"Accuracy against mean confidence of {plural(len(rows), 'silo')}. {told}{rest}"
-    caption = "Lowest accuracy first; the number is a silo's test inputs, the thin line the accuracy's 95 % interval."
+    caption = "Lowest accuracy first"
+    if len(rows) <= NAMED:
+        caption += "; the number is a silo's test inputs, the thin line the accuracy's 95 % interval"
+    caption += "."
     if found.judged:
         caption += " Beyond chance is an ECE that a silo with the right confidence shows in one of 20 cases."
     return Chart("How right and how sure", dumbbells(rows, label, "inputs"), caption)
