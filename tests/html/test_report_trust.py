@@ -176,9 +176,7 @@ def test_silos_that_cannot_raise_an_alarm_are_named(tmp_path: Path) -> None:
     found = familiarity(read_run(folder))
     assert found is not None
     assert found.alarm
-    assert found.notes == [
-        "1 silo of 9 cannot raise an alarm: it takes 19 calibration inputs at 5 %, which these have not: silo-4."
-    ]
+    assert found.notes == ["1 silo of 9 cannot raise an alarm, which takes 19 calibration inputs at 5 %: silo-4."]
     assert found.figure is not None
     assert found.figure.drawing.count("no alarm possible") == 1
 

@@ -248,7 +248,7 @@ def _reported_failure(folder: Path) -> Iterator[None]:
 
         if any(folder.glob(FAILURE)) or any(folder.glob(f"beside/*/{FAILURE}")):
             with suppress(CaveatError, OSError):  # the run's own error is what is told
-                typer.echo(f"report: {write_report(folder)}", err=True)
+                write_report(folder)
         raise
 
 

@@ -45,8 +45,13 @@ def conclusion(record: Comparison) -> list[str]:
         where = f"{plain(setting.name)}: " if setting.name else ""
         if told := unequal_budgets(record, setting):
             lines.append(f"{where}UNEQUAL BUDGETS: {plain(told)} {equal_by(record, setting)} gives all as many.")
-        lines.append(f"{where}{plain(verdict(record, setting))}")
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+        lines.append(f"{where}{plain(_breaking(verdict(record, setting)))}")
+    return lines
+
+
+def _breaking(text: str) -> str:
+    """With plain spaces, since a terminal shows others as escapes."""
+    return text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _by_setting(record: Comparison) -> Table:

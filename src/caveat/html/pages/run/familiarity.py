@@ -64,8 +64,8 @@ def familiarity(run: RunFolder) -> Familiarity | None:
     if mute:
         names = listed([silo.name for silo in mute], _MOST)
         notes.append(
-            f"{plural(len(mute), 'silo')} of {len(silos)} cannot raise an alarm: it takes {least(alarm)} calibration "
-            f"inputs at {100 * alarm:.3g} %, which these have not: {names}."
+            f"{plural(len(mute), 'silo')} of {len(silos)} cannot raise an alarm, which takes {least(alarm)} "
+            f"calibration inputs at {100 * alarm:.3g} %: {names}."
         )
     if broken:
         names = listed([silo.name for silo in broken], _MOST)
