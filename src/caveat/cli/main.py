@@ -95,7 +95,7 @@ def run(
     workers: Workers = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run an experiment and report on it."""
+    """Run an experiment and report on it, also where it fails on the way."""
     with reported() as reporter:
         from ..config import find, load
         from ..runs.configured import start

@@ -29,7 +29,7 @@ _TOLD = 5
 
 
 @dataclass(frozen=True)
-class Line:
+class Statement:
     """A sentence of the first screen: `good`, `open` (with care) or `bad`."""
 
     kind: str
@@ -44,7 +44,7 @@ class Line:
 class Trust:
     """What the first screen says, what to do, and the picture of it."""
 
-    lines: Sequence[Line]
+    lines: Sequence[Statement]
     advice: Sequence[Markup]
     figure: Chart | None
     legend: Sequence[tuple[Markup, str]]
@@ -63,19 +63,19 @@ def trust(run: RunFolder) -> Trust | None:
     return Trust(lines, advice, _figure(found) if found else None, _legend())
 
 
-def _confidence_line(found: Confidence) -> Line:
+def _confidence_line(found: Confidence) -> Statement:
     if not found.untrustworthy:
         within, judged = len(found.judged) - len(found.off), len(found.judged)
         where = f"in {within} of {plural(judged, 'silo')}" if judged > 1 else "at its one silo"
         off = f", {decimal(found.ece)} over all inputs" if found.ece is not None else ""
         inputs = sum(one.inputs for one in found.silos)
         text = Markup("<b>Its confidence can be trusted</b>, as far as {:,} test inputs show: ECE within chance {}{}.")
-        return Line("good", text.format(inputs, where, off))
+        return Statement("good", text.format(inputs, where, off))
     if found.overconfident:
         said = [each for each in (_sure(found.sure), _off(found, "overconfident"), _whole(found)) if each]
-        return Line("bad", Markup("<b>Do not trust its confidence</b>: {}.").format("; ".join(said[:2])))
+        return Statement("bad", Markup("<b>Do not trust its confidence</b>: {}.").format("; ".join(said[:2])))
     said = [each for each in (_off(found, "less sure than right"), _whole(found)) if each]
-    return Line("open", Markup("<b>Its confidence says too little</b>: {}.").format("; ".join(said)))
+    return Statement("open", Markup("<b>Its confidence says too little</b>: {}.").format("; ".join(said)))
 
 
 def _sure(sure: SureErrors | None) -> str:
@@ -97,7 +97,7 @@ def _whole(found: Confidence) -> str:
     return f"ECE {decimal(found.ece)} over all inputs, above chance" if found.above_chance else ""
 
 
-def _foreign_line(run: RunFolder) -> Line | None:
+def _foreign_line(run: RunFolder) -> Statement | None:
     """Foreign inputs that are answered."""
     if run.summary is None or not (found := foreign(run.summary)):
         return None
@@ -106,17 +106,17 @@ def _foreign_line(run: RunFolder) -> Line | None:
     if not worst:
         most = max(each.wrong for each in found.values())
         text = Markup("Of inputs that silos do not know at most {} are answered wrongly.")
-        return Line("good", text.format(percent(most)))
+        return Statement("good", text.format(percent(most)))
     told = "; ".join(f"of {name} {percent(each.wrong)} are answered wrongly" for name, each in worst.items())
     kind = "bad" if any(each.wrong > 0.5 for each in worst.values()) else "open"
-    return Line(kind, Markup("<b>Not for inputs that silos do not know</b>: {}.").format(told))
+    return Statement(kind, Markup("<b>Not for inputs that silos do not know</b>: {}.").format(told))
 
 
-def _familiar_line(run: RunFolder) -> Line | None:
+def _familiar_line(run: RunFolder) -> Statement | None:
     found = familiarity(run)
     if found is None:
         return None
-    return Line("open" if found.alarm else "good", Markup("{}").format(" ".join([found.sentence, *found.notes])))
+    return Statement("open" if found.alarm else "good", Markup("{}").format(" ".join([found.sentence, *found.notes])))
 
 
 def _advice(run: RunFolder, found: Confidence | None) -> Markup | None:
