@@ -181,6 +181,34 @@ def test_silos_that_cannot_raise_an_alarm_are_named(tmp_path: Path) -> None:
     assert found.figure.drawing.count("no alarm possible") == 1
 
 
+def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> None:
+    folder = confident_run(tmp_path / "run", RIGHT, off=0, unfamiliar=0.0)
+    content = json.loads((folder / "summary.json").read_text())
+    for each in content["silos"]:
+        each["n_calibration"] = 11
+    write_json(folder / "summary.json", content)
+    assert lines(told(folder))[0] == (
+        "open",
+        "No silo can call an input unfamiliar, which takes 19 calibration inputs at 5 %: whatever silos do not know "
+        "goes unnoticed.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("risk", "said"),
+    [
+        ([0.0, 0.01, 0.025], "Leave the least sure 10 % to a person: of the others 1.0 % are wrong, of all 2.5 %."),
+        ([0.04, 0.38, 0.4], "Act on no more than the surest 50 %: of these 4.0 % of the test inputs are wrong, of all "
+                            "40.0 %."),
+        ([0.3, 0.38, 0.4], ""),
+        ([0.02, 0.024, 0.025], ""),
+    ],
+)  # fmt: skip
+def test_what_is_left_to_a_person_is_said_where_it_spares_much(tmp_path: Path, risk: list[float], said: str) -> None:
+    folder = confident_run(tmp_path / "run", RIGHT, off=0, temperature=True)
+    assert advice(told(change(folder, risk_coverage={"coverage": [0.5, 0.9, 1.0], "risk": risk}))) == said
+
+
 def test_what_was_noticed_of_foreign_streams(tmp_path: Path) -> None:
     folder = decided_run(tmp_path / "run")
     content = json.loads((folder / "summary.json").read_text())

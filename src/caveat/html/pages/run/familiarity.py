@@ -61,7 +61,10 @@ def familiarity(run: RunFolder) -> Familiarity | None:
     broken = [silo for silo in silos if too_many(silo, alarm, len(silos))]
     foreign = {name: each for name, each in run.summary.tested.items() if name not in (INSIDE, "mix")}
     said, notes = _sentence(silos, foreign, alarm), []
-    if mute:
+    if mute and len(mute) == len(silos):
+        said = f"No silo can call an input unfamiliar, which takes {least(alarm)} calibration inputs at "
+        said += f"{100 * alarm:.3g} %: whatever silos do not know goes unnoticed."
+    elif mute:
         names = listed([silo.name for silo in mute], _MOST)
         notes.append(
             f"{plural(len(mute), 'silo')} of {len(silos)} cannot raise an alarm, which takes {least(alarm)} "

@@ -24,6 +24,12 @@ _LEFT = 0.9
 """The share of inputs that is answered where the page says what it spares to leave the others to a person."""
 _SPARED = 0.005
 """Least gain that is worth a sentence."""
+_SHARE_SPARED = 0.15
+"""Least share of all errors that it spares."""
+_FEW_ERRORS = 0.05
+"""The share of errors down to which inputs are left to a person where leaving a tenth spares too little."""
+_MARKS = {"bad": "✗", "open": "▲", "good": "✓"}
+"""Of kinds of sentences, in the order in which they stand."""
 _TOLD = 5
 """Silos that an alternative text names."""
 
@@ -37,7 +43,7 @@ class Statement:
 
     @property
     def mark(self) -> str:
-        return {"good": "✓", "open": "▲", "bad": "✗"}[self.kind]
+        return _MARKS[self.kind]
 
 
 @dataclass(frozen=True)
@@ -57,9 +63,10 @@ def trust(run: RunFolder) -> Trust | None:
     found = confidence(run)
     lines = [_confidence_line(found)] if found else []
     lines += [each for each in (_foreign_line(run), _familiar_line(run)) if each]
-    advice = [each for each in (_advice(run, found), _leaving(run, found)) if each]
+    advice = [each for each in (_advice(run, found), _leaving(run)) if each]
     if not lines and not advice:
         return None
+    lines.sort(key=lambda line: list(_MARKS).index(line.kind))
     return Trust(lines, advice, _figure(found) if found else None, _legend())
 
 
@@ -139,18 +146,22 @@ def _tempered(run: RunFolder) -> bool:
     return by_settings or bool(run.summary and run.summary.temperature)
 
 
-def _leaving(run: RunFolder, found: Confidence | None) -> Markup | None:
+def _leaving(run: RunFolder) -> Markup | None:
     """What it spares to answer fewer inputs, where all are answered."""
     curve = run.summary.risk_coverage if run.summary else None
     test = kept(run.summary) if run.summary else None
     if curve is None or not curve.risk or (test and test.answered < test.inputs):
         return None
-    at = min(range(len(curve.coverage)), key=lambda i: abs(curve.coverage[i] - _LEFT))
-    spared = curve.risk[-1] - curve.risk[at]
-    if abs(curve.coverage[at] - _LEFT) > 0.05 or spared < _SPARED:
-        return None
-    text = "Leave the least sure {} to a person: of the others {} are wrong, of all {}."
-    return Markup(text).format(percent(1 - curve.coverage[at], 0), percent(curve.risk[at]), percent(curve.risk[-1]))
+    points, errors = list(zip(curve.coverage, curve.risk, strict=True)), curve.risk[-1]
+    coverage, risk = min(points, key=lambda point: abs(point[0] - _LEFT))
+    if abs(coverage - _LEFT) <= 0.05 and errors - risk >= max(_SPARED, _SHARE_SPARED * errors):
+        text = "Leave the least sure {} to a person: of the others {} are wrong, of all {}."
+        return Markup(text).format(percent(1 - coverage, 0), percent(risk), percent(errors))
+    most = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
+    if errors > 2 * _FEW_ERRORS and most[0] >= 0.1:
+        text = "Act on no more than the surest {}: of these {} of the test inputs are wrong, of all {}."
+        return Markup(text).format(percent(most[0], 0), percent(most[1]), percent(errors))
+    return None
 
 
 def _figure(found: Confidence) -> Chart:
