@@ -79,7 +79,7 @@ class Privacy:
         for message in messages:
             if message.split is None and message.phase in covers:
                 trained.append(message)
-            elif message.bytes or message.examples != 1:  # else it is the same whatever the silo holds
+            elif message.bytes or (message.examples or 0) > 1:  # else it says no more than that it was sent
                 other.add(message.split or message.phase)
         replies = Counter(message.t for message in trained)
         rounds: dict[SiloId, list[int]] = {}

@@ -9,7 +9,9 @@ from pydantic import Field
 
 from ..core import ConfigurationError, Method
 from ..core.settings import frozen_settings
+from ..uncertainty.familiarity import SCORE
 from .base import find
+from .familiar import Familiar
 from .guaranteed import Guaranteed
 from .private import Private
 from .switched import Switched
@@ -35,6 +37,11 @@ class Uncertainty:
     temperature: bool = True
     """Scale probabilities by a temperature per model and silo, fitted on validation splits after training: the silo's
     own, near the federation's where silos are alike. Under privacy.clip silos send nothing for it."""
+    familiarity: bool = True
+    """Say of every input how familiar it is, as a p-value: sums of what models say of training inputs are sent once."""
+    alarm: Annotated[float, Field(ge=0, le=0.5)] = 0.05
+    """familiarity: largest share of inputs like its own that a silo calls unfamiliar; switch and guaranteed abstain
+    from what is. 0 never does."""
     policy: Literal["own", "switch", "guaranteed"] | None = None
     """own: every input is answered, by the silo's own model if it has one; switch: local, global or abstain by
     thresholds; guaranteed: the same with a bound on errors among answered inputs. By default the method's own."""
@@ -65,7 +72,7 @@ class Uncertainty:
         """These settings for a method beside the configured one: without the keys that mean nothing to it."""
         policy = self.policy or method.policy
         strange = {key: None for key, owners in OWNERS.items() if policy not in owners}
-        if self.score not in method.scores:
+        if self.score not in (*method.scores, SCORE):
             strange["score"] = None
         return replace(self, **strange)  # type: ignore[arg-type]
 
@@ -83,14 +90,16 @@ class Uncertainty:
                     f"uncertainty.policy names another",
                     f"uncertainty.{key}",
                 )
-        inner = method
-        if self.temperature:
-            inner = Tempered(method, shared=find(method, Private) is None, everyone=silos < ENOUGH)
+        sends = method.federated and find(method, Private) is None
+        everyone = silos < ENOUGH
+        inner = Tempered(method, sends, everyone) if self.temperature else method
+        if self.familiarity:
+            inner = Familiar(inner, self.alarm, sends, everyone)
         if policy == "own":
             return inner
         score = self.score or method.scores[-1]
-        if score not in method.scores:
-            known = ", ".join(method.scores)
+        if score not in inner.scores:
+            known = ", ".join(inner.scores)
             raise ConfigurationError(
                 f"uncertainty.score = {score!r}: {method.name!r} has the scores {known}", "uncertainty.score"
             )
