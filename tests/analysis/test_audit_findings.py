@@ -236,8 +236,8 @@ def test_opinions_without_evidence_do_not_hide_what_copies_do_to_others() -> Non
 
 def test_fusion_needs_opinions_that_hold_evidence() -> None:
     sampled: list[Observed] = [{"a": observation(uniform(5))}]
-    assert {fusion.no_opinions(sampled, tempered) for tempered in (True, False)} == {fusion.NO_DIRICHLET}
-    assert fusion.no_opinions([{"a": opinion([1.0, 0.0])}], tempered=False) is None
+    assert fusion.no_opinions(sampled) == fusion.NO_DIRICHLET
+    assert fusion.no_opinions([{"a": opinion([1.0, 0.0])}]) is None
     found = fusion.copies_are_no_evidence("averaging", fusion.NO_DIRICHLET)
     assert (found.verdict, found.sentence) == ("does not apply", fusion.NO_DIRICHLET)
     vacuous = fusion.fused_with_copies([{"a": opinion([0.0, 0.0])}] * 3)

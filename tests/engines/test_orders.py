@@ -102,7 +102,8 @@ def test_a_renamed_work_leaves_the_same_rows_and_the_same_ledger(tmp_path: Path)
     for file in ("rounds.jsonl", "ledger.jsonl"):
         assert (tmp_path / "FedAvg" / file).read_text() == (tmp_path / "Renamed" / file).read_text()
     lines = map(json.loads, (tmp_path / "Renamed" / "ledger.jsonl").read_text().splitlines())
-    assert [*dict.fromkeys(line["phase"] for line in lines if "phase" in line)] == ["train", "calibrate", "final"]
+    phases = ["train", "temperature", "calibrate", "final"]
+    assert [*dict.fromkeys(line["phase"] for line in lines if "phase" in line)] == phases
     private = [json.loads((tmp_path / kind / "summary.json").read_text())["privacy"] for kind in ("FedAvg", "Renamed")]
     assert private[0] == private[1]
     assert private[0]["covers"] == ["train"]
@@ -191,9 +192,9 @@ def test_a_method_of_version_0_1_works_as_it_is_and_draws_as_it_did(tmp_path: Pa
 
 
 def test_orders_say_the_same_words_as_in_version_0_1() -> None:
-    """A silo's app, and its ledger, may be of that version."""
+    """A silo's app, and its ledger, may be of that version. Temperatures are found otherwise since, by another word."""
     method = Evaluated(Switched(Tempered(FedBABU(rounds=2))))
-    words = ["base.base.base.train"] * 2 + ["base.base.base.personalise"] + ["base.base.measure"] * 8
+    words = ["base.base.base.train"] * 2 + ["base.base.base.personalise"] + ["base.base.temperature"]
     assert [step.address for step in method.schedule()][: len(words)] == words
     assert [*method.schedule()][-1].address == "base.calibrate"
     private = Evaluated(Private(FedBABU(rounds=2), clip=1.0, noise=1.0, silos=3))

@@ -85,6 +85,7 @@ def decided_run(folder: Path, guaranteed: bool = True) -> Path:
     content |= {"mean": ind["models"]["switch"]["mean"], "pooled": ind["models"]["switch"]["pooled"]}
     content["guarantee"] = promised(guaranteed)
     content["temperature"] = {"local": 1.25, "global": 0.8}
+    content["temperature_spread"] = {"global": 0.1}
     content["risk_coverage"] = {"coverage": [0.1, 0.5, 1.0], "risk": [0.0, 0.02, 0.08]}
     write_json(folder / "summary.json", content)
     return folder

@@ -104,7 +104,8 @@ def test_each_silo_has_its_shares_and_a_bar_per_stream(page: str) -> None:
 
 
 def test_temperatures_are_told(page: str) -> None:
-    assert "1.25 for the local model, 0.8 for the global model" in page
+    told = "1.25 for the local model, 0.8 for the global model (silos&#39; own typically within a factor of 1.11)"
+    assert told in page
 
 
 @pytest.mark.parametrize(

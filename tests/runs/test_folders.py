@@ -19,7 +19,7 @@ from caveat.methods import SCAFFOLD
 from caveat.runs.progress import Silent
 from caveat.training.fit import Training
 
-SETTINGS = sets(*TINY, "method.name=trfeddis", "rounds=3")
+SETTINGS = sets(*TINY, "method.name=trfeddis", "rounds=3", "uncertainty.temperature=false")
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ FAST: dict[str, Any] = {
 }
 EXTENDING = UEFL(codewords=4, threshold=0.0, margin=0.0, iterations=2, extra_rounds=1, mc_samples=2)
 METHODS_THAT_HAVE_TO = [FedAvg(mc_samples=2), FedProx(mc_samples=2), FedBN(mc_samples=2), EXTENDING]
-ASKING_EVERYONE = Uncertainty(temperature=True, policy="switch", mc_samples=2)
+ASKING_EVERYONE = Uncertainty(policy="switch", mc_samples=2)
 """Two kinds of rounds, after training, in which calibration data of all silos decide."""
 
 named = pytest.mark.parametrize("method", METHODS_THAT_HAVE_TO, ids=lambda method: type(method).__name__)

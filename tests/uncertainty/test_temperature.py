@@ -1,8 +1,9 @@
-"""Federated temperature scaling against scipy on pooled data, far starts and degenerate inputs."""
+"""Federated temperature scaling against the exact optimum of pooled data, and inputs that would decide alone."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -10,184 +11,157 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from caveat.uncertainty.temperature import (
-    HIGHEST,
-    LOWEST,
-    ROUNDS,
-    SearchState,
-    advance,
-    converged,
-    proposal,
-    start,
-    statistics,
+    ALONE,
+    CONTAMINATION,
+    LEAST,
+    POWERS,
+    SPREAD,
+    agreed,
+    curve,
+    message,
+    near,
 )
 
 Part = tuple[Tensor, Tensor]
+EDGES = range(0, 33, 4)
 
 
-def draw(n: int = 600, classes: int = 5, spread: float = 2.0, seed: int = 0) -> Part:
-    """Logits, and labels drawn from them: the optimum is near b = 1."""
+def draw(n: int = 600, classes: int = 5, spread: float = 2.0, seed: int = 0, scale: float = 1.0) -> Part:
+    """Logits times `scale`, and labels drawn from them as they were: the optimum is near b = 1 / scale."""
     generator = torch.Generator().manual_seed(seed)
     logits = spread * torch.randn(n, classes, generator=generator, dtype=torch.float64)
-    return logits, torch.multinomial(logits.softmax(1), 1, generator=generator).flatten()
+    return scale * logits, torch.multinomial(logits.softmax(1), 1, generator=generator).flatten()
 
 
-def fit(*silos: Part) -> SearchState:
-    """The federated rounds."""
-    state = start()
-    while not converged(state):
-        parts = [statistics(log_probs, y, proposal(state)) for log_probs, y in silos]
-        state = advance(state, torch.stack(parts).sum(0))
-    return state
+def nll(log_probs: Tensor, y: Tensor, u: float | Tensor) -> Tensor:
+    """Written down once more: of labels of which a share is drawn at random, at b = exp(u)."""
+    p = (torch.as_tensor(u).exp() * log_probs).softmax(1)[torch.arange(len(y)), y]
+    return -((1 - CONTAMINATION) * p + CONTAMINATION / log_probs.shape[1]).log()
 
 
-def optimum(log_probs: Tensor, y: Tensor) -> float:
-    """The b that minimises the pooled nll: scipy narrows it down, and bisection finds where the gradient changes sign.
-
-    The gradient is autograd's, of torch's own cross-entropy.
-    """
-
-    def nll(u: float) -> float:
-        return float(torch.nn.functional.cross_entropy(log_probs * math.exp(u), y, reduction="sum"))
-
-    def gradient(u: float) -> float:
-        b = torch.tensor(math.exp(u), dtype=torch.float64, requires_grad=True)
-        torch.nn.functional.cross_entropy(b * log_probs, y, reduction="sum").backward()
-        return float(b.grad)
-
-    near = minimize_scalar(nll, bounds=(math.log(LOWEST), math.log(HIGHEST)), method="bounded").x
-    low, high = near - 0.1, near + 0.1
-    assert gradient(low) < 0 < gradient(high)
-    while high - low > 1e-12:
-        middle = (low + high) / 2
-        low, high = (middle, high) if gradient(middle) < 0 else (low, middle)
-    return math.exp(low)
+def fit(*silos: Part) -> tuple[float, float]:
+    """The federation's power and the silos' spread, from what silos send."""
+    power, spread = agreed(torch.stack([message(curve(*silo)) for silo in silos]).sum(0)).tolist()
+    return power, spread
 
 
-def test_statistics_are_the_derivatives_of_the_nll() -> None:
+def optimum(log_probs: Tensor, y: Tensor) -> tuple[float, float]:
+    """The u = ln b that minimises the pooled sum with the prior, found on the exact function; and that minimum."""
+
+    def whole(u: float) -> float:
+        return float(nll(log_probs, y, u).sum()) + (u / SPREAD) ** 2 / 2
+
+    start = min(torch.linspace(-5.5, 5.5, 56).tolist(), key=whole)
+    found = minimize_scalar(whole, bounds=(start - 0.2, start + 0.2), method="bounded", options={"xatol": 1e-10})
+    return found.x, found.fun
+
+
+@pytest.mark.parametrize("k", EDGES)
+def test_a_curve_is_the_likelihood_and_its_derivatives(k: int) -> None:
     log_probs, y = draw(40)
-    b = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
-    nll = torch.nn.functional.cross_entropy(b * log_probs, y, reduction="sum")
-    (first,) = torch.autograd.grad(nll, b, create_graph=True)
-    (second,) = torch.autograd.grad(first, b)
-    expected = torch.stack([torch.tensor(40.0, dtype=torch.float64), nll, first, second]).detach()
-    torch.testing.assert_close(statistics(log_probs, y, 0.7), expected)
+    u = torch.tensor(POWERS[k], dtype=torch.float64).log().requires_grad_()
+    each = nll(log_probs, y, u)
+    (first,) = torch.autograd.grad(each.sum(), u, create_graph=True)
+    (second,) = torch.autograd.grad(first, u)
+    v = u.detach().expand(40, 1).clone().requires_grad_()
+    (firsts,) = torch.autograd.grad(nll(log_probs, y, v).sum(), v)
+    expected = torch.stack([each.sum(), first, second, firsts.square().sum()]).detach()
+    torch.testing.assert_close(curve(log_probs, y)[:, k], expected)
 
 
-def test_statistics_of_logits_are_those_of_log_probabilities() -> None:
+def test_logits_will_do_and_rows_without_label_or_number_are_left_out() -> None:
     log_probs, y = draw(40)
-    torch.testing.assert_close(statistics(log_probs.log_softmax(1), y, 3.0), statistics(log_probs, y, 3.0))
+    known = curve(log_probs, y)
+    torch.testing.assert_close(curve(log_probs.log_softmax(1), y), known)
+    strange = torch.stack([torch.full((5,), each, dtype=torch.float64) for each in (math.nan, math.inf, 1.0)])
+    more = curve(torch.cat([log_probs, strange]), torch.cat([y, torch.tensor([0, 0, -1])]))
+    torch.testing.assert_close(more, known)
 
 
-def test_silos_merged_are_silos_pooled() -> None:
-    log_probs, y = draw(301)
-    cuts = [slice(0, 0), slice(0, 7), slice(7, 100), slice(100, 301)]
-    merged = torch.stack([statistics(log_probs[cut], y[cut], 1.3) for cut in cuts]).sum(0)
-    torch.testing.assert_close(merged, statistics(log_probs, y, 1.3))
-    assert proposal(fit(*[(log_probs[cut], y[cut]) for cut in cuts])) == pytest.approx(proposal(fit((log_probs, y))))
-
-
-@pytest.mark.parametrize("scale", [1.0, 20.0, 0.05, 300.0, 0.004])
+@pytest.mark.parametrize("scale", [0.02, 0.3, 1.0, 4.0, 20.0])
+@pytest.mark.parametrize(("n", "classes"), [(60, 2), (600, 5), (1000, 30)])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_optimum_is_that_of_the_pooled_inputs(scale: float, seed: int) -> None:
-    """From far away too: with logits times 20, plain Newton from b = 1 goes to about -220."""
-    log_probs, y = draw(spread=(0.5, 2.0, 6.0)[seed], seed=seed)
-    log_probs = log_probs * scale
-    state = fit((log_probs[:50], y[:50]), (log_probs[50:], y[50:]))
-    assert proposal(state) == pytest.approx(optimum(log_probs, y), rel=1e-6)
-    assert state["rounds"] <= 15
+def test_what_silos_send_gives_the_optimum_of_the_pooled_inputs(scale: float, n: int, classes: int, seed: int) -> None:
+    log_probs, y = draw(n, classes, (0.5, 2.0, 8.0)[seed], seed, scale)
+    cuts = [slice(0, 0), slice(0, 7), slice(7, n // 3), slice(n // 3, n)]
+    b, _ = fit(*[(log_probs[cut], y[cut]) for cut in cuts])
+    best, lowest = optimum(log_probs, y)
+    assert math.log(b) == pytest.approx(best, abs=1e-3)
+    assert float(nll(log_probs, y, math.log(b)).sum()) + math.log(b) ** 2 / 2 - lowest < 1e-6 * n
 
 
-def test_a_newton_step_that_overshoots_is_taken_back() -> None:
-    """Confident logits and a few wrong labels: from the flat side of the nll Newton leaves the range of b."""
-    log_probs, y = draw(spread=2.0, seed=4)
-    log_probs = log_probs * 20
-    _, nll, gradient, curvature = statistics(log_probs, y, 1.0).tolist()
-    assert 1.0 - gradient / curvature < -100
-    state, lowest = start(), math.inf
-    visited = []
-    while not converged(state):
-        visited.append(proposal(state))
-        sums = statistics(log_probs, y, proposal(state))
-        lowest = min(lowest, float(sums[1]))
-        state = advance(state, sums)
-    assert all(LOWEST <= b <= HIGHEST for b in visited)
-    assert float(statistics(log_probs, y, proposal(state))[1]) <= lowest * (1 + 1e-12) < nll
+def test_a_label_that_was_given_no_chance_moves_nothing() -> None:
+    log_probs, y = draw(200, 10, scale=0.6)
+    before, _ = fit((log_probs.log_softmax(1), y))
+    impossible = torch.full((1, 10), -math.inf, dtype=torch.float64)
+    impossible[0, 3] = 0.0
+    after, _ = fit((torch.cat([log_probs.log_softmax(1), impossible]), torch.cat([y, torch.tensor([4])])))
+    assert after == pytest.approx(before, rel=1e-12)
+    hardly = impossible.clamp_min(-700.0)
+    after, _ = fit((torch.cat([log_probs.log_softmax(1), hardly]), torch.cat([y, torch.tensor([4])])))
+    assert after == pytest.approx(before, rel=1e-3)
+    nothing = torch.full((1, 10), -math.inf, dtype=torch.float64)
+    assert curve(nothing, torch.tensor([0])).isfinite().all()
 
 
-def test_data_of_any_scale_and_size_end_in_time_at_the_optimum() -> None:
-    generator = torch.Generator().manual_seed(0)
-    for seed in range(150):
-        n, classes = (int(torch.randint(2, high, (), generator=generator)) for high in (80, 8))
-        scale = 10 ** float(7 * torch.rand((), generator=generator) - 3.5)
-        log_probs, y = draw(n, classes, 3.0, seed)
-        state = fit((scale * log_probs, y))
-        assert state["rounds"] < ROUNDS
-        b = proposal(state)
-        # The gradient changes sign at b, or b is the end of the range that the gradient points to.
-        below, above = (float(statistics(scale * log_probs, y, b * factor)[2]) for factor in (1 - 1e-6, 1 + 1e-6))
-        assert below <= 0 or b == LOWEST  # 0 where the likelihood of all labels has rounded to 1
-        assert above >= 0 or b == HIGHEST
+@pytest.mark.parametrize("classes", [2, 10, 100])
+def test_no_input_moves_the_derivative_by_more_than_is_said(classes: int) -> None:
+    bound = math.log((1 - CONTAMINATION) * classes / CONTAMINATION)
+    largest = 0.0
+    for exponent in torch.linspace(-2, 3, 60).tolist():
+        log_probs, y = draw(1, classes, 10**exponent, int(100 * exponent) + 300)
+        for label in (y, log_probs.argmin(1), log_probs.argmax(1)):
+            largest = max(largest, float(curve(log_probs, label)[1].abs().max()))
+    assert bound / 2 < largest <= bound
 
 
-def test_silos_that_answer_nonsense_cannot_keep_it_going() -> None:
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(50):
-        state, rounds = start(), 0
-        while not converged(state):
-            noise = torch.randn(4, generator=generator, dtype=torch.float64)
-            state, rounds = advance(state, noise), rounds + 1
-        assert rounds <= ROUNDS
-        assert LOWEST <= proposal(state) <= HIGHEST
+def test_where_there_is_little_to_go_by_little_changes() -> None:
+    nothing = curve(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))
+    assert agreed(message(nothing)).tolist() == [1.0, LEAST]
+    assert near(nothing, 0.4, 0.1) == 0.4
+    certain = torch.tensor([[0.9, 0.1]] * 8, dtype=torch.float64).log()
+    b = near(curve(certain, torch.zeros(8, dtype=torch.long)), 1.0, ALONE)
+    assert 1 < b < 2  # without a prior it would be the end of the range
+    b, _ = fit((certain[:2], torch.zeros(2, dtype=torch.long)))
+    assert 1 < b < 3
 
 
-def test_all_right_goes_to_the_upper_end_and_all_wrong_to_the_lower() -> None:
-    log_probs, _ = draw()
-    assert proposal(fit((log_probs, log_probs.argmax(1)))) == HIGHEST
-    assert proposal(fit((log_probs, log_probs.argmin(1)))) == LOWEST
+def test_a_silo_lies_between_the_federation_and_what_its_own_inputs_say() -> None:
+    own = curve(*draw(100, scale=4.0))
+    b = [near(own, 1.0, spread) for spread in (1e-4, 0.05, 0.2, 1.0, 1e4)]
+    assert b == sorted(b, reverse=True)
+    assert b[0] == pytest.approx(1, rel=1e-3)
+    best = minimize_scalar(lambda u: float(nll(*draw(100, scale=4.0), u).sum()), bounds=(-3, 0), method="bounded").x
+    assert b[-1] == pytest.approx(math.exp(best), rel=1e-3)
 
 
-def test_where_nothing_can_be_learnt_the_model_stays_as_it_is() -> None:
-    certain = torch.tensor([[0.0, -math.inf]]).expand(5, 2)
-    for log_probs, y in [
-        (torch.empty(0, 3), torch.empty(0, dtype=torch.int64)),
-        (torch.zeros(4, 3), torch.arange(4) % 3),
-        (torch.randn(4, 3), torch.full((4,), -1)),
-        (certain, torch.zeros(5, dtype=torch.int64)),
-    ]:
-        state = fit((log_probs, y))
-        assert proposal(state) == 1
-        assert state["rounds"] == 1
+def scales(apart: float, seed: int, silos: int) -> Sequence[float]:
+    return (apart * torch.randn(silos, generator=torch.Generator().manual_seed(seed))).exp().tolist()
 
 
-def test_labels_of_no_class_are_left_out() -> None:
-    log_probs, y = draw(50)
-    outside = torch.cat([y, torch.full((50,), -1)])
-    assert torch.equal(statistics(log_probs.repeat(2, 1), outside, 0.5), statistics(log_probs, y, 0.5))
+@pytest.mark.parametrize("apart", [0.0, 0.2, 0.4])
+def test_how_far_silos_lie_apart_is_estimated(apart: float) -> None:
+    found = []
+    for seed in range(5):
+        silos = [draw(80, 5, 2.0, 100 * seed + k, by) for k, by in enumerate(scales(apart, seed, 60))]
+        found.append(fit(*silos)[1])
+    assert LEAST <= min(found) <= max(found) <= SPREAD
+    assert sum(found) / 5 == pytest.approx(apart, abs=0.07)
 
 
-def test_impossible_classes_stay_impossible() -> None:
-    log_probs, y = draw(50)
-    wider = torch.cat([log_probs, torch.full((50, 2), -math.inf)], 1)
-    torch.testing.assert_close(statistics(wider, y, 0.001), statistics(log_probs, y, 0.001))
+def test_silos_that_differ_gain_by_their_own_and_silos_that_do_not_lose_nothing() -> None:
+    for apart, gain in ((0.6, 0.02), (0.0, -0.002)):
+        fits = [draw(60, 5, 3.0, k, by) for k, by in enumerate(scales(apart, 0, 30))]
+        tests = [draw(2000, 5, 3.0, 1000 + k, by) for k, by in enumerate(scales(apart, 0, 30))]
+        common, spread = fit(*fits)
+        own = [math.log(near(curve(*each), common, spread)) for each in fits]
+        better = [
+            nll(*test, math.log(common)).mean() - nll(*test, u).mean() for test, u in zip(tests, own, strict=True)
+        ]
+        assert float(torch.stack(better).mean()) > gain
 
 
-@pytest.mark.parametrize(("dtype", "nats"), [(torch.float32, 103.28), (torch.float64, 744.44)])
-def test_a_label_that_was_impossible_costs_the_least_that_it_can(dtype: torch.dtype, nats: float) -> None:
-    sums = statistics(torch.tensor([[0.0, -math.inf, -math.inf]], dtype=dtype), torch.tensor([1]), 1.0)
-    assert sums.tolist() == pytest.approx([1, nats, nats, 0], abs=0.01)
-
-
-def test_states_are_values() -> None:
-    log_probs, y = draw(50)
-    before = start()
-    advance(before, statistics(log_probs, y, 1.0))
-    assert before == start()
-    assert all(value.dtype == torch.float64 and value.shape == () for value in before.values())
-
-
-def test_numbers_that_are_not_finite_are_refused() -> None:
-    for bad in (math.nan, math.inf):
-        with pytest.raises(ValueError, match="not finite"):
-            statistics(torch.tensor([[0.0, bad]]), torch.tensor([0]), 1.0)
-        with pytest.raises(ValueError, match="four finite sums"):
-            advance(start(), torch.tensor([1.0, bad, 0.0, 0.0]))
+@pytest.mark.parametrize("sums", [torch.zeros(4, 33), torch.zeros(5, 3), torch.full((5, 33), math.nan)])
+def test_sums_that_are_none_are_refused(sums: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"expected the \(5, 33\) finite ones"):
+        agreed(sums)

@@ -10,7 +10,6 @@ from typing import ClassVar
 import pytest
 import torch
 from federations import ADAM, Federation, assert_same, flat
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from caveat.core import (
@@ -27,7 +26,7 @@ from caveat.core import (
     State,
     Update,
 )
-from caveat.methods import FedAvg, FedBABU, FedPN
+from caveat.methods import FedAvg, FedBABU
 from caveat.metrics import measure
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
@@ -154,13 +153,6 @@ def test_nothing_is_promised_about_a_silo_that_was_not_counted() -> None:
     assert set(prediction.decision.tolist()) == {Decision.ABSTAIN}
 
 
-def test_a_guarantee_is_not_tested_on_labels_that_a_temperature_was_fitted_on() -> None:
-    asked = Uncertainty(policy="guaranteed", temperature=True)
-    with pytest.raises(ConfigurationError, match="fitted on the very labels"):
-        asked.around(FedAvg())
-    asked.around(FedPN())
-
-
 def test_a_silo_without_a_threshold_asks_the_federation() -> None:
     method = Switched(Told(), abstain=0.1)
     places = [site(name, rows(range(20), range(20))) for name in "ab"]
@@ -199,7 +191,7 @@ def test_one_model_answers_or_abstains() -> None:
 @pytest.mark.parametrize("policy", ["switch", "guaranteed"])
 def test_decisions_around_any_method_leave_its_training_alone(tmp_path: Path, policy: str) -> None:
     for method in (FedAvg(rounds=2, training=ADAM), FedBABU(rounds=2, training=ADAM)):
-        around = Uncertainty(policy=policy, temperature=policy == "switch").around(method)  # type: ignore[arg-type]
+        around = Uncertainty(policy=policy).around(method)  # type: ignore[arg-type]
         bare = Federation(method, tmp_path / f"{method.name}-bare")
         full = Federation(around, tmp_path / f"{method.name}-{policy}")
         bare.run()
@@ -255,46 +247,6 @@ def test_guarantee_sends_2j_counts_and_nothing_else() -> None:
     assert state["decision"].keys() == {"local", "global"}
 
 
-@dataclass(frozen=True)
-class Overconfident(FedAvg):
-    """A model at hand whose logits are the inputs, four times too large."""
-
-    def init_server(self, site: Site) -> State:
-        return {}
-
-    def schedule(self) -> Iterable[Round]:
-        return []
-
-    def broadcast(self, server: State) -> Payload:
-        return {}
-
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
-        return {Decision.GLOBAL: Prediction.from_samples((4 * x.double()).softmax(-1)[None])}
-
-
-def test_temperature_is_the_optimum_of_all_silos_pooled() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(900, 4, generator=generator)
-    y = torch.distributions.Categorical(logits=logits[:, :]).sample()
-    parts = [slice(0, 50), slice(50, 300), slice(300, 900)]
-    sites = [site(f"silo-{k}", logits[part], y[part]) for k, part in enumerate(parts)]
-    method = Tempered(Overconfident())
-    server, _ = agreed(method, sites)
-    log_probs = (4 * logits.double()).log_softmax(-1)
-
-    def nll(log_b: float) -> float:
-        scaled = (log_probs * torch.tensor(log_b).exp()).log_softmax(-1)
-        return -float(scaled[torch.arange(900), y].mean())
-
-    best = minimize_scalar(nll, bounds=(-5, 3), method="bounded", options={"xatol": 1e-10})
-    found = method.outcome(server)["temperature"]
-    assert isinstance(found, dict)
-    assert 1 / found["global"] == pytest.approx(float(torch.tensor(best.x).exp()), rel=1e-4)
-    prediction = method.predict(method.broadcast(server), {}, sites[0], logits[:5])
-    torch.testing.assert_close(prediction.probs, (log_probs[:5] / found["global"]).softmax(-1))
-    assert (prediction.total >= prediction.aleatoric).all()
-
-
 def test_uncertainty_settings_refuse_what_a_policy_ignores() -> None:
     with pytest.raises(ConfigurationError, match=r"uncertainty\.risk = 0\.1 is ignored by policy 'switch'"):
         Uncertainty(policy="switch", risk=0.1)
@@ -306,8 +258,9 @@ def test_uncertainty_settings_refuse_what_a_policy_ignores() -> None:
 
 def test_by_default_a_method_decides_as_it_says_itself() -> None:
     method = FedAvg()
-    assert Uncertainty(familiarity=False).around(method) is method
-    assert Uncertainty().around(method) == Familiar(method, alarm=0.05, shared=True)
+    assert Uncertainty(temperature=False, familiarity=False).around(method) is method
+    assert Uncertainty(familiarity=False).around(method) == Tempered(method)
+    assert Uncertainty().around(method) == Familiar(Tempered(method), alarm=0.05, shared=True)
 
 
 def test_a_method_beside_gets_the_keys_that_mean_something_to_it() -> None:

@@ -32,7 +32,7 @@ def test_a_run_says_which_epsilon_its_noise_comes_to(silos: Silos) -> None:
     assert found["epsilon"] == epsilon(2.0, [4, 4, 4], 4, 1e-4)
     assert found["epsilon_server"] == epsilon_against_server(2.0, 3, 4, 1e-4)
     assert found["epsilon"] < found["epsilon_server"]
-    assert (found["covers"], found["not_covered"]) == (["train"], ["test", "validation"])
+    assert (found["covers"], found["not_covered"]) == (["train"], ["test", "validation"])  # and no temperature
 
 
 def test_only_rounds_that_a_silo_took_part_in_count(silos: Silos) -> None:

@@ -149,9 +149,9 @@ def test_rounds_after_training_pass_through_and_are_named() -> None:
     babu = Private(FedBABU(rounds=2), clip=1.0, noise=1.0, silos=3)
     assert (babu.covers, babu.uncovered) == (("train",), ("personalise",))
     around = Private(Switched(Tempered(PLAIN)), clip=1.0, noise=1.0, silos=3)
-    assert (around.covers, around.uncovered) == (("train",), ("measure", "calibrate"))
+    assert (around.covers, around.uncovered) == (("train",), ("temperature", "calibrate"))
     addresses = [step.address for step in around.schedule()]
-    assert addresses[:4] == ["train"] * 3 + ["base.base.measure"]
+    assert addresses[:4] == ["train"] * 3 + ["base.base.temperature"]
     assert addresses[-1] == "base.calibrate"
 
 

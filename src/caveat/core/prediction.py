@@ -41,6 +41,7 @@ class Prediction:
     familiarity: Tensor | None = None  # (N,) float64 in (0, 1], p-values: low where unlike what the silo knows
     alarm: float = 0.0  # familiarity up to which an input is called unfamiliar
     input_notes: tuple[str, ...] = ()  # (N,) what is unlike training in raw inputs, "" for most; () for tensors
+    before: Tensor | None = None  # (N, C) float64, probabilities before a temperature if there was one: `untempered`
 
     @classmethod
     def from_samples(cls, samples: Tensor, decision: Decision | Tensor = Decision.GLOBAL) -> Prediction:
@@ -93,6 +94,11 @@ class Prediction:
         return torch.where(self.decision == Decision.ABSTAIN, int(Decision.GLOBAL), self.decision)
 
     @property
+    def untempered(self) -> Tensor:
+        """(N, C) the class probabilities that the model itself gives, before any temperature."""
+        return self.probs if self.before is None else self.before
+
+    @property
     def total(self) -> Tensor:
         """(N,) nats, the entropy of `probs`."""
         return self.uncertainty["total"]
@@ -127,7 +133,8 @@ class Prediction:
 
         The total is that of the new probabilities; aleatoric and epistemic keep their shares of the total, since
         a temperature says nothing about where uncertainty comes from. All else stays: a temperature of 1
-        changes no bit, and class probabilities of zero stay zero. ValueError unless positive and finite.
+        changes no bit, and class probabilities of zero stay zero. `untempered` has the probabilities as they were.
+        ValueError unless positive and finite.
         """
         if not 0 < inverse_temperature < torch.inf:
             raise ValueError(f"an inverse temperature is positive and finite, not {inverse_temperature}")
@@ -139,7 +146,8 @@ class Prediction:
             name: torch.where(self.total > 0, self.uncertainty[name] / self.total, 0.0) * total
             for name in ("aleatoric", "epistemic")
         }
-        return replace(self, probs=probs, uncertainty=self.uncertainty | {"total": total} | parts)
+        scores = self.uncertainty | {"total": total} | parts
+        return replace(self, probs=probs, uncertainty=scores, before=self.untempered)
 
     @property
     def alarmed(self) -> Tensor:
@@ -178,6 +186,7 @@ class Prediction:
             torch.where(mask, self.answerer, other.answerer),
             _choose(mask, self.familiarity, other.familiarity),
             self.alarm,
+            before=torch.where(mask[:, None], self.untempered, other.untempered),
         )
 
 

@@ -1,15 +1,21 @@
-"""Federated temperature scaling, exact, from four sums per silo and round.
+"""Federated temperature scaling in one round: likelihoods at a grid of powers add up over silos.
 
-Guo et al., On Calibration of Modern Neural Networks, ICML 2017: divide logits by one temperature T. The negative
-log-likelihood is convex in the inverse temperature b = 1 / T, and it and its two derivatives are sums over inputs:
-silos send sums, the server takes Newton steps, and the result is the optimum on the pooled inputs. Plain Newton
-overshoots where the likelihood is flat, hence the safeguards in `advance`.
+Guo et al., On Calibration of Modern Neural Networks, ICML 2017: probabilities p become softmax(b log p), where b, the
+inverse temperature, minimises the negative log-likelihood of labels. It and its derivatives are sums over inputs. A
+silo says them at fixed powers; between two of them the sums of all are interpolated by the polynomial that has both
+ends' values and first two derivatives (quintic Hermite), and its lowest point is the pooled optimum to four digits.
 
-    state = start()
-    while not converged(state):
-        b = proposal(state)                                     # to the silos
-        state = advance(state, sum(statistics(log_probs, y, b) for each silo))
-    b = proposal(state)
+The likelihood is that of labels of which a share `CONTAMINATION` is drawn at random, (1 - e) p_b(y) + e / C. A
+label that a model gives no chance says nothing then about b, where it would decide b alone otherwise: no input moves
+the derivative in ln b by more than ln((1 - e) C / e), 9.2 for ten classes. It is not convex, which a grid can take.
+
+A silo's own ln b is taken to be normal around the federation's. How far silos lie apart is estimated by moments, as
+in meta-analysis (DerSimonian & Laird, 1986), from sums again: at the common optimum the silos' derivatives should have
+the variance that their inputs' have, and what is more is how much silos differ.
+
+    own = [curve(log_probs, y) for each silo]
+    common, spread = agreed(sum(message(each) for each in own)).tolist()
+    b = [near(each, common, spread) for each in own]
 """
 
 from __future__ import annotations
@@ -19,89 +25,104 @@ import math
 import torch
 from torch import Tensor
 
-LOWEST, HIGHEST = 1e-3, 1e3
-"""Range of b."""
-ROUNDS = 25
-"""Most rounds of measuring."""
-TOLERANCE = 1e-6
-"""Relative Newton step that is the last; the error that it leaves is about its square."""
+POWERS: tuple[float, ...] = tuple(2.0 ** (k / 2) for k in range(-16, 17))
+"""The 33 powers b at which silos say their sums, 1/256 to 256, equally far apart in ln b."""
+STEP = math.log(2) / 2
+"""How far, in ln b."""
+CONTAMINATION = 1e-3
+"""The share e of labels that are taken to be drawn at random."""
+SPREAD = 1.0
+"""Standard deviation of ln b around 0 before any input is seen: few inputs change few probabilities."""
+ALONE = 0.5
+"""The same for a silo that knows of no others, whose split is small."""
+LEAST = 0.05
+"""Least standard deviation of silos' ln b around the federation's."""
 
-SearchState = dict[str, Tensor]
-"""Scalars, float64: `b` to measure at next; the bracket `low`, `high` of the optimum, 0 and inf while unknown; the
-lowest `nll` so far; the last `gradient`; `rounds` done; `converged`, 0 or 1."""
 
+def curve(log_probs: Tensor, y: Tensor) -> Tensor:
+    """(4, 33) float64, at each of `POWERS`: the negative log-likelihood of labels in nats and its two derivatives in
+    ln b, summed over n inputs, and the sum of the inputs' squared first derivatives.
 
-def statistics(log_probs: Tensor, y: Tensor, b: float) -> Tensor:
-    """(4,) float64 [n, nll, d nll / db, d2 nll / db2] of softmax(b log_probs), summed over n inputs; nll in nats.
-
-    log_probs (n, K) are log-probabilities or logits, y (n,) labels, -1 for none: such rows are left out. A -inf
-    stays a probability of zero at every b; if it is the label's, where every b were infinitely wrong, it is taken as
-    the logarithm of the smallest number of the dtype, the least that a probability rounded to zero can stand for.
-    Raises ValueError for NaN or +inf.
+    log_probs (n, C) are log-probabilities or logits, y (n,) labels, -1 for none: such rows are left out, and so are
+    those with NaN or +inf, which no temperature mends. A -inf stays a probability of zero at every power.
     """
-    if log_probs.isnan().any() or (log_probs == math.inf).any():
-        raise ValueError("log_probs hold NaN or +inf: the model's predictions are not finite")
-    known = y >= 0
+    known = (y >= 0) & ~log_probs.isnan().any(1) & ~(log_probs == math.inf).any(1)
     z, y = log_probs[known].double(), y[known, None]
-    dtype = torch.finfo(log_probs.dtype)
-    smallest = math.log(dtype.tiny) + math.log(dtype.eps)
     label = z.gather(1, y)
-    z = z.scatter(1, y, torch.where(label.isneginf(), smallest, label))
-    # Relative to the label's: differences are taken before they are weighted, so that nothing cancels.
-    z = z - z.gather(1, y)
-    nll, p = (b * z).logsumexp(1), (b * z).softmax(1)
-    z = z.masked_fill(z.isneginf(), 0.0)
+    possible = ~label.isneginf()
+    z = z - torch.where(possible, label, 0.0)
+    return torch.stack([_sums(z, y, possible, b) for b in POWERS], 1)
+
+
+def _sums(z: Tensor, y: Tensor, possible: Tensor, b: float) -> Tensor:
+    """(4,) the sums at one power, of logits relative to the label's where that is `possible`, (n, 1) bool."""
+    p = (b * z).softmax(1).nan_to_num()  # NaN where no class at all is possible
+    z = b * z.masked_fill(z.isneginf(), 0.0)
     mean = (p * z).sum(1, keepdim=True)
-    variance = (p * (z - mean).square()).sum(1)
-    return torch.stack([known.sum().double(), nll.sum(), mean.sum(), variance.sum()])
+    variance = (p * (z - mean).square()).sum(1, keepdim=True)
+    right = (1 - CONTAMINATION) * torch.where(possible, p.gather(1, y), 0.0)
+    likelihood = right + CONTAMINATION / p.shape[1]
+    weight = right / likelihood
+    first = weight * mean
+    second = first + weight * variance - weight * (1 - weight) * mean.square()
+    return torch.stack([-likelihood.log().sum(), first.sum(), second.sum(), first.square().sum()])
 
 
-def start() -> SearchState:
-    """The state before the first round: b = 1, the model as it is."""
-    return _state(b=1.0, low=0.0, high=math.inf, nll=math.inf, gradient=math.inf, rounds=0, converged=False)
-
-
-def proposal(state: SearchState) -> float:
-    """The b to measure at next, and once converged, the result."""
-    return float(state["b"])
-
-
-def converged(state: SearchState) -> bool:
-    """Whether nothing more needs to be measured."""
-    return bool(state["converged"])
-
-
-def advance(state: SearchState, sums: Tensor) -> SearchState:
-    """The next state, from `statistics` at `proposal(state)` summed over silos.
-
-    A Newton step, unless it leaves the bracket, follows one that made the nll rise, or follows one that left more
-    than a quarter of the gradient: then the bracket is halved on the log scale, or its end is measured where that is
-    not known to lie beyond the optimum. Where the nll only falls (every label is its row's maximum) b goes to the
-    end of its range; where it is flat (no inputs, or zeros wherever it matters) b stays. Ends after at most `ROUNDS`
-    rounds. Raises ValueError for sums that are not four finite numbers.
+def message(own: Tensor) -> Tensor:
+    """(5, 33): what a silo sends of its `curve`: the likelihood and its derivatives, by how much the first one's square
+    exceeds its variance, and the second one's square. Sums of these are all that `agreed` needs.
     """
-    if sums.shape != (4,) or not sums.isfinite().all():
-        raise ValueError(f"sums are {sums.tolist()}, not the four finite sums of `statistics`")
-    b, low, high, lowest, last = (float(state[name]) for name in ("b", "low", "high", "nll", "gradient"))
-    _, nll, gradient, curvature = sums.tolist()
-    rounds = int(state["rounds"]) + 1
-    low, high = (b, high) if gradient < 0 else (low, b)
-    step = -gradient / curvature if curvature > 0 else math.copysign(math.inf, -gradient)
-    crossed = gradient * last < 0
-    slow = not crossed and abs(gradient) > abs(last) / 4
-    if gradient == 0:
-        target = b
-    elif abs(step) <= TOLERANCE * b or (low < b + step < high and nll <= lowest and not slow):
-        target = b + step
-    else:
-        target = math.sqrt(low * high)
-    target = min(max(target, LOWEST), HIGHEST)
-    done = abs(target - b) <= TOLERANCE * b or rounds == ROUNDS
-    return _state(target, low, high, min(nll, lowest), gradient, rounds, done)
+    nll, first, second, squares = own
+    return torch.stack([nll, first, second, first.square() - squares, second.square()])
 
 
-def _state(b: float, low: float, high: float, nll: float, gradient: float, rounds: int, converged: bool) -> SearchState:
-    values = {"b": b, "low": low, "high": high, "nll": nll, "gradient": gradient, "rounds": rounds}
-    return {name: torch.tensor(float(value), dtype=torch.float64) for name, value in values.items()} | {
-        "converged": torch.tensor(float(converged), dtype=torch.float64)
-    }
+def agreed(sums: Tensor) -> Tensor:
+    """(2,) float64: the power b that is best for all silos together, and the standard deviation of the silos' ln b.
+
+    Raises ValueError for sums that are not finite, or not of a message's shape.
+    """
+    if sums.shape != (5, len(POWERS)) or not sums.isfinite().all():
+        raise ValueError(f"sums are {tuple(sums.shape)}, expected the (5, {len(POWERS)}) finite ones of `message`")
+    b = near(sums[:3], 1.0, SPREAD)
+    place = (math.log(b) - math.log(POWERS[0])) / STEP
+    left = min(int(place), len(POWERS) - 2)
+    excess, information = torch.lerp(sums[3:, left], sums[3:, left + 1], place - left).tolist()
+    spread = math.sqrt(max(excess, 0.0) / information) if information > 0 else 0.0
+    return torch.tensor([b, min(max(spread, LEAST), SPREAD)], dtype=torch.float64)
+
+
+def near(own: Tensor, common: float, spread: float) -> float:
+    """The b that is best by a `curve`, or the first three rows of a sum of messages, if ln b is normal around that of
+    `common` with standard deviation `spread` before inputs are seen. From 1/256 to 256; `common` without inputs.
+    """
+    away = torch.tensor([math.log(b) - math.log(common) for b in POWERS], dtype=torch.float64)
+    curves = own[:3] + torch.stack([away.square() / 2, away, torch.ones_like(away)]) / spread**2
+    return _optimum(curves) if own.any() else common
+
+
+def _optimum(curves: Tensor) -> float:
+    """The b at which (3, 33) curves and their derivatives are lowest."""
+    best = int(curves[0].argmin())
+    slope = float(curves[1, best])
+    other = best - 1 if slope > 0 else best + 1
+    if slope == 0 or not 0 <= other < len(POWERS):
+        return POWERS[best]
+    left = min(best, other)
+    return POWERS[left] * math.exp(STEP * _lowest(*curves[:, left : left + 2].T.tolist()))
+
+
+def _lowest(left: list[float], right: list[float]) -> float:
+    """Where in [0, 1] the quintic with both ends' value and derivatives is lowest; the left slope points in."""
+    f, df, ddf = left[0], STEP * left[1], STEP**2 * left[2]
+    rise, slope, bend = right[0] - f - df - ddf / 2, STEP * right[1] - df - ddf, STEP**2 * right[2] - ddf
+    cubic, fourth, fifth = (
+        10 * rise - 4 * slope + bend / 2,
+        7 * slope - 15 * rise - bend,
+        6 * rise - 3 * slope + bend / 2,
+    )
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        t = (low + high) / 2
+        falling = df + t * (ddf + t * (3 * cubic + t * (4 * fourth + t * 5 * fifth))) < 0
+        low, high = (t, high) if falling else (low, t)
+    return (low + high) / 2

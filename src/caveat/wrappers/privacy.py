@@ -17,7 +17,8 @@ DELTA = 1e-5
 
 
 class SentMessage(Protocol):
-    """What a ledger says of a message: whose it was, and of which position of the schedule, phase and split."""
+    """What a ledger says of a message: whose it was, of which position of the schedule, phase and split, and how much
+    it held."""
 
     @property
     def silo(self) -> SiloId: ...

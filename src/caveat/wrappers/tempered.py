@@ -1,19 +1,19 @@
-"""Temperature scaling of any method, exact over all silos: they send four sums per model and round.
+"""Temperature scaling of any method: one round after training, of sums over validation splits that add up over silos.
 
-Guo et al., On Calibration of Modern Neural Networks, ICML 2017. The temperature is that of the silos' calibration
-splits pooled, found by safeguarded Newton steps (`caveat.uncertainty.temperature`) in rounds after the base's last.
+Guo et al., On Calibration of Modern Neural Networks, ICML 2017. The federation's temperature is that of the silos'
+validation splits pooled; a silo's own is what its own split says, shrunk towards the federation's by how far silos lie
+apart, which the same sums tell (`caveat.uncertainty.temperature`). A silo that was not there takes the federation's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import repeat
 
 import torch
 from torch import Tensor
 
-from ..core import Answers, Payload, Replies, Round, Site, State, Tensors, Update
+from ..core import Answers, Decision, Payload, Replies, Round, Site, State, Tensors, Update
 from ..uncertainty import temperature
 from .base import Wrapper
 
@@ -22,52 +22,69 @@ from .base import Wrapper
 class Tempered(Wrapper):
     """The base, with the probabilities of each of its models raised to a power, the inverse temperature."""
 
+    shared: bool = True
+    """Whether silos send sums. Without, nothing leaves them: each has the temperature of its own split alone."""
+    everyone: bool = True
+    """Whether all silos are asked, or those that a round of training asks; the others take the federation's."""
+
     @property
     def scaled(self) -> list[str]:
         """The names of the base's models, each of which gets a temperature."""
         return [whose.name.lower() for whose in self.models]
 
+    @property
+    def unknown(self) -> Tensors:
+        """The federation's temperatures while there are none."""
+        return {model: torch.tensor([1.0, temperature.ALONE], dtype=torch.float64) for model in self.scaled}
+
     def init_server(self, site: Site) -> State:
-        return self.base.init_server(site) | {f"temperature {model}": temperature.start() for model in self.scaled}
+        return self.base.init_server(site) | {"temperature": self.unknown}
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
-        measured = Round(
-            self.broadcast, self.measure, self.advance, self.searching, everyone=True, trains=False, name="measure"
-        )
-        yield from repeat(measured, temperature.ROUNDS)
-
-    def searching(self, server: State) -> bool:
-        """Whether the temperature of some model is not found yet."""
-        return not all(temperature.converged(server[f"temperature {model}"]) for model in self.scaled)
+        yield Round(
+            self.broadcast, self.measure, self.settle, everyone=self.everyone, trains=False, linear="silos",
+            name="temperature",
+        )  # fmt: skip
 
     def broadcast(self, server: State) -> Payload:
-        power = {model: server[f"temperature {model}"]["b"] for model in self.scaled}
-        return self.base.broadcast(server) | {"power": power}
+        """With the federation's power and the standard deviation of silos' logarithms of it, (2,) per model."""
+        # What version 0.1 began has none before the round.
+        return self.base.broadcast(server) | {"temperature": server.get("temperature", self.unknown)}
+
+    def measure(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        """Keep the likelihood of the validation split at a grid of powers, and send what the federation needs of it."""
+        x, y = site.validation
+        found = {model: temperature.curve(torch.zeros(0, 1), y[:0]) for model in self.scaled}
+        for whose, answer in (self.base.answer(down, state, site, x) if len(y) else {}).items():
+            found[whose.name.lower()] = temperature.curve(answer.probs.log(), y)
+        sent = {model: temperature.message(each) for model, each in found.items()} if self.shared else {}
+        return Update({"likelihood": sent}, 1), state | {"likelihood": found}
+
+    def settle(self, server: State, replies: Replies, site: Site) -> State:
+        """The power that is best for all silos together, and how far theirs lie apart."""
+        means = replies.mean("likelihood")
+        found = {model: temperature.agreed(each.double() * len(replies)) for model, each in means.items()}
+        return server | {"temperature": self.unknown | found}
 
     def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
         answers = self.base.answer(down, state, site, x)
-        return {whose: each.tempered(float(down["power"][whose.name.lower()])) for whose, each in answers.items()}
+        return {whose: each.tempered(self.power(whose, down, state)) for whose, each in answers.items()}
 
-    def measure(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        """Send the count, the likelihood and its derivatives of the calibration split, at the powers to try."""
-        x, y = site.calibration
-        sums: Tensors = {model: torch.zeros(4, dtype=torch.float64) for model in self.scaled}
-        for whose, answer in self.base.answer(down, state, site, x).items():
-            model = whose.name.lower()
-            sums[model] = temperature.statistics(answer.probs.log(), y, float(down["power"][model]))
-        return Update({"likelihood": sums}, len(y)), state
-
-    def advance(self, server: State, replies: Replies, site: Site) -> State:
-        """Take a step of each search, by the sums of all silos."""
-        searches = {}
-        for model in self.scaled:
-            search = server[f"temperature {model}"]
-            if not temperature.converged(search):
-                search = temperature.advance(search, replies.stack("likelihood", model).sum(0))
-            searches[f"temperature {model}"] = search
-        return server | searches
+    def power(self, whose: Decision, down: Payload, state: State) -> float:
+        """The silo's own inverse temperature, or the federation's for a silo that has measured nothing."""
+        model = whose.name.lower()
+        if "temperature" not in down:
+            return float(down["power"][model])  # of a run that version 0.1 finished
+        common, spread = down["temperature"][model].tolist()
+        own = state.get("likelihood", {}).get(model)
+        return common if own is None else temperature.near(own, common, spread)
 
     def outcome(self, server: State) -> dict[str, object]:
-        found = {model: 1 / temperature.proposal(server[f"temperature {model}"]) for model in self.scaled}
-        return self.base.outcome(server) | {"temperature": found}
+        if not self.shared:
+            return self.base.outcome(server)
+        found = {model: server["temperature"][model].tolist() for model in self.scaled}
+        return self.base.outcome(server) | {
+            "temperature": {model: 1 / power for model, (power, _) in found.items()},
+            "temperature_spread": {model: spread for model, (_, spread) in found.items()},
+        }

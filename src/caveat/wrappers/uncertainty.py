@@ -24,9 +24,8 @@ OWNERS = {
 }  # fmt: skip
 """The policies that read a key."""
 
-
-TEMPERED = ("total", "aleatoric", "epistemic")
-"""The scores that a temperature changes."""
+ENOUGH = 100
+"""Silos asked in a round of training of which a temperature can be fitted without asking all others."""
 
 
 @frozen_settings
@@ -35,8 +34,9 @@ class Uncertainty:
 
     mc_samples: Annotated[int, Field(ge=1, le=10_000)] = 20
     """MC-dropout passes per prediction, for methods that sample."""
-    temperature: bool = False
-    """Scale probabilities by a temperature per model, fitted on all silos' calibration splits after training."""
+    temperature: bool = True
+    """Scale probabilities by a temperature per model and silo, fitted on validation splits after training: the silo's
+    own, near the federation's where silos are alike. Under privacy.clip silos send nothing for it."""
     familiarity: bool = True
     """Say of every input how familiar it is, as a p-value: sums of what models say of training inputs are sent once."""
     alarm: Annotated[float, Field(ge=0, le=0.5)] = 0.05
@@ -76,8 +76,11 @@ class Uncertainty:
             strange["score"] = None
         return replace(self, **strange)  # type: ignore[arg-type]
 
-    def around(self, method: Method) -> Method:
-        """The method with calibration and decisions around it. Raises ConfigurationError for what does not fit."""
+    def around(self, method: Method, silos: int = 1) -> Method:
+        """The method with calibration and decisions around it, `silos` being asked in a round of training.
+
+        Raises ConfigurationError for what does not fit.
+        """
         policy = self.policy or method.policy
         given: dict[str, Any] = {key: getattr(self, key) for key in OWNERS if getattr(self, key) is not None}
         for key, value in given.items():
@@ -87,9 +90,11 @@ class Uncertainty:
                     f"uncertainty.policy names another",
                     f"uncertainty.{key}",
                 )
-        inner = Tempered(method) if self.temperature else method
+        sends = method.federated and find(method, Private) is None
+        everyone = silos < ENOUGH
+        inner = Tempered(method, sends, everyone) if self.temperature else method
         if self.familiarity:
-            inner = Familiar(inner, self.alarm, shared=method.federated and find(method, Private) is None)
+            inner = Familiar(inner, self.alarm, sends, everyone)
         if policy == "own":
             return inner
         score = self.score or method.scores[-1]
@@ -97,12 +102,6 @@ class Uncertainty:
             known = ", ".join(inner.scores)
             raise ConfigurationError(
                 f"uncertainty.score = {score!r}: {method.name!r} has the scores {known}", "uncertainty.score"
-            )
-        if policy == "guaranteed" and self.temperature and score in TEMPERED:
-            raise ConfigurationError(
-                f"uncertainty.temperature = true with policy 'guaranteed' and score {score!r}: the temperature would "
-                "be fitted on the very labels that the guarantee is tested on; leave one of them out",
-                "uncertainty.temperature",
             )
         given["score"] = score
         return Switched(inner, **given) if policy == "switch" else Guaranteed(inner, **given)

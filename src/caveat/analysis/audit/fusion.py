@@ -24,15 +24,18 @@ COPIES = 5
 UNCHANGED = 0.9
 """Share of its vacuity that an opinion keeps at least if copies are not taken for evidence."""
 NO_DIRICHLET = "These predictions are no Dirichlet distributions."
-TEMPERED = "Temperature scaling changes probabilities and not the evidence behind them: audit without it."
 VACUOUS = 0.99
 """Vacuity above which an opinion holds no evidence that could be counted twice."""
 
 
 def log_evidence(observation: Observation) -> Tensor:
-    """(N, K) logarithms of the evidence for each class, -inf for none: alpha = K p / vacuity, less the prior's 1."""
+    """(N, K) logarithms of the evidence for each class, -inf for none: alpha = K p / vacuity, less the prior's 1.
+
+    p is the model's own: a temperature changes probabilities, and not the evidence behind them.
+    """
+    probs = observation.probs if observation.untempered is None else observation.untempered
     vacuity = observation.uncertainty["vacuity"].clamp_min(torch.finfo(torch.float64).tiny)
-    log_alpha = observation.probs.log() + math.log(observation.probs.shape[-1]) - vacuity.log()[:, None]
+    log_alpha = probs.log() + math.log(probs.shape[-1]) - vacuity.log()[:, None]
     positive = log_alpha.clamp_min(1e-300)
     return torch.where(log_alpha > 0, positive + torch.log(-torch.expm1(-positive)), -torch.inf)
 
@@ -57,14 +60,9 @@ def with_copies(own: Tensor, rule: Rule) -> list[Row]:
     return rows
 
 
-def no_opinions(runs: Sequence[Observed], tempered: bool) -> str | None:
-    """Why these predictions hold no opinions to fuse; None where they do.
-
-    An opinion is found again from probabilities and vacuity, and temperature scaling changes the former only.
-    """
-    if not has(runs, "vacuity"):
-        return NO_DIRICHLET
-    return TEMPERED if tempered else None
+def no_opinions(runs: Sequence[Observed]) -> str | None:
+    """Why these predictions hold no opinions to fuse; None where they do."""
+    return None if has(runs, "vacuity") else NO_DIRICHLET
 
 
 def fused_with_copies(runs: Sequence[Observed]) -> dict[str, list[list[Row]]]:

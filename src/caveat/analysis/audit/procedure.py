@@ -148,7 +148,7 @@ def _examine(sweep: Sweep, progress: Progress) -> Audit:
         if share == 1:
             full.append(seen)
             summaries.append(read(run.folder / "summary.json", Summary))
-    why_not = no_opinions(full, sweep.whole.spec.uncertainty.temperature)
+    why_not = no_opinions(full)
     fusion = {} if why_not else fused_with_copies(full)
     copies = [copies_are_no_evidence(name, why_not or fusion[name]) for name in RULES]
     accuracy = against_chance(full)

@@ -278,6 +278,7 @@ class Summary(File):
     privacy: PrivacyRecord | None = None
     guarantee: GuaranteeRecord | None = None
     temperature: dict[str, float] = {}
+    temperature_spread: dict[str, float] = {}  # standard deviation of the silos' ln of it
     milestones: list[dict[str, Figure]] = []
     traffic: Traffic | None = None
     seconds: dict[str, float] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from markupsafe import Markup, escape
@@ -112,8 +113,12 @@ def method_table(run: RunFolder) -> Table | None:
 
 def temperatures(run: RunFolder) -> str:
     """In words; empty for a run without temperature scaling."""
-    found = run.summary.temperature if run.summary else {}
-    return ", ".join(f"{value:.3g} for the {name} model" for name, value in found.items())
+    if run.summary is None:
+        return ""
+    spread = run.summary.temperature_spread
+    factors = {name: f" (silos' own typically within a factor of {math.exp(by):.3g})" for name, by in spread.items()}
+    found = run.summary.temperature.items()
+    return ", ".join(f"{value:.3g} for the {name} model{factors.get(name, '')}" for name, value in found)
 
 
 def milestone_table(run: RunFolder) -> Table | None:
