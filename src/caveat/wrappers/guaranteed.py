@@ -30,8 +30,8 @@ from .switched import choose, scalar
 
 
 @dataclass(frozen=True)
-class Promise:
-    """What a silo decides by: the edges that rank the scores of each model, the limit, and who was counted for it."""
+class Rule:
+    """What a silo decides by, and whose promise that is: edges to rank each model's scores by, a limit, its counts."""
 
     whose: Whose
     edges: Tensors
@@ -179,7 +179,7 @@ class Guaranteed(Wrapper):
         found = fixed_sequence(counts, self.risk, 1 - (1 - self.confidence) / float(promises), total=total)
         return dataclasses.replace(found, confidence=self.confidence)
 
-    def promise(self, down: Payload, state: State) -> Promise | None:
+    def promise(self, down: Payload, state: State) -> Rule | None:
         """What a silo decides by; None for one that was not counted, about which nothing is promised."""
         kept, group = state.get("decision", {}), down["decision"]
         if "domain" not in kept:
@@ -253,5 +253,5 @@ def at(group: Tensors, row: int) -> Tensors:
     return {name.removeprefix("edges."): each[row] for name, each in group.items() if name.startswith("edges.")}
 
 
-def promise(whose: Whose, group: Tensors, row: int) -> Promise:
-    return Promise(whose, at(group, row), group["limits"][row], group["summed"][row], group["totals"][row])
+def promise(whose: Whose, group: Tensors, row: int) -> Rule:
+    return Rule(whose, at(group, row), group["limits"][row], group["summed"][row], group["totals"][row])
