@@ -28,6 +28,10 @@ from .base import Wrapper
 from .groups import ABOUT, NOBODY, Per, Whose, domain_code, known_domains, members, row_of
 from .switched import choose, scalar
 
+NUMBERS = ("limit", "answered", "errors", "total", "upper", "needed", "enough", "enough_share")
+"""What a silo reports of its promise: fields of a guarantee, the limit 0 for none."""
+FRACTIONS = frozenset({"limit", "upper", "enough_share"})
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -203,22 +207,23 @@ class Guaranteed(Wrapper):
         described = self.base.describe(down, state, site, x)
         if not down["decision"]["ready"] or self.per == "federation":
             return described
-        by, group = self.promise(down, state), down["decision"]
-        about = {
-            "whose": scalar(NOBODY if by is None else float(by.whose)),
-            "counts": group["summed"][0] if by is None else by.counts,
-            "total": group["totals"][0] if by is None else by.total,
-            "own": scalar(len(site.calibration)),
-            "promises": group["promises"],
-        }
-        return described | {f"promise.{name}": each for name, each in about.items()}
+        by, own = self.promise(down, state), scalar(len(site.calibration))
+        told = {"whose": scalar(NOBODY), "own": own, "found": torch.zeros(len(NUMBERS), dtype=torch.float64)}
+        if by is not None:
+            found = self.guarantee(by.counts, int(by.total), down["decision"]["promises"])
+            numbers = [float(getattr(found, name) or 0) for name in NUMBERS]
+            told |= {"whose": scalar(float(by.whose)), "found": torch.tensor(numbers, dtype=torch.float64)}
+        return described | {f"promise.{name}": each for name, each in told.items()}
 
     def summarise(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
         found = self.base.summarise(sums)
         if sums.get("promise.whose", NOBODY) == NOBODY:
             return found
         whose, own = Whose(int(sums["promise.whose"])), int(sums["promise.own"])
-        granted = self.guarantee(sums["promise.counts"], int(sums["promise.total"]), sums["promise.promises"])
+        numbers = dict(zip(NUMBERS, sums["promise.found"].tolist(), strict=True))
+        whole = {name: int(value) for name, value in numbers.items() if name not in FRACTIONS}
+        limit = numbers["limit"] or None
+        granted = Guarantee(**numbers | whole | {"limit": limit, "risk": self.risk, "confidence": self.confidence})
         few = f" (its {own:,} calibration inputs are fewer than the {self.least:,} that one of its own takes)"
         who = f"for {ABOUT[whose]}{few if whose < Whose[self.per.upper()] else ''}"
         statement = f"{who}: {granted.statement}, {self.together}"
