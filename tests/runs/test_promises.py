@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import caveat
+from caveat.cli.output import prediction_rows
 from caveat.data import Silos
 from caveat.html.pages.run.page import write_report
 
@@ -63,6 +65,16 @@ def test_predictions_have_sets_and_a_newcomer_abstains(run: caveat.Run) -> None:
         assert bool(prediction.sets.gather(1, prediction.label[:, None]).all())
         abstained = prediction.decision == caveat.Decision.ABSTAIN
         assert bool(abstained.all()) == (silo.name == "silo-3")
+
+
+def test_rows_of_predictions_have_the_names_of_the_classes_in_a_set(run: caveat.Run) -> None:
+    prediction = run.predictor("silo-0")(run.silos[0].test.x[:20])
+    assert prediction.sets is not None
+    rows = csv.DictReader(prediction_rows(prediction, ["ill", "well"]).splitlines())
+    expected = [
+        [name for name, held in zip(("ill", "well"), row, strict=True) if held] for row in prediction.sets.tolist()
+    ]
+    assert [row["set"].split("; ") for row in rows] == expected
 
 
 def test_the_report_has_a_row_per_promise(run: caveat.Run) -> None:
