@@ -41,6 +41,7 @@ from caveat.methods import (
 from caveat.nn.encoders import Model, Tokens, head
 from caveat.training.fit import Training
 from caveat.wrappers.base import Wrapper
+from caveat.wrappers.conformal import Conformal
 from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
@@ -90,6 +91,7 @@ WRAPPED: list[Method] = [
     Familiar(FML(rounds=2, training=FAST)),
     Familiar(Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.3, silos=3), shared=False),
     Guaranteed(FedBABU(rounds=2, training=FAST, fine_tune_epochs=2), risk=0.5, confidence=0.6),
+    Conformal(Guaranteed(FedAvg(rounds=2, training=ADAM), risk=0.5, confidence=0.6, per="silo"), coverage=0.8),
 ]
 """Methods with calibration, decisions, or clipping and noise around them."""
 

@@ -14,8 +14,9 @@ from rich.console import Console
 
 from caveat.core import DataError
 from caveat.files.run_folder import read_run
-from caveat.html.intervals import wilson
+from caveat.html.intervals import score_interval, wilson
 from caveat.html.pages.run.guarantee import guarantee_lines
+from caveat.html.pages.run.kept import kept
 from caveat.html.pages.run.page import write_report
 from caveat.html.pages.run.shares import share_bar, told
 from caveat.html.pages.run.terminal import model_table
@@ -120,7 +121,7 @@ def test_a_promise_stands_beside_what_test_inputs_show(
     tmp_path: Path, answered_accuracy: float, verdict: str, alarm: bool
 ) -> None:
     pooled = {"accuracy": 0.9, "coverage": 0.9, "answered_accuracy": answered_accuracy}
-    run = change(decided_run(tmp_path / "run"), pooled=pooled)
+    run = change(decided_run(tmp_path / "run"), pooled=pooled, streams={})
     wrong = round(180 * (1 - answered_accuracy))
     assert (wilson(wrong, 180)[0] > 0.1) == alarm
     text = write_report(run).read_text()
@@ -149,9 +150,92 @@ def test_that_nothing_can_be_promised_is_said_as_loud(tmp_path: Path) -> None:
 
 
 def test_a_promise_of_which_no_test_input_is_answered(tmp_path: Path) -> None:
-    run = change(decided_run(tmp_path / "run"), pooled={"accuracy": 0.9, "coverage": 0.0})
+    run = change(decided_run(tmp_path / "run"), pooled={"accuracy": 0.9, "coverage": 0.0}, streams={})
     assert "No test input was answered." in write_report(run).read_text()
     assert guarantee_lines(read_run(run))[1] == "on test:   0.0 % (0 of 200) answered, none wrong"
+
+
+def test_foreign_inputs_that_are_answered_wrongly_stand_in_the_same_box(tmp_path: Path) -> None:
+    """A promise that is kept is no green box where inputs that it is not about are answered, and wrong."""
+    run = decided_run(tmp_path / "run")
+    text = write_report(run).read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert text.split('<div class="promise')[1].startswith(" alarm")
+    assert "not covered: of ood_local 28.0 % are answered wrongly; of ood_global 20.0 % are answered wrongly" in text
+    triangle = "\N{BLACK UP-POINTING TRIANGLE} "
+    assert rows_of(text, "inputs that silos do not know")[1:] == [
+        ["ood_local", "70.0 %", "42.0 %", f"{triangle}28.0 %"],
+        ["ood_global", "20.0 %", "0.0 %", f"{triangle}20.0 %"],
+    ]
+    assert guarantee_lines(read_run(run))[2] == (
+        "foreign:   ood_local 70.0 % answered, 28.0 % wrongly; ood_global 20.0 % answered, 20.0 % wrongly; no promise "
+        "is about these"
+    )
+    few = json.loads((run / "summary.json").read_text())["streams"]
+    for name, answered in (("ood_local", 0.8), ("ood_global", 0.0)):
+        few[name]["models"]["switch"]["pooled"] |= {"coverage": 0.08, "answered_accuracy": answered}
+    text = write_report(change(run, streams=few)).read_text()
+    assert not text.split('<div class="promise')[1].startswith(" alarm")
+    assert rows_of(text, "inputs that silos do not know")[2] == ["ood_global", "8.0 %", "0.0 %", "8.0 %"]
+
+
+def test_a_promise_is_judged_by_the_mixture_that_it_was_made_for(tmp_path: Path) -> None:
+    """Silo b has 9 times as many calibration inputs as a, and as many test inputs."""
+    run = decided_run(tmp_path / "run")
+    silos = json.loads((run / "summary.json").read_text())["silos"]
+    for silo, n, right in ((silos[0], 50, 0.60), (silos[1], 450, 0.98)):
+        silo |= {"n_calibration": n, "test": {"accuracy": right, "coverage": 0.5, "answered_accuracy": right}}
+    summary = read_run(change(run, silos=silos, streams={})).summary
+    assert summary is not None
+    found = kept(summary)
+    assert found is not None
+    assert (found.wrong, found.answered, found.inputs) == (21, 100, 200)
+    assert found.risk == pytest.approx(0.1 * 0.40 + 0.9 * 0.02)
+    assert found.effective == pytest.approx((50 * 0.5 + 450 * 0.5) ** 2 / (0.5**2 * 50 + 4.5**2 * 50))
+    low, high = score_interval(0.058, found.effective)
+    assert found.interval == pytest.approx((low, high))
+    text = write_report(run).read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert "5.8 % (21 of 100, weighted)" in text  # 21 % of the test inputs as they come
+    assert not text.split('<div class="promise')[1].startswith(" alarm")
+    newcomer = silos[0] | {"name": "new", "newcomer": True}
+    with_newcomer = read_run(change(run, silos=[*silos, newcomer])).summary
+    assert with_newcomer is not None
+    assert kept(with_newcomer) == found
+
+
+def test_score_interval_of_whole_numbers_is_wilson_s() -> None:
+    for hits, count in ((0, 10), (3, 10), (10, 10), (21, 100)):
+        assert score_interval(hits / count, count) == pytest.approx(wilson(hits, count), abs=1e-12)
+
+
+def test_every_silo_s_promise_has_a_row(tmp_path: Path) -> None:
+    run = decided_run(tmp_path / "run")
+    silos = json.loads((run / "summary.json").read_text())["silos"]
+    own = {"limit": 0.5, "risk": 0.1, "confidence": 0.9, "answered": 90, "errors": 3, "total": 100, "guaranteed": True}
+    for silo, right in zip(silos, (0.96, 0.5), strict=True):
+        silo |= {"n_calibration": 100, "test": {"accuracy": right, "coverage": 0.5, "answered_accuracy": right}}
+        silo["promise"] = own | {
+            "whose": "silo",
+            "statement": "for this silo by itself; to answer 80 % takes about 900",
+        }
+    change(run, silos=silos, streams={})
+    text = write_report(run).read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert text.split('<div class="promise')[1].startswith(" alarm")
+    header, *rows = rows_of(text, "promise of")
+    assert header[2:] == ["answered, calibration", "answered, test", "wrong among these", "in words"]
+    last = ["their own", "90.0 % (90 of 100)", "50.0 % (50 of 100)"]
+    triangle = "\N{BLACK UP-POINTING TRIANGLE} "
+    assert rows == [
+        ["a", *last, "4.0 % (2 of 50)", "to answer 80 % takes about 900"],
+        ["b", *last, f"{triangle}50.0 % (25 of 50)", "to answer 80 % takes about 900"],
+    ]
+    assert guarantee_lines(read_run(run))[1] == (
+        "on test:   2 silos have promises (2 of their own), and 2 answer under them; more errors than promised, beyond "
+        "chance at 95 %, at b"
+    )
+    silos[1]["promise"] = own | {"whose": "federation", "statement": "for all silos together"}
+    text = write_report(change(run, silos=silos)).read_text()  # which one silo is no test of
+    assert not text.split('<div class="promise')[1].startswith(" alarm")
+    assert rows_of(text, "promise of")[2][1] == "the federation"
 
 
 def test_the_curve_of_errors_against_answers_ends_where_all_are_answered(page: str) -> None:

@@ -12,17 +12,11 @@ from scipy.signal import fftconvolve
 from scipy.stats import binom, binomtest
 from torch import Tensor
 
-from caveat.uncertainty.guarantee import (
-    Guarantee,
-    answers_needed,
-    clopper_pearson_upper,
-    counts,
-    fixed_sequence,
-    limits,
-    policy_counts,
-    starting_columns,
-)
-from caveat.uncertainty.quantiles import finite_sample_quantile, ranks
+from caveat.uncertainty.binomial import answers_needed, bounded, clopper_pearson_upper, inputs_needed
+from caveat.uncertainty.guarantee import PAIR, Guarantee, fixed_sequence, starting_columns
+from caveat.uncertainty.histograms import histogram
+from caveat.uncertainty.limits import counts, limits, policy_counts, ranks, score_edges
+from caveat.uncertainty.quantiles import finite_sample_quantile
 
 RISK, CONFIDENCE, DELTA = 0.05, 0.9, 0.1
 SILOS, FEDERATIONS, REFERENCE = 10, 1000, 200
@@ -56,8 +50,6 @@ def test_nan_scores_are_dropped_with_a_warning() -> None:
         assert finite_sample_quantile(torch.tensor([3.0, math.nan, 1.0, 2.0, math.nan]), 0.75) == 3
     with pytest.warns(UserWarning, match="dropped 2 of 2"):
         assert finite_sample_quantile(torch.tensor([math.nan, math.nan]), 0.5) == math.inf
-    with pytest.warns(UserWarning, match="dropped 1 of 2"):
-        assert ranks(torch.tensor([1.0, math.nan]), torch.tensor([0.0, 2.0])).tolist() == [0.5, 1.0]
 
 
 @pytest.mark.parametrize("level", [0.0, -0.1, 1.1, math.nan])
@@ -66,18 +58,29 @@ def test_impossible_level(level: float) -> None:
         finite_sample_quantile(torch.arange(3.0), level)
 
 
-def test_ranks_by_counting() -> None:
-    generator = torch.Generator().manual_seed(0)
-    reference, scores = (torch.randn(n, generator=generator).round(decimals=1) for n in (60, 200))
-    expected = [(sum(float(r) < float(s) for r in reference) + 1) / 61 for s in scores]
-    assert ranks(reference, scores).tolist() == expected
+def edges_of(scores: Tensor, size: int = 100) -> Tensor:
+    return score_edges("total", histogram("total", scores), size)
 
 
-def test_ranks_at_the_ends() -> None:
-    reference, scores = torch.arange(3.0), torch.tensor([-math.inf, 0.0, math.inf, math.nan])
-    assert ranks(reference, scores).tolist() == [0.25, 0.25, 1.0, 1.0]
-    assert ranks(torch.empty(0), scores).tolist() == [1.0] * 4
-    assert ranks(reference, scores).dtype == torch.float64
+def test_edges_are_quantiles_of_the_scores_that_were_counted() -> None:
+    reference = torch.rand(997, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    edges = edges_of(reference, 20)
+    exact = reference.sort().values[torch.tensor([math.ceil(997 * j / 20) - 1 for j in range(1, 20)])]
+    assert (edges[:-1] >= exact).all()  # upper edges of bins
+    torch.testing.assert_close(edges[:-1], exact, rtol=0.004, atol=1e-6)
+    assert edges[-1] == torch.finfo(torch.float64).max
+    share = torch.stack([(ranks(edges, reference) <= limit).double().mean() for limit in limits(20)])
+    torch.testing.assert_close(share, limits(20), rtol=0, atol=0.01)
+
+
+def test_ranks_count_the_edges_below_a_score() -> None:
+    edges = torch.tensor([1.0, 1.0, 2.0, torch.finfo(torch.float64).max], dtype=torch.float64)
+    scores = torch.tensor([-math.inf, 1.0, 1.5, 2.0, 3.0, math.inf, math.nan])
+    assert ranks(edges, scores).tolist() == [0.25, 0.25, 0.75, 0.75, 1.0, 1.0, 1.0]
+
+
+def test_without_scores_to_rank_by_nothing_is_answered_before_all_is() -> None:
+    assert ranks(edges_of(torch.zeros(0)), torch.tensor([-1.0, 0.0, 9.0])).tolist() == [1.0] * 3
 
 
 # Counts.
@@ -110,6 +113,12 @@ def test_one_model_is_either_alone() -> None:
     assert torch.equal(counts(r, wrong), expected.double())
     assert torch.equal(policy_counts(None, r, None, wrong), expected.double())
     assert torch.equal(policy_counts(r, torch.ones_like(r), wrong, ~wrong)[:, :-1], expected[:, :-1].double())
+    assert torch.equal(policy_counts(r, torch.full_like(r, math.inf), wrong, ~wrong), expected.double())
+    half = torch.arange(80) < 40
+    expected = torch.stack(
+        [(r[half, None] <= limits()).sum(0), ((r[:, None] <= limits()) & (wrong & half)[:, None]).sum(0)]
+    )
+    assert torch.equal(counts(r.where(half, math.inf), wrong), expected.double())
 
 
 def test_silos_merged_are_silos_pooled() -> None:
@@ -122,7 +131,7 @@ def test_silos_merged_are_silos_pooled() -> None:
 
 def test_counts_refuse_what_is_no_rank_and_what_does_not_fit() -> None:
     r, _, wrong, _ = sample(5)
-    for bad in (r - 1, r + 1, r * math.nan):
+    for bad in (r - 1, r + 1, r * math.nan, r - math.inf):
         with pytest.raises(ValueError, match=r"\(0, 1\]"):
             counts(bad, wrong)
     with pytest.raises(ValueError, match="shapes"):
@@ -143,6 +152,15 @@ def test_clopper_pearson_against_an_exact_test() -> None:
         assert found == pytest.approx(expected, rel=1e-9)
     assert float(clopper_pearson_upper(torch.tensor(0.0), torch.tensor(50.0), DELTA)) == pytest.approx(1 - 0.1**0.02)
     assert clopper_pearson_upper(torch.zeros(2), torch.zeros(2), DELTA).tolist() == [1, 1]
+
+
+def test_bounded_is_what_the_bound_says() -> None:
+    answered, errors = torch.meshgrid(torch.arange(300), torch.arange(300), indexing="ij")
+    answered, errors = answered[errors <= answered], errors[errors <= answered]
+    assert torch.equal(
+        bounded(errors, answered, RISK, DELTA), clopper_pearson_upper(errors, answered, DELTA) <= RISK + 1e-12
+    )
+    assert not bool(bounded(torch.zeros(1), torch.zeros(1), RISK, DELTA))
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1.0])
@@ -187,7 +205,7 @@ def table(answered: list[int], errors: list[int]) -> Tensor:
 
 
 def test_the_sequence_stops_at_its_first_failure() -> None:
-    found = fixed_sequence(table([50, 100, 150, 1000], [0, 1, 30, 0]), RISK, CONFIDENCE, starts=[0])
+    found = fixed_sequence(table([50, 100, 150, 1000], [0, 1, 30, 0]), RISK, CONFIDENCE, starts={0: 1})
     assert found.limit == 0.5
     assert (found.answered, found.errors, found.total, found.needed) == (100, 1, 1000, 0)
     assert found.upper == pytest.approx(binomtest(1, 100).proportion_ci(0.8, "exact").high)  # two-sided: 0.1 a side
@@ -198,27 +216,59 @@ def test_a_later_start_is_tested_at_its_own_level_and_inherits_that_of_a_sequenc
     needed = {m: answers_needed(0, RISK, DELTA / m) for m in (1, 2)}
     assert needed[1] < needed[2]
     failed_first = table([10, 20, needed[2], needed[2]], [5, 5, 5, 5])
-    assert fixed_sequence(failed_first, RISK, CONFIDENCE, starts=[0, 2]).limit is None
+    assert fixed_sequence(failed_first, RISK, CONFIDENCE, starts={0: 0.5, 2: 0.5}).limit is None
     alone = table([0, 0, needed[2], needed[2]], [0, 0, 0, 0])
-    assert fixed_sequence(alone, RISK, CONFIDENCE, starts=[0, 2]).limit == 1
+    assert fixed_sequence(alone, RISK, CONFIDENCE, starts={0: 0.5, 2: 0.5}).limit == 1
     inherits = table([needed[2], needed[2], 300, 300], [0, 0, 0, 9])
     # 9 of 300 pass at level 0.1 but not at 0.05.
     assert clopper_pearson_upper(inherits[1, 3], inherits[0, 3], DELTA) <= RISK
     assert clopper_pearson_upper(inherits[1, 3], inherits[0, 3], DELTA / 2) > RISK
-    assert fixed_sequence(inherits, RISK, CONFIDENCE, starts=[0, 2]).limit == 1
+    assert fixed_sequence(inherits, RISK, CONFIDENCE, starts={0: 0.5, 2: 0.5}).limit == 1
     inherits[0, :2] -= 1
-    assert fixed_sequence(inherits, RISK, CONFIDENCE, starts=[0, 2]).limit == 0.75
+    assert fixed_sequence(inherits, RISK, CONFIDENCE, starts={0: 0.5, 2: 0.5}).limit == 0.75
 
 
 def test_starts_are_a_function_of_the_number_of_inputs() -> None:
-    first = {m: answers_needed(2, RISK, DELTA / m) for m in (1, 2, 3)}  # 105, 133, 148
-    columns = {n: starting_columns(n, RISK, CONFIDENCE) for n in (20, 200, 400, 10_000)}
-    assert columns[20] == [99]  # nothing but all inputs together may be enough
-    assert columns[200] == [math.ceil(first[1] / 2) - 1]
-    assert columns[400] == [math.ceil(first[2] / 4) - 1, 49]
-    assert columns[10_000] == [math.ceil(first[3] / 100) - 1, 24, 49]
-    assert starting_columns(0, RISK, CONFIDENCE) == [99]
-    assert starting_columns(10**9, RISK, CONFIDENCE, 1) == [0]
+    first = {m: answers_needed(2, RISK, DELTA / m) for m in (2, 3)}  # 133, 148
+    columns = {n: starting_columns(n, RISK, CONFIDENCE) for n in (20, 60, 100, 200, 400, 10_000)}
+    assert columns[20] == {99: 1}  # nothing but all inputs together may be enough
+    assert columns[60] == {math.ceil(100 * answers_needed(0, RISK, DELTA) / 60) - 1: 1}
+    for n in (100, 200):
+        pair = [answers_needed(k, RISK, share * DELTA) for k, share in enumerate(PAIR)]
+        assert columns[n] == {math.ceil(100 * a / n) - 1: share for a, share in zip(pair, PAIR, strict=True)}
+    assert columns[400] == {math.ceil(first[2] / 4) - 1: 1 / 2, 49: 1 / 2}
+    assert columns[10_000] == {math.ceil(first[3] / 100) - 1: 1 / 3, 24: 1 / 3, 49: 1 / 3}
+    assert starting_columns(0, RISK, CONFIDENCE) == {99: 1}
+    assert starting_columns(10**9, RISK, CONFIDENCE, 1) == {0: 1}
+
+
+def test_few_inputs_of_which_the_surest_are_right_are_answered() -> None:
+    """100 inputs of which the 70 surest are right and 10 of the others wrong: not nothing."""
+    wrong = torch.zeros(100, dtype=torch.bool)
+    wrong[70::3] = True
+    found = fixed_sequence(counts((torch.arange(100) + 1) / 100, wrong), RISK, CONFIDENCE)
+    assert (found.limit, found.answered, found.errors) == (0.7, 70, 0)
+
+
+def test_inputs_that_no_limit_answers_count_as_inputs() -> None:
+    answered = table([50, 100, 150], [0, 1, 2])
+    found = fixed_sequence(answered, RISK, CONFIDENCE, starts={0: 1}, total=300)
+    assert (found.coverage, found.total) == (0.5, 300)
+    assert "answers 50 % of inputs" in found.statement
+    with pytest.raises(ValueError, match="149 inputs, of which 150 are answered"):
+        fixed_sequence(answered, RISK, CONFIDENCE, total=149)
+
+
+def test_what_more_answers_take_is_about_enough() -> None:
+    """At the rate of errors that was seen, with one error added, so many inputs pass, and a tenth fewer do not."""
+    seen = table([40, 100, 200], [0, 1, 60])
+    inputs, share = inputs_needed(seen, 200, RISK, DELTA)
+    assert share == 0.5
+    for scale, passes in ((1.0, True), (0.8, False)):
+        answered = math.floor(inputs * scale * share)
+        errors = torch.tensor(math.ceil(answered * 2 / 100))
+        assert bool(clopper_pearson_upper(errors, torch.tensor(answered), DELTA) <= RISK) is passes
+    assert inputs_needed(table([20, 100], [3, 40]), 100, RISK, DELTA) == (770, 0.1)  # 77 answers with one error
 
 
 def test_statements() -> None:
@@ -234,7 +284,8 @@ def test_statements() -> None:
     assert refused.coverage == 0
     assert refused.statement == (
         "no share of inputs can be answered with at most 5 % errors at 90 % confidence from 20 calibration inputs: "
-        "0 of the 20 most certain are wrong, and at least 25 more error-free ones are needed there"
+        "0 of the 20 most certain are wrong, and at least 25 more error-free ones are needed there; to answer 10 % "
+        "takes about 770 calibration inputs"
     )
     nearly = Guarantee(0.99, 0.005, 0.95, 9999, 3, 10_000, 0.004)
     assert nearly.statement.startswith("answers 99.9 % of inputs with at most 0.5 % errors among them, at 95 % ")
@@ -245,11 +296,12 @@ def test_what_is_said_to_be_needed_is_enough_and_no_more(total: int) -> None:
     wrong = torch.arange(total) % 4 == 1
     found = fixed_sequence(counts((torch.arange(total) + 1) / max(total, 1), wrong), RISK, CONFIDENCE)
     assert found.limit is None
-    columns = starting_columns(total, RISK, CONFIDENCE)
+    starts = starting_columns(total, RISK, CONFIDENCE)
+    table = counts((torch.arange(total) + 1) / max(total, 1), wrong)
+    levels = {int(table[0, column]): DELTA * share for column, share in starts.items()}
     for extra, passes in ((found.needed - 1, False), (found.needed, True)):
-        bound = clopper_pearson_upper(
-            torch.tensor(found.errors), torch.tensor(found.answered + extra), DELTA / len(columns)
-        )
+        answers = torch.tensor(found.answered + extra)
+        bound = clopper_pearson_upper(torch.tensor(found.errors), answers, levels[found.answered])
         assert bool(bound <= RISK) is passes
 
 
@@ -259,7 +311,7 @@ def test_counts_that_are_no_counts() -> None:
             fixed_sequence(bad, RISK, CONFIDENCE)
     with pytest.raises(ValueError, match=r"\(2, J\)"):
         fixed_sequence(torch.zeros(3, 4), RISK, CONFIDENCE)
-    for starts in ([], [-1], [2]):
+    for starts in ({}, {-1: 1.0}, {2: 1.0}, {0: 0.0}, {0: 0.7, 1: 0.7}):
         with pytest.raises(ValueError, match="starts"):
             fixed_sequence(table([4, 5], [0, 0]), RISK, CONFIDENCE, starts)
     for risk, confidence in ((0, 0.9), (1, 0.9), (0.1, 0), (0.1, 1)):
@@ -277,7 +329,7 @@ Law = Callable[[int, int], Inputs]
 def ranked(generator: np.random.Generator, scores: np.ndarray, silo: int, model: str) -> Tensor:
     """Ranks among the silo's validation scores, which are the same in every federation."""
     reference = np.random.default_rng([silo, len(model)]).random(REFERENCE)
-    return ranks(torch.from_numpy(reference), torch.from_numpy(scores))
+    return ranks(edges_of(torch.from_numpy(reference)), torch.from_numpy(scores))
 
 
 def one_model(n: int, seed: int) -> Inputs:

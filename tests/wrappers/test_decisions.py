@@ -239,12 +239,6 @@ def test_without_enough_data_nothing_is_guaranteed_and_nothing_answered() -> Non
     assert set(prediction.decision.tolist()) == {Decision.ABSTAIN}
 
 
-def test_guarantee_sends_2j_counts_and_nothing_else() -> None:
-    method = Guaranteed(Told())
-    place = guarantee_sites(30, seed=0)[0]
-    update, state = method.count(method.broadcast(method.init_server(place)), {}, place)
-    assert {name: tensor.shape for name, tensor in flat(update.payload).items()} == {"decision/counts": (2, 100)}
-    assert state["decision"].keys() == {"local", "global"}
 
 
 def test_uncertainty_settings_refuse_what_a_policy_ignores() -> None:

@@ -14,6 +14,7 @@ import caveat
 from caveat.core import ConfigurationError, Decision, Method, Round
 from caveat.methods import FedAvg, FedBN, FedPN, TrFedDis
 from caveat.wrappers.base import Wrapper
+from caveat.wrappers.conformal import Conformal
 from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
@@ -36,6 +37,7 @@ MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Tempered: Tempered,
     Switched: Switched,
     Guaranteed: Guaranteed,
+    Conformal: Conformal,
     Familiar: Familiar,
     Private: private,
 }

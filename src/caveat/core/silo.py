@@ -39,6 +39,8 @@ class Site:
     """Position in the schedule of the round that the work belongs to."""
     own: nn.Module | None = field(default=None, kw_only=True)
     """A second workspace, for the silo's own model of its own architecture, if the method asks for one."""
+    domain: str = field(default="", kw_only=True)
+    """Where the silo's data come from; empty at the server."""
     secret: int = field(default=0, kw_only=True)
     """What noise that protects a silo is drawn from; at a real silo a number that nobody else knows."""
 
@@ -75,10 +77,10 @@ class Silo:
 
     def site(self, module: nn.Module, round: int = 0, own: nn.Module | None = None) -> Site:
         """What a method may see at this silo in a round, with `module` and `own` for workspaces."""
-        return Site(self.name, self.train, self.validation, self.calibration, module, round=round, own=own)
+        splits = self.train, self.validation, self.calibration
+        return Site(self.name, *splits, module, round=round, own=own, domain=self.domain)
 
     def test_site(self, module: nn.Module, own: nn.Module | None = None) -> TestSite:
         """What an evaluation may see at this silo: also the test split and its streams."""
-        return TestSite(
-            self.name, self.train, self.validation, self.calibration, module, self.test, streams=self.streams, own=own
-        )
+        splits = self.train, self.validation, self.calibration
+        return TestSite(self.name, *splits, module, self.test, streams=self.streams, own=own, domain=self.domain)

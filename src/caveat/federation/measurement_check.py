@@ -31,5 +31,8 @@ def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) 
             raise DataError(f"{group} has bins {tuple(tensors['class_bin_count'].shape)}, expected {shape}")
     found: list[Record] = [*rows(run.method, info, payload, {"round": 1, "split": split})]
     if tested:
-        found += [silo_record(run.method, info, payload), *summarise_streams(run.method, {silo: payload}).values()]
+        found += [
+            silo_record(run.complete_method, info, payload),
+            *summarise_streams(run.method, {silo: payload}).values(),
+        ]
     json.dumps([as_json(record) for record in found], allow_nan=False)

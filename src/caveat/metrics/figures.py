@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+
 from ..core import Decision, Tensors
 from .calibration import ece, ece_classwise
 
@@ -22,6 +24,8 @@ def figures(sums: Tensors) -> dict[str, float]:
     An input whose label is no class of the model counts as wrong in `accuracy`, and not at all in the nll, the
     Brier score and the calibration errors. `coverage` is the share of inputs that were answered rather than
     abstained from, and `answered_accuracy` the accuracy among those; `unfamiliar` is the share that was called so.
+    `set_coverage` is the share of inputs whose prediction set holds their label, and `set_size` the mean number of
+    classes in a set.
     """
     value = {name: float(t) for name, t in sums.items() if t.ndim == 0}
     n, known, answered = value["examples"], value["known"], value["answered"]
@@ -33,6 +37,10 @@ def figures(sums: Tensors) -> dict[str, float]:
         found |= {name: value[name] / n for name in ("entropy", "aleatoric", "epistemic")}
         found["coverage"] = answered / n
         found |= {"unfamiliar": value["unfamiliar"] / n} if "unfamiliar" in value else {}
+    if "set_sizes" in sums and n:
+        sizes = sums["set_sizes"]
+        found["set_size"] = float(sizes @ torch.arange(len(sizes), dtype=sizes.dtype)) / n
+        found |= {"set_coverage": value["covered"] / known} if known else {}
     if answered:
         found["answered_accuracy"] = value["answered_correct"] / answered
     return found

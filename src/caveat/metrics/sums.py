@@ -19,7 +19,8 @@ def measure(prediction: Prediction, y: Tensor) -> Tensors:
     likelihood of its label. `known` counts the others, over which go nll (nats), brier (over all classes, range
     0 to 2) and the bins of `calibration_sums`. Over all N go: examples, correct, entropies (nats), the counts of
     each decision and quadrant, how many were answered rather than abstained from and how many of those were correct,
-    where predictions have a familiarity how many inputs were called `unfamiliar`, and for every score that the
+    for predictions with sets those of `_sets`,
+    where they have a familiarity how many inputs were called `unfamiliar`, and for every score that the
     prediction offers `score.NAME`, (2, 4096): the histograms over `uncertainty.histograms` of the correct and of the
     wrong.
     """
@@ -44,9 +45,20 @@ def measure(prediction: Prediction, y: Tensor) -> Tensors:
         "quadrants": _quadrants(prediction),
         "decisions": torch.bincount(prediction.decision, minlength=len(Decision)).double(),
         **calibration_sums(probs[known], y[known]),
+        **_sets(prediction, y),
         **({} if prediction.familiarity is None else {"unfamiliar": prediction.alarmed.sum().double()}),
         **{f"score.{name}": _by_outcome(name, values, correct) for name, values in prediction.scores.items()},
     }
+
+
+def _sets(prediction: Prediction, y: Tensor) -> Tensors:
+    """Where predictions have sets: how many sets hold the label, and how many there are of each size."""
+    if prediction.sets is None:
+        return {}
+    known = y >= 0
+    held = prediction.sets[known].gather(1, y[known][:, None])
+    sizes = torch.bincount(prediction.sets.sum(1), minlength=prediction.sets.shape[1] + 1)
+    return {"covered": held.sum().double(), "set_sizes": sizes.double()}
 
 
 def _quadrants(prediction: Prediction) -> Tensor:

@@ -72,7 +72,8 @@ def summarise(
 
     Those of newcomers, which took no part, are marked as such, and no other figure is of them.
     """
-    method, outcome = run.method, dict[str, Any](run.complete_method.outcome(server))
+    method = run.complete_method
+    outcome = dict[str, Any](method.outcome(server))
     personal = {silo: own.name for silo, own in run.personal_settings.items() if "local" in test.get(silo, {})}
     silos = [
         silo_record(method, run.info.silo_infos[name], test[name]).model_copy(update=_own(personal.get(name)))
@@ -125,7 +126,7 @@ def _own(model: str | None) -> dict[str, str]:
 
 def _newcomers(run: BaseRun, payloads: Mapping[SiloId, Payload]) -> list[SiloRecord]:
     """The records of silos that took no part, marked as such."""
-    found = (silo_record(run.method, run.info.silo_infos[name], payload) for name, payload in payloads.items())
+    found = (silo_record(run.complete_method, run.info.silo_infos[name], payload) for name, payload in payloads.items())
     return [record.model_copy(update={"newcomer": True}) for record in found]
 
 

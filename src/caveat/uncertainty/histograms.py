@@ -18,8 +18,8 @@ from .quantiles import conformal_index
 
 BINS = 4096
 """Bins of a histogram."""
-SMALL = frozenset({"total", "aleatoric", "conflict"})
-"""Scores from 0 to 1 or a few nats, most of them near 0."""
+SMALL = frozenset({"total", "aleatoric", "conflict", "surprise"})
+"""Scores from 0 to 1 or a few nats, most of them near 0; surprise is -log p of a class."""
 TINY = frozenset({"epistemic", "vacuity"})
 """Scores from 0 to a few nats whose order of magnitude says most: evidence of e^50 leaves 1e-22 of them."""
 

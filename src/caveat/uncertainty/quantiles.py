@@ -1,4 +1,4 @@
-"""Quantiles that keep their promise for finitely many scores, and ranks that put two models' scores on one scale.
+"""Quantiles that keep their promise for finitely many scores.
 
 Every score here is higher where a model is less certain.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import warnings
 
-import torch
 from torch import Tensor
 
 
@@ -31,21 +30,6 @@ def conformal_index(n: int, level: float) -> int:
     """ceil((n + 1) level), from 1: which of n ordered scores a new one exceeds with probability 1 - level at most."""
     # The slack undoes rounding: 100 * 0.07 is a hair above 7, and must not become 8.
     return max(math.ceil((n + 1) * level * (1 - 1e-12)), 1)
-
-
-def ranks(reference: Tensor, scores: Tensor) -> Tensor:
-    """(#{reference < score} + 1) / (m + 1), the ranks (n,) in (0, 1], float64, of scores (n,) among a reference (m,).
-
-    A smaller score has a rank as small or smaller and equal scores have equal ranks, so that scores of different
-    models, each ranked among its own scores of the validation split, share one scale. Ties count as surer, not as
-    less sure: a model that is equally and utterly sure of half of its inputs answers them at the smallest limit,
-    where the other definition would have it answer nothing below 0.5. A NaN score has rank 1, like a score above the
-    whole reference, and so has every score where the reference is empty. NaN in the reference is dropped with a
-    warning.
-    """
-    ordered = _without_nan(reference).sort().values
-    below = torch.searchsorted(ordered, scores.double().contiguous())
-    return ((below.double() + 1) / (len(ordered) + 1)).masked_fill(scores.isnan(), 1.0)
 
 
 def _without_nan(scores: Tensor) -> Tensor:

@@ -62,7 +62,8 @@ class Evaluated(Wrapper):
 
     def _measure(self, down: Payload, state: State, site: Site, streams: Mapping[str, Data]) -> Payload:
         # The base sees inputs, and no labels of the split that it is measured on.
-        site = Site(site.id, site.train, site.validation, site.calibration, site.module, round=site.round, own=site.own)
+        splits = site.train, site.validation, site.calibration
+        site = Site(site.id, *splits, site.module, round=site.round, own=site.own, domain=site.domain)
         payload: Payload = {"method": self.base.describe(down, state, site, streams[""].x)}
         for prefix, data in streams.items():
             answers = self.base.answer(down, state, site, data.x)

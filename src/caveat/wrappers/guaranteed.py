@@ -1,29 +1,52 @@
 """A guaranteed share of errors among the inputs that are answered: local, global or abstain by one tested limit.
 
-Scores of both models are ranked among the silo's validation scores, which puts them on one scale. A silo sends 2J
-counts of its calibration split; the server tests the limits of a fixed grid (`caveat.uncertainty.guarantee`), and
-every silo gets the largest one that passed, or abstains from everything if none did.
+After the base's last round come two. In the first, silos send histograms of their validation scores, whose quantiles
+rank the scores of all silos of a group on one scale, model by model. In the second they count on their calibration
+split what each limit of a grid would answer, and how well; the limits of the grid are tested
+(`caveat.uncertainty.guarantee`), and silos get the largest that passed, or abstain from everything if none did.
+
+Whose promise that is depends on `per` and on numbers of calibration inputs alone, before any label is looked at: a silo
+has one of its own, tested at the silo on its own counts, which need not leave it; or that of its domain, or that of the
+federation. What a method decides by is fixed before the calibration split is looked at, so that a test is one.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, Update
-from ..uncertainty.guarantee import Guarantee, fixed_sequence, policy_counts
-from ..uncertainty.quantiles import ranks
+from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, Tensors, Update
+from ..uncertainty.binomial import answers_needed
+from ..uncertainty.guarantee import Guarantee, fixed_sequence
+from ..uncertainty.histograms import BINS, histogram
+from ..uncertainty.limits import GRID, policy_counts, ranks, score_edges
 from .base import Wrapper
+from .groups import ABOUT, NOBODY, Per, Whose, domain_code, known_domains, members, row_of
 from .switched import choose, scalar
+
+NUMBERS = ("limit", "answered", "errors", "total", "upper", "needed", "enough", "enough_share")
+"""What a silo reports of its promise: fields of a guarantee, the limit 0 for none."""
+FRACTIONS = frozenset({"limit", "upper", "enough_share"})
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a silo decides by, and whose promise that is: edges to rank each model's scores by, a limit, its counts."""
+
+    whose: Whose
+    edges: Tensors
+    limit: Tensor
+    counts: Tensor
+    total: Tensor
 
 
 @dataclass(frozen=True)
 class Guaranteed(Wrapper):
-    """The base, and a round after its last one in which silos count what each limit would answer, and how well."""
+    """The base, and two rounds after its last one: validation scores to rank by, and counts of the calibration."""
 
     score: str = "total"
     """The uncertainty to limit, a key of `Prediction.scores`."""
@@ -31,64 +54,209 @@ class Guaranteed(Wrapper):
     """Share of errors among answered inputs that is promised not to be exceeded."""
     confidence: float = 0.9
     """Probability, over calibration data, with which the promise holds."""
+    per: Per = "federation"
+    """Who has a promise of its own, as far as it has calibration inputs enough."""
+    familywise: bool = False
+    """Whether all promises hold at once with that probability, rather than each by itself."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the base's models."""
+        return [whose.name.lower() for whose in self.models]
+
+    @property
+    def least(self) -> int:
+        """The calibration inputs with which a group gets a promise of its own: one error among them can be allowed."""
+        return answers_needed(1, self.risk, 1 - self.confidence)
 
     def init_server(self, site: Site) -> State:
-        unset = {"ready": torch.tensor(False), "limit": scalar(0.0), "counts": torch.zeros(2, 1, dtype=torch.float64)}
-        return self.base.init_server(site) | {"decision": unset}
+        none = torch.zeros(1, BINS, dtype=torch.float64)
+        unset = {
+            "ready": torch.tensor(False),
+            "promises": scalar(1.0),
+            "domains": known_domains(torch.zeros(0, 4, dtype=torch.long)),
+            "summed": torch.zeros(1, 2, GRID, dtype=torch.float64),
+            "totals": torch.zeros(1, dtype=torch.float64),
+            "limits": torch.zeros(1, dtype=torch.float64),
+        }
+        return self.base.init_server(site) | {"decision": unset | self.edges(dict.fromkeys(self.names, none))}
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
-        yield Round(self.broadcast, self.count, self.set_limit, everyone=True, trains=False, name="count")
+        yield Round(self.broadcast, self.survey, self.set_edges, everyone=True, trains=False, name="survey")
+        yield Round(self.broadcast, self.count, self.set_limits, everyone=True, trains=False, name="count")
 
     def broadcast(self, server: State) -> Payload:
-        return self.base.broadcast(server) | {"decision": {k: server["decision"][k] for k in ("ready", "limit")}}
+        return self.base.broadcast(server) | {"decision": server["decision"]}
+
+    def survey(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        """Send a histogram of each model's validation scores; keep what ranks the silo's own."""
+        answers = {w.name.lower(): a for w, a in self.base.answer(down, state, site, site.validation.x).items()}
+        found = {
+            name: histogram(self.score, answers[name].score(self.score))
+            if name in answers
+            else torch.zeros(BINS, dtype=torch.float64)
+            for name in self.names
+        }
+        kept = self.edges({name: each[None] for name, each in found.items()}) if self.per == "silo" else {}
+        sent = self.sent(site) | {f"scores.{name}": each for name, each in found.items()}
+        return Update({"decision": sent}, len(site.validation)), state | {"decision": kept}
+
+    def sent(self, site: Site) -> Tensors:
+        """What tells the server which domain a silo's numbers are of, where that matters."""
+        return {} if self.per == "federation" else {"domain": domain_code(site.domain)}
+
+    def edges(self, scores: Mapping[str, Tensor]) -> Tensors:
+        """What ranks the scores of each model: (G, J) edges from (G, 4096) histograms."""
+        return {f"edges.{name}": torch.stack([score_edges(self.score, row) for row in each]) for name, each in
+                scores.items()}  # fmt: skip
+
+    def set_edges(self, server: State, replies: Replies, site: Site) -> State:
+        """Add up the histograms of each group."""
+        domains = server["decision"]["domains"]
+        belongs = torch.ones(1, len(replies), dtype=torch.float64)
+        if self.per != "federation":
+            codes = replies.stack("decision", "domain")
+            domains = known_domains(codes)
+            belongs = members(codes, domains)
+        groups = {"federation": 1, "domain": len(domains) - 1, "silo": max(replies.population, len(replies))}
+        edges = self.edges({name: belongs @ replies.stack("decision", f"scores.{name}") for name in self.names})
+        unset = {
+            "promises": scalar(float(groups[self.per] if self.familywise else 1)),
+            "domains": domains,
+            "summed": torch.zeros(len(domains), 2, GRID, dtype=torch.float64),
+            "totals": torch.zeros(len(domains), dtype=torch.float64),
+            "limits": torch.zeros(len(domains), dtype=torch.float64),
+        }
+        return server | {"decision": server["decision"] | unset | edges}
 
     def count(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        """Keep the validation scores to rank with; send A and E, answered and wrong per limit, of the calibration."""
+        """Send A and E, answered and wrong per limit, of the calibration split; keep the silo's own promise."""
         x, y = site.calibration
-        reference = self.base.answer(down, state, site, site.validation.x)
-        kept = {whose.name.lower(): finite(answer.score(self.score)) for whose, answer in reference.items()}
+        group, own = down["decision"], state.get("decision", {})
         answers = self.base.answer(down, state, site, x)
-        rank = {whose: self.rank(whose, kept, answer) for whose, answer in answers.items()}
+        row = row_of(domain_code(site.domain), group["domains"])
+        sent = torch.stack([self.counts(at(group, each), answers, y) for each in ([0, row] if row else [0])])
+        if self.per != "federation" and not row:
+            sent = torch.cat([sent, torch.zeros_like(sent)])
+        kept = {"domain": domain_code(site.domain), "promises": group["promises"]}
+        if f"edges.{self.names[0]}" in own and len(y) >= self.least:
+            counts = self.counts(at(own, 0), answers, y)
+            limit = self.guarantee(counts, len(y), group["promises"]).limit
+            kept |= own | {"summed": counts[None], "totals": scalar(len(y))[None], "limits": scalar(limit or 0.0)[None]}
+        return Update({"decision": self.sent(site) | {"counts": sent}}, len(y)), state | {"decision": kept}
+
+    def counts(self, edges: Tensors, answers: Answers, y: Tensor) -> Tensor:
+        """(2, J): what each limit answers, and what of it is wrong."""
+        rank = {whose: self.rank(edges, whose, answer) for whose, answer in answers.items()}
         wrong = {whose: answer.label != y for whose, answer in answers.items()}
         local, federation = Decision.LOCAL, Decision.GLOBAL
-        counts = policy_counts(rank.get(local), rank.get(federation), wrong.get(local), wrong.get(federation))
-        return Update({"decision": {"counts": counts}}, len(y)), state | {"decision": kept}
+        return policy_counts(rank.get(local), rank.get(federation), wrong.get(local), wrong.get(federation))
 
-    def set_limit(self, server: State, replies: Replies, site: Site) -> State:
-        """Add up the silos' counts, and keep the largest limit that passes the tests."""
-        counts = replies.stack("decision", "counts").sum(0)
-        limit = self.guarantee(counts).limit
-        set_ = {"ready": torch.tensor(True), "limit": scalar(0.0 if limit is None else limit), "counts": counts}
-        return server | {"decision": set_}
+    def rank(self, edges: Tensors, whose: Decision, answer: Prediction) -> Tensor:
+        """(N,) ranks of a model's answers, to compare with limits; infinite where no limit answers: what is unfamiliar.
 
-    def guarantee(self, counts: Tensor) -> Guarantee:
-        """What the (2, J) sums of the silos' counts guarantee."""
-        return fixed_sequence(counts, self.risk, self.confidence)
+        Both counts and decisions go by it alone, so that what is counted is what is decided. A calibration input is
+        one of those that its own familiarity is ranked among, so that it is called unfamiliar a little less often than
+        a new one: counts then have errors that decisions would have spared.
+        """
+        rank = ranks(edges[whose.name.lower()], answer.score(self.score))
+        return rank.masked_fill(answer.alarmed, torch.inf)
+
+    def set_limits(self, server: State, replies: Replies, site: Site) -> State:
+        """Add up the counts of each group, and keep the largest limit that passes the tests."""
+        decision = server["decision"]
+        counts = replies.stack("decision", "counts")
+        sizes = torch.tensor([float(update.examples) for update in replies.updates.values()], dtype=torch.float64)
+        summed, totals = counts[:, 0].sum(0)[None], sizes.sum()[None]
+        if self.per != "federation":
+            belongs = members(replies.stack("decision", "domain"), decision["domains"])
+            summed = torch.cat([summed, torch.einsum("gk,kij->gij", belongs[1:], counts[:, 1])])
+            totals = belongs @ sizes
+        found = [self.guarantee(c, int(n), decision["promises"]) for c, n in zip(summed, totals, strict=True)]
+        limits = torch.tensor([each.limit or 0.0 for each in found], dtype=torch.float64)
+        set_ = {"ready": torch.tensor(True), "summed": summed, "totals": totals, "limits": limits}
+        return server | {"decision": decision | set_}
+
+    def guarantee(self, counts: Tensor, total: int, promises: Tensor) -> Guarantee:
+        """What the (2, J) counts of so many inputs guarantee, as one of so many promises."""
+        found = fixed_sequence(counts, self.risk, 1 - (1 - self.confidence) / float(promises), total=total)
+        return dataclasses.replace(found, confidence=self.confidence)
+
+    def promise(self, down: Payload, state: State) -> Rule | None:
+        """What a silo decides by; None for one that was not counted, about which nothing is promised."""
+        kept, group = state.get("decision", {}), down["decision"]
+        if "domain" not in kept:
+            return None
+        if "limits" in kept:
+            return promise(Whose.SILO, kept, 0)
+        row = row_of(kept["domain"], group["domains"])
+        own = row and group["totals"][row] >= self.least
+        return promise(Whose.DOMAIN, group, row) if own else promise(Whose.FEDERATION, group, 0)
 
     def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
         if not down["decision"]["ready"]:
             return self.base.decide(down, state, answers)
-        kept = state.get("decision", {})
-        within = {w: self.rank(w, kept, answer) <= down["decision"]["limit"] for w, answer in answers.items()}
-        return choose(answers, within)
+        by = self.promise(down, state)
+        if by is None:
+            return choose(answers, {w: torch.zeros(len(answer), dtype=torch.bool) for w, answer in answers.items()})
+        return choose(answers, {w: self.rank(by.edges, w, answer) <= by.limit for w, answer in answers.items()})
 
-    def rank(self, whose: Decision, kept: dict[str, Tensor], answer: Prediction) -> Tensor:
-        """(N,) ranks in (0, 1] among the scores that the silo has kept; infinite, beyond any limit, if it has none."""
-        if whose.name.lower() not in kept:
-            return torch.full((len(answer),), torch.inf)
-        return ranks(kept[whose.name.lower()], answer.score(self.score))
+    def describe(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
+        """The base's numbers, and the promise that the silo has, where each may have another."""
+        described = self.base.describe(down, state, site, x)
+        if not down["decision"]["ready"] or self.per == "federation":
+            return described
+        by, own = self.promise(down, state), scalar(len(site.calibration))
+        told = {"whose": scalar(NOBODY), "own": own, "found": torch.zeros(len(NUMBERS), dtype=torch.float64)}
+        if by is not None:
+            found = self.guarantee(by.counts, int(by.total), down["decision"]["promises"])
+            numbers = [float(getattr(found, name) or 0) for name in NUMBERS]
+            told |= {"whose": scalar(float(by.whose)), "found": torch.tensor(numbers, dtype=torch.float64)}
+        return described | {f"promise.{name}": each for name, each in told.items()}
+
+    def summarise(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
+        found = self.base.summarise(sums)
+        if sums.get("promise.whose", NOBODY) == NOBODY:
+            return found
+        whose, own = Whose(int(sums["promise.whose"])), int(sums["promise.own"])
+        numbers = dict(zip(NUMBERS, sums["promise.found"].tolist(), strict=True))
+        whole = {name: int(value) for name, value in numbers.items() if name not in FRACTIONS}
+        limit = numbers["limit"] or None
+        granted = Guarantee(**numbers | whole | {"limit": limit, "risk": self.risk, "confidence": self.confidence})
+        few = f" (its {own:,} calibration inputs are fewer than the {self.least:,} that one of its own takes)"
+        who = f"for {ABOUT[whose]}{few if whose < Whose[self.per.upper()] else ''}"
+        statement = f"{who}: {granted.statement}, {self.together}"
+        return found | {"promise": self.about(granted) | {"whose": whose.name.lower(), "statement": statement}}
+
+    @property
+    def together(self) -> str:
+        """Of which promises the confidence is."""
+        return "for all promises at once" if self.familywise else "each promise by itself"
+
+    def about(self, found: Guarantee) -> dict[str, object]:
+        """A guarantee as a summary has it."""
+        known = dataclasses.asdict(found) | {"coverage": found.coverage, "statement": found.statement}
+        return known | {"guaranteed": found.limit is not None}
 
     def outcome(self, server: State) -> dict[str, object]:
+        decision = server["decision"]
         policy = {"name": "guaranteed", "score": self.score, "risk": self.risk, "confidence": self.confidence}
-        found = self.guarantee(server["decision"]["counts"])
-        about = dataclasses.asdict(found) | {"coverage": found.coverage, "statement": found.statement}
-        return self.base.outcome(server) | {
-            "policy": policy,
-            "guarantee": about | {"guaranteed": found.limit is not None},
-        }
+        about = self.about(self.guarantee(decision["summed"][0], int(decision["totals"][0]), decision["promises"]))
+        if self.per != "federation":
+            policy |= {"per": self.per, "familywise": self.familywise}
+            fewer = f"where it has fewer than {self.least:,} calibration inputs that of a larger group"
+            about["statement"] = (
+                f"every {self.per} has a promise of its own, at {100 * self.confidence:.6g} % confidence "
+                f"{self.together}; {fewer}, the largest of which is all silos together: it {about['statement']}"
+            )
+        return self.base.outcome(server) | {"policy": policy, "guarantee": about}
 
 
-def finite(scores: Tensor) -> Tensor:
-    """The scores that can be kept: NaN is left out, and an infinite score becomes the largest number there is."""
-    return scores[~scores.isnan()].nan_to_num()
+def at(group: Tensors, row: int) -> Tensors:
+    """The edges of one group, by model."""
+    return {name.removeprefix("edges."): each[row] for name, each in group.items() if name.startswith("edges.")}
+
+
+def promise(whose: Whose, group: Tensors, row: int) -> Rule:
+    return Rule(whose, at(group, row), group["limits"][row], group["summed"][row], group["totals"][row])

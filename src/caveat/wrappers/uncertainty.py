@@ -11,7 +11,9 @@ from ..core import ConfigurationError, Method
 from ..core.settings import frozen_settings
 from ..uncertainty.familiarity import SCORE
 from .base import find
+from .conformal import Conformal
 from .familiar import Familiar
+from .groups import Per
 from .guaranteed import Guaranteed
 from .private import Private
 from .switched import Switched
@@ -20,7 +22,7 @@ from .tempered import Tempered
 OWNERS = {
     "score": ("switch", "guaranteed"),
     "outliers": ("switch",), "abstain": ("switch",), "ambiguous": ("switch",),
-    "risk": ("guaranteed",), "confidence": ("guaranteed",),
+    "risk": ("guaranteed",), "confidence": ("guaranteed",), "per": ("guaranteed",), "familywise": ("guaranteed",),
 }  # fmt: skip
 """The policies that read a key."""
 
@@ -57,6 +59,14 @@ class Uncertainty:
     """guaranteed: largest share of errors among answered inputs (0.05 by default)."""
     confidence: Annotated[float, Field(gt=0, le=0.999999)] | None = None
     """guaranteed: probability with which it holds (0.9 by default)."""
+    per: Per | None = None
+    """guaranteed: whose inputs the promise is about, federation, domain or silo (federation by default). A silo or
+    domain with too few calibration inputs has the promise of the next larger group, and the run says so."""
+    familywise: bool | None = None
+    """guaranteed: all promises of silos or domains hold at once with that probability, rather than each by itself
+    (false by default)."""
+    sets: Annotated[float, Field(ge=0.01, le=0.999)] | None = None
+    """Share of inputs for which the set of classes that predictions get holds the true one (no sets by default)."""
 
     def __post_init__(self) -> None:
         for key, owners in OWNERS.items():
@@ -90,18 +100,27 @@ class Uncertainty:
                     f"uncertainty.policy names another",
                     f"uncertainty.{key}",
                 )
+        if self.familywise and (self.per or "federation") == "federation":
+            raise ConfigurationError(
+                "uncertainty.familywise = true is ignored where there is one promise; it belongs to "
+                "uncertainty.per = 'silo' and 'domain'",
+                "uncertainty.familywise",
+            )
         sends = method.federated and find(method, Private) is None
         everyone = silos < ENOUGH
         inner = Tempered(method, sends, everyone) if self.temperature else method
         if self.familiarity:
             inner = Familiar(inner, self.alarm, sends, everyone)
-        if policy == "own":
-            return inner
+        decided = inner if policy == "own" else self._deciding(inner, policy, given)
+        return Conformal(decided, self.sets) if self.sets is not None else decided
+
+    def _deciding(self, method: Method, policy: str, given: dict[str, Any]) -> Method:
+        """The method with decisions around it."""
         score = self.score or method.scores[-1]
-        if score not in inner.scores:
-            known = ", ".join(inner.scores)
+        if score not in method.scores:
+            known = ", ".join(method.scores)
             raise ConfigurationError(
                 f"uncertainty.score = {score!r}: {method.name!r} has the scores {known}", "uncertainty.score"
             )
         given["score"] = score
-        return Switched(inner, **given) if policy == "switch" else Guaranteed(inner, **given)
+        return Switched(method, **given) if policy == "switch" else Guaranteed(method, **given)

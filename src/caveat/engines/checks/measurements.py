@@ -17,6 +17,8 @@ ONE, TWO = frozenset({"sums"}), frozenset({"sums", "global", "local", "choice"})
 COUNTS = {"examples": (), "known": (), "correct": (), "answered": (), "answered_correct": (), "quadrants": (2, 2),
           "decisions": (3,)}  # fmt: skip
 """The shapes of the sums that count inputs."""
+SETS = frozenset({"covered", "set_sizes"})
+"""The sums of predictions with sets: how many hold the label, and how many there are of each size."""
 UNFAMILIAR = "unfamiliar"
 """A count of inputs that is only there where predictions have a familiarity."""
 TOTALS = ("nll", "brier", "entropy", "aleatoric", "epistemic")
@@ -108,6 +110,7 @@ def _check_choice(tensors: Tensors, n: float) -> None:
 def _check_sums(tensors: Tensors, n: float) -> None:
     scores = {name for name in tensors if name.startswith("score.")}
     expected = {*COUNTS, *TOTALS, *BINNED, *(CLASSES + name for name in BINNED)}
+    expected |= SETS if SETS & tensors.keys() else set()
     if differing := (tensors.keys() - scores - {UNFAMILIAR}) ^ expected:
         raise DataError(f"sums differ in {_listed(differing)} from what was to be measured")
     if UNFAMILIAR in tensors:
@@ -120,6 +123,10 @@ def _check_sums(tensors: Tensors, n: float) -> None:
             raise DataError(f"{name} is no sum over {n:.0f} inputs")
     for name in ("decisions", "quadrants", *scores):
         _check_total(name, tensors[name], n)
+    if SETS & tensors.keys():
+        _check_counts("covered", tensors["covered"], (), float(tensors["known"]))
+        _check_counts("set_sizes", tensors["set_sizes"], (tensors["set_sizes"].numel(),), n)
+        _check_total("set_sizes", tensors["set_sizes"], n)
     for less, more in (("correct", "known"), ("answered_correct", "correct"), ("answered_correct", "answered")):
         if tensors[less] > tensors[more]:
             raise DataError(f"{less} is larger than {more}")

@@ -41,6 +41,8 @@ class Metrics(Record):
     epistemic: Figure = None
     coverage: Figure = None  # share of inputs that were answered; absent in older runs, as is the next
     answered_accuracy: Figure = None
+    set_coverage: Figure = None  # of prediction sets: share that hold the label, and mean number of classes
+    set_size: Figure = None
     unfamiliar: Share = None  # share of inputs called so
     auroc_error: Figure = None
     auroc_error_tolerance: Figure = None
@@ -185,6 +187,14 @@ class GuaranteeRecord(Record):
     coverage: float | None = None
     statement: str
     guaranteed: bool
+    whose: str = ""  # "federation", "domain" or "silo"; of a record that is not a silo's, the federation
+
+
+class SetsRecord(Record):
+    """What prediction sets promise: the share of inputs whose set holds the true class."""
+
+    coverage: float
+    least: int  # calibration inputs with which a silo has the promise for itself
 
 
 class Selective(Record):
@@ -209,7 +219,7 @@ class Policy(Record):
 class SiloRecord(Record):
     """The final figures of one silo, and what its method adds."""
 
-    OMITTED: ClassVar = frozenset({"entropy_error", "models", "streams", "model", "newcomer"})
+    OMITTED: ClassVar = frozenset({"entropy_error", "models", "streams", "model", "newcomer", "promise"})
 
     name: str
     domain: str = ""
@@ -229,6 +239,7 @@ class SiloRecord(Record):
     codeword_use: list[int] | None = None
     model: str = ""  # the architecture of its own model
     newcomer: bool = False  # took no part in training
+    promise: GuaranteeRecord | None = None  # what it decides by, where silos or domains have promises of their own
 
 
 class DomainRecord(Metrics):
@@ -254,7 +265,7 @@ class Summary(File):
 
     SCHEMA: ClassVar = 2
     SEALED: ClassVar = True
-    OMITTED: ClassVar = frozenset({"absent", "streams", "privacy", "newcomers", "reset"})
+    OMITTED: ClassVar = frozenset({"absent", "streams", "privacy", "newcomers", "reset", "sets"})
 
     schema_version: int = Field(alias="schema")
     version: str | None = None
@@ -277,6 +288,7 @@ class Summary(File):
     streams: dict[str, Stream] = {}
     privacy: PrivacyRecord | None = None
     guarantee: GuaranteeRecord | None = None
+    sets: SetsRecord | None = None
     temperature: dict[str, float] = {}
     temperature_spread: dict[str, float] = {}  # standard deviation of the silos' ln of it
     milestones: list[dict[str, Figure]] = []

@@ -12,7 +12,7 @@ from ...charts.cells import heat_map
 from ...charts.reliability import reliability_diagram, risk_curve, small_reliability_diagram
 from ...charts.svg import Chart
 from ...text import cut, percent
-from .guarantee import kept
+from .kept import kept
 
 
 def codebook(run: RunFolder) -> Chart | None:
@@ -62,7 +62,7 @@ def risk_coverage(run: RunFolder) -> Chart | None:
     if summary is None or summary.risk_coverage is None or len(summary.risk_coverage.risk) < 2:
         return None
     curve, test = summary.risk_coverage, kept(summary)
-    policy = (test.answered / test.inputs, test.risk) if test and test.risk is not None else None
+    policy = (test.answered / test.inputs, test.wrong / test.answered) if test and test.answered else None
     decided = policy if policy and policy[0] < 1 else None
     limit = summary.guarantee.risk if summary.guarantee else None
     label = f"Share of errors over share of answered test inputs, {percent(curve.risk[-1])} when all are answered"

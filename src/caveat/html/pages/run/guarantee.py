@@ -5,32 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....files.run_folder import RunFolder
-from ....files.schema.summary import GuaranteeRecord, Metrics, Summary
-from ...intervals import wilson
+from ....files.schema.summary import GuaranteeRecord, SiloRecord, Summary
 from ...tables import Cell, Table, column, table, words
 from ...text import percent
-
-
-@dataclass(frozen=True)
-class PromiseKept:
-    """Errors among the answered test inputs of all silos together, whom the promise is about."""
-
-    wrong: int
-    answered: int
-    inputs: int
-
-    @property
-    def risk(self) -> float | None:
-        return self.wrong / self.answered if self.answered else None
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95 %, by Wilson."""
-        return wilson(self.wrong, self.answered) if self.answered else (0.0, 1.0)
-
-    def broken(self, promised: float) -> bool:
-        """Whether there are more errors than promised, beyond what so few inputs leave open."""
-        return self.interval[0] > promised
+from .kept import Kept, foreign, kept, kept_by
 
 
 @dataclass(frozen=True)
@@ -41,32 +19,116 @@ class Promise:
     verdict: str
     alarm: bool
     table: Table | None
+    foreign: Table | None = None
+    """What was answered of inputs that no promise is about."""
 
 
 def guarantee_lines(run: RunFolder) -> list[str]:
-    """For the terminal: the promise, and what the test split shows; empty for a run without a guarantee."""
+    """For the terminal: the promise, and what test inputs show; empty for a run without a guarantee."""
     if run.summary is None or run.summary.guarantee is None:
         return []
-    found = run.summary.guarantee
-    test = kept(run.summary) if found.guaranteed else None
-    if test is None:
-        return [f"guarantee: {found.statement}"]
-    answered, wrong = _share(test.answered, test.inputs), _share(test.wrong, test.answered)
-    return [f"guarantee: {found.statement}", f"on test:   {answered} answered, {wrong} wrong"]
+    found, own = run.summary.guarantee, _with_promises(run.summary)
+    if own:
+        broken = [silo.name for silo in own if _broken_at(silo, found.risk)]
+        lines = [f"guarantee: {found.statement}", f"on test:   {_told(own, broken)}"]
+    else:
+        test = kept(run.summary) if found.guaranteed else None
+        lines = [f"guarantee: {found.statement}"]
+        lines += [f"on test:   {_answered(test)} answered, {_wrong(test)} wrong"] if test else []
+    about = foreign(run.summary) if found.guaranteed or own else {}
+    told = [f"{name} {percent(each.answered)} answered, {percent(each.wrong)} wrongly" for name, each in about.items()]
+    return lines + [f"foreign:   {'; '.join(told)}; no promise is about these" for _ in told[:1]]
 
 
 def promise(run: RunFolder) -> Promise | None:
     """None for a run without a guarantee."""
     if run.summary is None or run.summary.guarantee is None:
         return None
-    found = run.summary.guarantee
+    found, own = run.summary.guarantee, _with_promises(run.summary)
     statement = _unbroken(f"{found.statement[:1].upper()}{found.statement[1:]}.")
+    streams, trusted = _foreign(run.summary, found.risk)
+    if own:
+        broken = [silo.name for silo in own if _broken_at(silo, found.risk)]
+        caption = _unbroken(f"{_told(own, broken)}. {_ABOUT_GROUPS}{trusted}")
+        alarm = bool(broken or trusted) or not any(silo.promise.guaranteed for silo in own if silo.promise)
+        return Promise(statement, caption, alarm, _by_silo(own, found.risk, caption), streams)
     if not found.guaranteed:
         verdict = "So every input is abstained from; predictions keep the label of the model that was asked last."
         return Promise(statement, verdict, True, None)
     test = kept(run.summary)
-    verdict, broken = _unbroken(_verdict(found, test)), test is not None and test.broken(found.risk)
-    return Promise(statement, verdict, broken, _compared(found, test, verdict) if test else None)
+    verdict, broken_ = _unbroken(_verdict(found, test) + trusted), test is not None and test.broken(found.risk)
+    alarm = bool(broken_ or trusted)
+    return Promise(statement, verdict, alarm, _compared(found, test, verdict) if test else None, streams)
+
+
+def _with_promises(summary: Summary) -> list[SiloRecord]:
+    """The silos, where each may have another promise."""
+    return [silo for silo in summary.silos if silo.promise is not None]
+
+
+def _broken_at(silo: SiloRecord, risk: float) -> bool:
+    """Whether a silo's own promise is broken; that of a larger group is not judged by one silo."""
+    test = kept_by([silo]) if silo.promise and silo.promise.whose == "silo" else None
+    return test is not None and test.broken(risk)
+
+
+def _told(silos: list[SiloRecord], broken: list[str]) -> str:
+    by = [silo.promise.whose for silo in silos if silo.promise]
+    answering = sum(silo.promise.guaranteed for silo in silos if silo.promise)
+    counts = ", ".join(f"{by.count(whose)} of {text}" for whose, text in _WHOSE.items() if whose in by)
+    said = f"{len(silos)} silos have promises ({counts}), and {answering} answer under them"
+    if broken:
+        return f"{said}; more errors than promised, beyond chance at 95 %, at {', '.join(broken)}"
+    return f"{said}; nowhere more errors than promised, beyond chance at 95 %" if "silo" in by else said
+
+
+_WHOSE = {"silo": "their own", "domain": "their domain", "federation": "the federation"}
+_ABOUT_GROUPS = (
+    "A promise is about inputs like the calibration inputs of those whose it is; that of a domain or of the "
+    "federation says nothing of one silo. "
+)
+
+
+def _by_silo(silos: list[SiloRecord], risk: float, caption: str) -> Table | None:
+    records = [(silo, silo.promise, kept_by([silo])) for silo in silos if silo.promise]
+    flag = "more errors than promised"
+    wrong = [Cell(_wrong(test) if test else "", flag if _broken_at(silo, risk) else "") for silo, _, test in records]
+    columns = [
+        words("silo", [silo.name for silo, _, _ in records]),
+        words("promise of", [_WHOSE.get(each.whose, each.whose) for _, each, _ in records]),
+        column("answered, calibration", [_granted(each) for _, each, _ in records], "of the inputs it was tested on"),
+        column("answered, test", [_answered(test) if test else "" for _, _, test in records], "of the silo's own"),
+        column("wrong among these", wrong, f"at most {100 * risk:.6g} % are promised"),
+        words("in words", [_more(each.statement) for _, each, _ in records]),
+    ]
+    return table(columns, caption, [silo.name for silo, _, _ in records])
+
+
+def _granted(found: GuaranteeRecord) -> str:
+    return _share(found.answered, found.total) if found.guaranteed else "none"
+
+
+def _more(statement: str) -> str:
+    """What a statement says beside its numbers: what it would take to answer more."""
+    return "".join(part for part in statement.split("; ")[1:2] if part.startswith("to answer"))
+
+
+def _foreign(summary: Summary, risk: float) -> tuple[Table | None, str]:
+    """What was answered of inputs that silos do not know, and a sentence if that is too much of them."""
+    found = foreign(summary)
+    if not found:
+        return None, ""
+    too_much = [name for name, each in found.items() if each.wrong > risk]
+    why = "wrong answers to inputs that no promise is about"
+    columns = [
+        words("inputs that silos do not know", list(found)),
+        column("answered", [percent(each.answered) for each in found.values()]),
+        column("right", [percent(each.right) for each in found.values()], "share of all of them"),
+        column("wrong", [Cell(percent(each.wrong), why if each.wrong > risk else "") for each in found.values()]),
+    ]
+    told = "; ".join(f"of {name} {percent(found[name].wrong)} are answered wrongly" for name in too_much)
+    alarm = f" Inputs that silos do not know are not covered: {told}." if told else ""
+    return table(columns, "No promise is about these inputs."), _unbroken(alarm)
 
 
 def _unbroken(sentence: str) -> str:
@@ -74,23 +136,14 @@ def _unbroken(sentence: str) -> str:
     return sentence.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
-def kept(summary: Summary) -> PromiseKept | None:
-    """None without test figures."""
-    pooled: Metrics = summary.pooled
-    inputs = sum(silo.n_test or 0 for silo in summary.silos)
-    if pooled.answered is None or not inputs:
-        return None
-    answered = round(pooled.answered * inputs)
-    return PromiseKept(round((1 - (pooled.accuracy_answered or 0.0)) * answered), answered, inputs)
-
-
-def _verdict(found: GuaranteeRecord, test: PromiseKept | None) -> str:
+def _verdict(found: GuaranteeRecord, test: Kept | None) -> str:
     if test is None:
         return _ABOUT
     if test.risk is None:
         return f"No test input was answered. {_ABOUT}"
     low, high = test.interval
-    share = f"On the test split {percent(test.risk)} of the answered inputs are wrong "
+    mixed = ", silos weighted as in calibration," if test.weighted else ""
+    share = f"On the test split{mixed} {percent(test.risk)} of the answered inputs are wrong "
     share += f"(95 % interval {percent(low)} to {percent(high)}), "
     if test.risk <= found.risk:
         return f"{share}within the promise. {_ABOUT}"
@@ -106,20 +159,30 @@ _ABOUT = (
 )
 
 
-def _compared(found: GuaranteeRecord, test: PromiseKept, verdict: str) -> Table | None:
+def _compared(found: GuaranteeRecord, test: Kept, verdict: str) -> Table | None:
     above = "more errors than promised" if test.broken(found.risk) else ""
     errors: list[Cell | str] = [
         f"at most {100 * found.risk:.6g} %",
         _share(found.errors, found.answered),
-        Cell(_share(test.wrong, test.answered), above),
+        Cell(_wrong(test), above),
     ]
-    answered = ["", _share(found.answered, found.total), _share(test.answered, test.inputs)]
+    answered = ["", _share(found.answered, found.total), _answered(test)]
     columns = [
         words("", ["promised", "calibration", "test"]),
         column("errors among answered", errors, "all silos together"),
         column("answered", answered, "all silos together"),
     ]
     return table(columns, verdict)
+
+
+def _answered(test: Kept) -> str:
+    return f"{percent(test.share)} ({test.answered:,} of {test.inputs:,})"
+
+
+def _wrong(test: Kept) -> str:
+    if test.risk is None:
+        return "none"
+    return f"{percent(test.risk)} ({test.wrong:,} of {test.answered:,}{', weighted' if test.weighted else ''})"
 
 
 def _share(part: int, whole: int) -> str:

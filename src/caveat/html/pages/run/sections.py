@@ -25,6 +25,8 @@ METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
     ("brier", "Brier", decimal, "squared distance of probabilities and outcome; lower is better"),
     ("auroc_error", "AUROC error", decimal, "how well uncertainty tells errors from hits; 0.5 is chance, 1 is best"),
     ("augrc", "AUGRC", decimal, "area under the generalised risk-coverage curve; lower is better"),
+    ("set_coverage", "label in set", percent, "share of prediction sets that hold the label"),
+    ("set_size", "classes in set", decimal, "mean number of classes in a prediction set"),
 )
 
 

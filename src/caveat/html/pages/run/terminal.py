@@ -83,6 +83,8 @@ def _columns(run: RunFolder) -> list[tuple[str, Cells]]:
         *([] if run.comparable else of_models(silos)),
         ("codewords", (*(str(silo.codewords or "") for silo in silos), "", "")),
         ("perplexity", (*(decimal(silo.perplexity, 1) for silo in silos), "", "")),
+        ("label\nin set", (*map(percent, metric_column(run, names, "set_coverage")),)),
+        ("classes\nin set", (*map(decimal, metric_column(run, names, "set_size")),)),
     ]
     for name, other in run.comparable.items():
         columns += of(other, f"{name}\n")

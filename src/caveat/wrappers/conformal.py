@@ -1,0 +1,76 @@
+"""Prediction sets that hold the true class as often as promised: at each silo from its own calibration split.
+
+After the base's last round silos send a histogram of how surprising their calibration labels are, and keep the exact
+quantile of their own. A silo with calibration inputs enough for one uses it, so that its sets hold the true class of
+its own inputs as often as promised; others use that of all silos together, which promises it for the mixture alone.
+Which of the two depends on the number of inputs and on nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..core import Answers, Payload, Prediction, Replies, Round, Site, State, Update
+from ..uncertainty.sets import merged_threshold, prediction_sets, surprise, surprise_histogram, threshold
+from .base import Wrapper
+from .switched import scalar
+
+
+@dataclass(frozen=True)
+class Conformal(Wrapper):
+    """The base, whose predictions get sets of classes, whatever is decided about them."""
+
+    coverage: float = 0.9
+    """Share of inputs whose set is to hold the true class."""
+
+    @property
+    def least(self) -> int:
+        """The calibration inputs with which a silo has a quantile of its own."""
+        return math.ceil(self.coverage / (1 - self.coverage) - 1e-9)
+
+    def init_server(self, site: Site) -> State:
+        return self.base.init_server(site) | {"sets": {"ready": torch.tensor(False), "limit": scalar(torch.inf)}}
+
+    def schedule(self) -> Iterable[Round]:
+        yield from super().schedule()
+        yield Round(self.broadcast, self.conform, self.settle, everyone=True, trains=False, name="conform")
+
+    def broadcast(self, server: State) -> Payload:
+        return self.base.broadcast(server) | {"sets": server["sets"]}
+
+    def conform(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        """Send how surprising calibration labels are; keep the silo's own quantile."""
+        x, y = site.calibration
+        probs = mean_probs(self.base.answer(down, state, site, x))
+        kept = {}
+        if len(y) >= self.least:
+            kept["limit"] = scalar(threshold(surprise(probs, y), self.coverage))
+        return Update({"sets": {"surprise": surprise_histogram(probs, y)}}, len(y)), state | {"sets": kept}
+
+    def settle(self, server: State, replies: Replies, site: Site) -> State:
+        """Add up the histograms, and keep the quantile of all silos together."""
+        limit = merged_threshold(replies.stack("sets", "surprise").sum(0), self.coverage)
+        return server | {"sets": {"ready": torch.tensor(True), "limit": scalar(limit)}}
+
+    def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
+        decided = self.base.decide(down, state, answers)
+        if not down["sets"]["ready"]:
+            return decided
+        limit = float(state.get("sets", {}).get("limit", down["sets"]["limit"]))
+        return replace(decided, sets=prediction_sets(mean_probs(answers), decided.label, limit))
+
+    def outcome(self, server: State) -> dict[str, object]:
+        return self.base.outcome(server) | {"sets": {"coverage": self.coverage, "least": self.least}}
+
+
+def mean_probs(answers: Answers) -> Tensor:
+    """(N, C) the mean of what the models at hand say.
+
+    Which of two answers is given may depend on calibration labels; what sets are made from must not.
+    """
+    return torch.stack([answer.probs.double() for answer in answers.values()]).mean(0)

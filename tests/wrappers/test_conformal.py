@@ -1,0 +1,141 @@
+"""Prediction sets: coverage at each silo, fallbacks, and what becomes of them in figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from federations import flat
+from told import NONE, agreed
+from torch import Tensor
+
+from caveat.core import Answers, Data, Decision, Method, Payload, Prediction, Round, Site, State
+from caveat.metrics import figures, measure
+from caveat.uncertainty import sets
+from caveat.wrappers.conformal import Conformal
+from caveat.wrappers.switched import Switched
+from caveat.wrappers.uncertainty import Uncertainty
+
+COVERAGE = 0.9
+
+
+@dataclass(frozen=True)
+class Logits(Method):
+    """Two models, the federation's with the inputs as logits, the silo's own with twice these."""
+
+    models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
+
+    def schedule(self) -> Iterable[Round]:
+        return []
+
+    def broadcast(self, server: State) -> Payload:
+        return {}
+
+    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
+        return {w: Prediction.from_samples(((1 + w) * x.double()).softmax(-1)[None], w) for w in self.models}
+
+
+def drawn(n: int, sharp: float, generator: torch.Generator) -> Data:
+    """Labels drawn from 5 classes by logits that are `sharp` times as large as the inputs say."""
+    x = 2 * torch.randn(n, 5, generator=generator)
+    return Data(x, torch.multinomial((sharp * x).softmax(-1), 1, generator=generator)[:, 0])
+
+
+def place(name: str, n: int, sharp: float, seed: int) -> Site:
+    data = drawn(n, sharp, torch.Generator().manual_seed(seed))
+    return Site(name, data, data, data, NONE)
+
+
+def test_every_silo_s_sets_hold_the_label_as_often_as_promised() -> None:
+    """Though its model is far too sure at one silo and too unsure at the other."""
+    method = Conformal(Logits(), COVERAGE)
+    share: dict[str, list[float]] = {"a": [], "b": []}
+    for draw in range(60):
+        sites = [place("a", 50, 0.2, 2 * draw), place("b", 200, 3.0, 2 * draw + 1)]
+        server, states = agreed(method, sites)
+        for site, sharp in zip(sites, (0.2, 3.0), strict=True):
+            fresh = drawn(1000, sharp, torch.Generator().manual_seed(10_000 + draw))
+            found = method.predict(method.broadcast(server), states[site.id], site, fresh.x).sets
+            assert found is not None
+            share[site.id].append(float(found.gather(1, fresh.y[:, None]).double().mean()))
+    means = {name: torch.tensor(each).mean() for name, each in share.items()}
+    # Between 1 - alpha and that plus 1 / (n + 1), and what the label that is always in adds.
+    assert means["a"] == pytest.approx(46 / 51, abs=0.02)
+    assert COVERAGE - 0.01 < means["b"] < COVERAGE + 0.02
+
+
+def test_sets_are_the_probable_classes_and_never_empty() -> None:
+    method = Conformal(Logits(), 0.5)
+    site = place("a", 400, 3.0, seed=0)
+    server, states = agreed(method, [site])
+    x = torch.tensor([[9.0, 0, 0, 0, 0], [0.01, 0, 0, 0, 0], [torch.nan] * 5])
+    prediction = method.predict(method.broadcast(server), states["a"], site, x)
+    assert prediction.sets is not None
+    assert prediction.sets.tolist() == [[True] + [False] * 4, [True] + [False] * 4, [True] * 5]
+
+
+def test_which_limit_a_silo_has_depends_on_the_number_of_its_inputs() -> None:
+    method = Conformal(Logits(), COVERAGE)
+    assert method.least == 9
+    sites = [place("few", 8, 0.2, seed=0), place("enough", 9, 0.2, seed=1), place("many", 500, 3.0, seed=2)]
+    server, states = agreed(method, sites)
+    assert {name: "limit" in state["sets"] for name, state in states.items()} == {
+        "few": False, "enough": True, "many": True
+    }  # fmt: skip
+    limit = float(server["sets"]["limit"])
+    scores = torch.cat([
+        sets.surprise(sum(a.probs for a in Logits().answer({}, {}, s, s.calibration.x).values()) / 2, s.calibration.y)
+        for s in sites
+    ])  # fmt: skip
+    exact = float(scores.sort().values[math.ceil(518 * 0.9) - 1])
+    assert exact <= limit <= 1.004 * exact + 1e-6
+    x = sites[0].train.x
+    expected = -torch.stack([x.double().softmax(-1), (2 * x.double()).softmax(-1)]).mean(0).log() <= limit
+    for state in (states["few"], {}):  # a silo that was not there has that of the others too
+        found = method.predict(method.broadcast(server), state, sites[0], x).sets
+        assert found is not None
+        assert bool((found >= expected).all())
+        assert int((found != expected).sum()) <= len(x)
+
+
+def test_too_few_inputs_of_all_silos_together_give_every_class() -> None:
+    method = Conformal(Logits(), COVERAGE)
+    site = place("few", 8, 1.0, seed=0)
+    server, states = agreed(method, [site])
+    x = torch.tensor([[2000.0, 0, 0, 0, 0]])  # probabilities of zero
+    found = method.predict(method.broadcast(server), states["few"], site, x).sets
+    assert found is not None
+    assert bool(found.all())
+
+
+def test_a_histogram_leaves_a_silo_and_before_that_there_are_no_sets() -> None:
+    method = Conformal(Logits(), COVERAGE)
+    site = place("a", 100, 1.0, seed=0)
+    down = method.broadcast(method.init_server(site))
+    assert method.predict(down, {}, site, site.train.x).sets is None
+    update, _ = method.conform(down, {}, site)
+    assert {name: tuple(t.shape) for name, t in flat(update.payload).items()} == {"sets/surprise": (4096,)}
+    assert update.payload["sets"]["surprise"].sum() == 100
+
+
+def test_sets_become_coverage_and_size() -> None:
+    plain = Prediction.from_samples(torch.eye(3).double()[None])
+    held = torch.tensor([[True, False, False], [True, True, False], [True, True, True]])
+    found = figures(
+        measure(Prediction(plain.probs, plain.uncertainty, plain.decision, sets=held), torch.tensor([1, 1, -1]))
+    )
+    assert found["set_size"] == 2
+    assert found["set_coverage"] == 0.5  # of labels that are classes of the model
+    assert "set_size" not in figures(measure(plain, torch.tensor([1, 1, -1])))
+
+
+def test_sets_go_around_whatever_decides() -> None:
+    method = Uncertainty(policy="switch", sets=0.8).around(Logits())
+    assert isinstance(method, Conformal)
+    assert isinstance(method.base, Switched)
+    assert method.coverage == 0.8
+    assert isinstance(Uncertainty(sets=0.8).around(Logits()), Conformal)
