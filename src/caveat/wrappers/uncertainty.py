@@ -9,7 +9,9 @@ from pydantic import Field
 
 from ..core import ConfigurationError, Method
 from ..core.settings import frozen_settings
+from .ensemble import Ensemble
 from .guaranteed import Guaranteed
+from .laplace import Laplace
 from .switched import Switched
 from .tempered import Tempered
 
@@ -19,8 +21,8 @@ OWNERS = {
     "risk": ("guaranteed",), "confidence": ("guaranteed",),
 }  # fmt: skip
 """The policies that read a key."""
-
-
+MEMBERS = 5
+"""Models of an ensemble, unless a user says otherwise."""
 TEMPERED = ("total", "aleatoric", "epistemic")
 """The scores that a temperature changes."""
 
@@ -30,7 +32,13 @@ class Uncertainty:
     """How predictions get their uncertainty, and what is done about it."""
 
     mc_samples: Annotated[int, Field(ge=1, le=10_000)] = 20
-    """MC-dropout passes per prediction, for methods that sample."""
+    """MC-dropout passes per prediction, for methods that sample; draws of logits where the source is laplace."""
+    source: Literal["own", "dropout", "laplace", "ensemble"] | None = None
+    """What predictions are uncertain by: dropout samples; laplace, a posterior of the last layer, which narrows as
+    silos have more data; ensemble, several models trained anew, at so many times the cost. By default the method's own:
+    evidence where it has such, or else dropout."""
+    members: Annotated[int, Field(ge=2, le=100)] | None = None
+    """ensemble: how many models (5 by default)."""
     temperature: bool = False
     """Scale probabilities by a temperature per model, fitted on all silos' calibration splits after training."""
     policy: Literal["own", "switch", "guaranteed"] | None = None
@@ -50,6 +58,11 @@ class Uncertainty:
     """guaranteed: probability with which it holds (0.9 by default)."""
 
     def __post_init__(self) -> None:
+        if self.members is not None and self.source != "ensemble":
+            raise ConfigurationError(
+                f"uncertainty.members = {self.members} has no meaning unless uncertainty.source = 'ensemble'",
+                "uncertainty.members",
+            )
         for key, owners in OWNERS.items():
             value = getattr(self, key)
             if value is not None and self.policy is not None and self.policy not in owners:
@@ -62,13 +75,31 @@ class Uncertainty:
     def fitting(self, method: Method) -> Uncertainty:
         """These settings for a method beside the configured one: without the keys that mean nothing to it."""
         policy = self.policy or method.policy
-        strange = {key: None for key, owners in OWNERS.items() if policy not in owners}
-        if self.score not in method.scores:
-            strange["score"] = None
-        return replace(self, **strange)  # type: ignore[arg-type]
+        strange: dict[str, Any] = {key: None for key, owners in OWNERS.items() if policy not in owners}
+        if self.source in ("dropout", "laplace") and not method.softmax:
+            strange["source"] = None
+        fitting = replace(self, **strange)
+        return fitting if fitting.score in fitting.sourced(method, 0).scores else replace(fitting, score=None)
 
-    def around(self, method: Method) -> Method:
-        """The method with calibration and decisions around it. Raises ConfigurationError for what does not fit."""
+    def sourced(self, method: Method, seed: int) -> Method:
+        """The method with the source of uncertainty around it. Raises ConfigurationError for one that does not fit."""
+        if self.source == "laplace":
+            return Laplace(method, self.mc_samples)
+        if self.source == "ensemble":
+            return Ensemble(method, MEMBERS if self.members is None else self.members, seed)
+        if self.source == "dropout" and not method.softmax:
+            raise ConfigurationError(
+                f"uncertainty.source = 'dropout' does not fit {method.name!r}, whose models do not sample; leave it to "
+                "the method's own",
+                "uncertainty.source",
+            )
+        return method
+
+    def around(self, method: Method, seed: int = 0) -> Method:
+        """The method with a source of uncertainty, calibration and decisions around it.
+
+        The seed is that of the run. Raises ConfigurationError for what does not fit.
+        """
         policy = self.policy or method.policy
         given: dict[str, Any] = {key: getattr(self, key) for key in OWNERS if getattr(self, key) is not None}
         for key, value in given.items():
@@ -78,6 +109,7 @@ class Uncertainty:
                     f"uncertainty.policy names another",
                     f"uncertainty.{key}",
                 )
+        method = self.sourced(method, seed)
         inner = Tempered(method) if self.temperature else method
         if policy == "own":
             return inner
