@@ -66,7 +66,7 @@ def contrasts(classes: int) -> Tensor:
     rows = torch.tril(torch.ones(classes, classes, dtype=torch.float64))[: classes - 1]
     rows[torch.arange(classes - 1), torch.arange(1, classes)] = -torch.arange(1, classes, dtype=torch.float64)
     normed: Tensor = rows / rows.square().sum(1, keepdim=True).sqrt()
-    return normed.T
+    return normed.T.contiguous()
 
 
 def log_evidence(curvature: Tensor, square: float, prior: float) -> float:
