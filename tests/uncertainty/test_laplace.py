@@ -171,7 +171,7 @@ def test_mean_probabilities_are_near_those_of_many_draws(scale: float, apart: fl
     logits = 3 * torch.randn(40, C, generator=generator, dtype=torch.float64)
     variances = scale * torch.rand(40, C - 1, generator=generator, dtype=torch.float64)
     noise = torch.randn(20_000, C - 1, generator=generator, dtype=torch.float64)
-    drawn = laplace.draw_logits(known["outputs"], logits, variances, noise).softmax(-1).mean(0)
+    drawn = laplace.draw_logits(known["outputs"], logits, variances, noise).softmax(1).mean(0).T
     closed = laplace.mean_probabilities(known["outputs"], logits, variances)
     torch.testing.assert_close(closed.sum(-1), torch.ones(40, dtype=torch.float64))
     assert float((closed - drawn).abs().max()) <= apart
@@ -184,6 +184,7 @@ def test_mean_probabilities_are_finite_however_far_logits_are_apart() -> None:
     logits = torch.tensor([[1e4, 0.0, -1e4], [0.0, 0.0, 0.0]], dtype=torch.float64)
     probs = laplace.mean_probabilities(q, logits, torch.tensor([[0.0, 1.0], [1e9, 1e9]], dtype=torch.float64))
     assert probs.isfinite().all()
+    torch.testing.assert_close(probs[0], torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64))
     torch.testing.assert_close(probs[1], torch.full((3,), 1 / 3, dtype=torch.float64))
 
 
@@ -194,10 +195,10 @@ def test_mutual_information_is_that_of_many_draws() -> None:
     logits = torch.randn(30, C, generator=generator, dtype=torch.float64)
     variances = 0.2 * torch.rand(30, C - 1, generator=generator, dtype=torch.float64)
     noise = torch.randn(300, 20, C - 1, generator=generator, dtype=torch.float64)
-    few = torch.stack([laplace.decomposed(laplace.draw_logits(q, logits, variances, each))[1] for each in noise])
-    many = laplace.decomposed(laplace.draw_logits(q, logits, variances, noise.flatten(0, 1)))
+    few = torch.stack([laplace.decomposed(q, logits, variances, each)[1] for each in noise])
+    many = laplace.decomposed(q, logits, variances, noise.flatten(0, 1))
     assert float(few.min()) >= 0
     torch.testing.assert_close(few.mean(0), many[1], rtol=0.1, atol=2e-4)
-    none = laplace.decomposed(laplace.draw_logits(q, logits, 0 * variances, noise[0]))
+    none = laplace.decomposed(q, logits, 0 * variances, noise[0])
     torch.testing.assert_close(none[1], torch.zeros(30, dtype=torch.float64), atol=1e-12, rtol=0)
     torch.testing.assert_close(none[0], -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1))

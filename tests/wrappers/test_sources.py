@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from federations import ADAM, FAST, METHODS, Federation, assert_same
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 import caveat
 from caveat.core import ConfigurationError, Decision, Method, Payload, Prediction, Site, State
+from caveat.files.ledger import read_ledger
 from caveat.methods import FML, UEFL, FedAvg, FedBN, FedPer, FedPN, Local, TrFedDis
 from caveat.nn.last_layer import last_layer
 from caveat.uncertainty import laplace
@@ -284,3 +286,26 @@ def test_members_belong_to_ensembles() -> None:
         caveat.Uncertainty(members=3)
     with pytest.raises(ConfigurationError, match="members"):
         caveat.Uncertainty(source="ensemble", members=1)
+
+
+# Whole runs
+
+
+@pytest.mark.parametrize("source", ["laplace", "ensemble"])
+def test_a_run_says_what_its_predictions_are_uncertain_by(source: str, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    silos = caveat.data.from_arrays({f"silo-{k}": (draw.normal(size=(120, 4)), np.arange(120) % 3) for k in range(2)})
+    settings = caveat.Uncertainty(source=source, members=2 if source == "ensemble" else None)
+    run = caveat.run(silos, FedAvg(), rounds=2, uncertainty=settings, out=tmp_path / "run")
+    found = run.summary["source"]
+    assert found["name"] == source
+    prediction = run.predictor("silo-1")(silos.named("silo-1").test.x)
+    rounds = [message.t for message in read_ledger(tmp_path / "run" / "ledger.jsonl").messages if not message.split]
+    if source == "ensemble":
+        assert found["members"] == 2
+        assert set(rounds) == {0, 1, 2, 3}
+        assert (prediction.epistemic > 0).any()
+    else:
+        assert found["prior_precision"]["global"] > 0
+        assert set(rounds) == {0, 1, 2}
+        assert "logit_variance" in prediction.scores

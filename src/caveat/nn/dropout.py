@@ -41,7 +41,7 @@ def _drops(part: nn.Module) -> bool:
         return bool(part.dropout > 0)
     if isinstance(part, nn.RNNBase):
         return bool(part.dropout > 0 and part.num_layers > 1)
-    return not isinstance(part, _NormBase) and _reads_training(type(part))
+    return not isinstance(part, _NormBase) and _reads_training(type(part))  # type: ignore[arg-type]  # torch types hashes of modules otherwise
 
 
 @lru_cache(maxsize=1024)

@@ -53,4 +53,7 @@ def last_layer(module: nn.Module, x: Tensor) -> LastLayer:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())
+    """Whether two tensors are one, or hold the same numbers: models of one's own may copy what they say."""
+    if one.shape != other.shape or one.data_ptr() == other.data_ptr():
+        return one.shape == other.shape
+    return bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())

@@ -15,6 +15,7 @@ softmax: everything is about the C - 1 directions beside it.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 
 import torch
@@ -26,8 +27,8 @@ STEPS = 100
 """Halvings in the search for a prior precision: more than float64 tells apart."""
 RANGE = (-30.0, 30.0)
 """Natural logarithms between which a prior precision is looked for."""
-CELLS = 1 << 21
-"""Numbers of the largest tensor that `mean_probabilities` makes at a time."""
+CELLS = 1 << 15
+"""Numbers of the largest tensor that is made for some inputs at a time."""
 
 
 def sums(hidden: Tensor, logits: Tensor) -> dict[str, Tensor]:
@@ -98,19 +99,14 @@ def direction_variances(found: dict[str, Tensor], hidden: Tensor) -> Tensor:
 
     Along these directions logits are independent: their covariance is outputs diag(variances) outputs'.
     """
-    # Rotated in the precision of the model itself, which is most of what a prediction costs here.
+    # In the precision of the model: the rotation is most of what a prediction costs here, and all terms are positive.
     turned = hidden @ found["inputs"].to(hidden.dtype)
-    return turned.square().double() @ found["variances"]
+    return (turned.square() @ found["variances"].to(hidden.dtype)).double()
 
 
 def logit_variance(variances: Tensor) -> Tensor:
     """(N,) the variance of a logit less the mean of all C, averaged over classes, from `direction_variances`."""
     return variances.sum(-1) / (variances.shape[-1] + 1)
-
-
-def draw_logits(outputs: Tensor, logits: Tensor, variances: Tensor, noise: Tensor) -> Tensor:
-    """(S, N, C) logits around (N, C), for standard normal `noise` (S, C - 1) that all inputs share."""
-    return logits + (noise[:, None] * variances.sqrt()) @ outputs.T
 
 
 def mean_probabilities(outputs: Tensor, logits: Tensor, variances: Tensor) -> Tensor:
@@ -120,27 +116,45 @@ def mean_probabilities(outputs: Tensor, logits: Tensor, variances: Tensor) -> Te
     sigmoid(m / sqrt(1 + pi / 8 v)), then normalised. For two classes it is MacKay's own; what is added to all logits of
     an input makes no difference.
     """
-    classes = logits.shape[1]
-    itself = torch.eye(classes, dtype=torch.bool)
+    classes = len(outputs)
+    rest = 1 - torch.eye(classes, dtype=outputs.dtype)
+    # Classes before inputs, as everywhere below: operations run along inputs, of which there are more.
+    pull = (rest[:, :, None] * outputs).transpose(1, 2).flatten(0, 1)  # (C (C - 1), C)
     parts = []
-    for m, v in zip(*(torch.split(each, max(1, CELLS // classes**2)) for each in (logits, variances)), strict=True):
-        others = m[:, None].masked_fill(itself, -math.inf)  # (N, C, C)
-        odds = m - others.logsumexp(-1)
-        gradient = outputs - others.softmax(-1) @ outputs  # (N, C, C - 1): of the log-odds, by directions
-        variance = (gradient.square() @ v[:, :, None])[:, :, 0]
-        parts.append(nn.functional.logsigmoid(odds / (1 + math.pi / 8 * variance).sqrt()))
-    return torch.cat(parts).softmax(-1)
+    for m, v in _chunks(classes**2, logits.T, variances.T):
+        weights = (m - m.amax(0)).exp()
+        others = (rest @ weights).clamp_min(torch.finfo(weights.dtype).tiny)
+        gradient = outputs[:, :, None] - (pull @ weights).view(classes, classes - 1, -1) / others[:, None]
+        variance = (gradient.square_() * v).sum(1)  # (C, N): of the log-odds
+        odds = m - m.amax(0) - others.log()
+        parts.append(nn.functional.logsigmoid(odds / (1 + math.pi / 8 * variance).sqrt()).softmax(0))
+    return torch.cat(parts, 1).T
 
 
-def decomposed(draws: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean entropy of (S, N, C) drawn logits' probabilities, and their mutual information; (N,) nats each.
+def draw_logits(outputs: Tensor, logits: Tensor, variances: Tensor, noise: Tensor) -> Tensor:
+    """(S, C, N) logits around (N, C), for standard normal `noise` (S, C - 1) that all inputs share."""
+    along = (noise[:, None] * outputs).flatten(0, 1)  # (S C, C - 1)
+    return (along @ variances.T.sqrt()).view(len(noise), len(outputs), -1).add_(logits.T)
+
+
+def decomposed(outputs: Tensor, logits: Tensor, variances: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean entropy of `draw_logits`'s probabilities, and their mutual information; (N,) nats each.
 
     The mutual information is that of the draws times S / (S - 1), cut to [0, ln C]: it is half the variance of
     the probabilities, weighed, where that is small, and S draws have that too small by (S - 1) / S.
     """
-    count, classes = len(draws), draws.shape[-1]
-    log_p = draws.log_softmax(-1)
-    p = log_p.exp()
-    within = -(p * log_p).sum(-1).mean(0)
-    between = (entropy(p.mean(0)) - within) * (count / max(count - 1, 1))
+    count, classes = len(noise), len(outputs)
+    found = []
+    for m, v in _chunks(count * classes, logits.T, variances.T):
+        log_p = draw_logits(outputs, m.T, v.T, noise).log_softmax(1)
+        p = log_p.exp()
+        total = entropy(p.mean(0).T)
+        within = -(log_p.mul_(p)).sum((0, 1)) / count
+        found.append(torch.stack([within, (total - within) * (count / max(count - 1, 1))]))
+    within, between = torch.cat(found, 1)
     return within, between.clamp(0, math.log(classes))
+
+
+def _chunks(width: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Tensors (..., N) cut along inputs, so that `width` numbers for each of them stay in a processor's cache."""
+    return zip(*(torch.split(each, max(1, CELLS // width), -1) for each in tensors), strict=True)

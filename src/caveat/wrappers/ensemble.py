@@ -133,7 +133,7 @@ class Ensemble(Wrapper):
         return self.base.milestone(own(self.begun(server)[-1], server))
 
     def outcome(self, server: State) -> dict[str, object]:
-        return self.base.outcome(own(0, server))
+        return self.base.outcome(own(0, server)) | {"source": {"name": "ensemble", "members": self.members}}
 
 
 def work(m: int, begin: int, step: Round, down: Payload, state: State, site: Site) -> tuple[Update, State]:

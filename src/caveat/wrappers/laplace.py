@@ -116,6 +116,11 @@ class Laplace(Wrapper):
             for whose, module in self.base.loaded(down, state, site)
         }
 
+    def outcome(self, server: State) -> dict[str, object]:
+        priors = {whose.name.lower(): named(whose, server["laplace"]).get("prior") for whose in Decision}
+        known = {model: float(prior) for model, prior in priors.items() if prior is not None}
+        return self.base.outcome(server) | {"source": {"name": "laplace", "prior_precision": known}}
+
     def posterior(self, whose: Decision, module: nn.Module, down: Payload, state: State, site: Site) -> Tensors:
         """The posterior of a model's last layer: all silos' or the silo's own, of its data if it has kept none yet."""
         known = named(whose, down["laplace"]) or named(whose, state.get("laplace", {}))
@@ -131,12 +136,7 @@ class Laplace(Wrapper):
         variances = torch.cat([laplace.direction_variances(found, layer.hidden) for layer in seen])
         outputs = found["outputs"]
         probs = laplace.mean_probabilities(outputs, logits, variances)
-        drawn = noise(self.draws, outputs.shape[1])
-        parts = [
-            laplace.decomposed(laplace.draw_logits(outputs, m, v, drawn))
-            for m, v in zip(torch.split(logits, BATCH), torch.split(variances, BATCH), strict=True)
-        ]
-        within, between = (torch.cat(each) for each in zip(*parts, strict=True))
+        within, between = laplace.decomposed(outputs, logits, variances, noise(self.draws, outputs.shape[1]))
         total = entropy(probs)
         uncertainty = {
             "total": total,
