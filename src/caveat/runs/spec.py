@@ -82,7 +82,7 @@ class RunSpec:
         """
         size = self.cohort_size(silos)
         if size not in self._completed:
-            self._completed[size] = self.uncertainty.around(self.privacy.around(self.method, size), self.seed)
+            self._completed[size] = self.uncertainty.around(self.privacy.around(self.method, size), seed=self.seed)
         return self._completed[size]
 
     @cached_property

@@ -22,8 +22,6 @@ SMALL = frozenset({"total", "aleatoric", "conflict"})
 """Scores from 0 to 1 or a few nats, most of them near 0."""
 TINY = frozenset({"epistemic", "vacuity"})
 """Scores from 0 to a few nats whose order of magnitude says most: evidence of e^50 leaves 1e-22 of them."""
-VARIANCES = frozenset({"logit_variance"})
-"""Scores above 0 without a bound, whose order of magnitude says most."""
 
 
 @cache
@@ -31,14 +29,12 @@ def edges(name: str) -> Tensor:
     """(4097,) float64: the edges of the bins of a score, ascending.
 
     Entropies in nats, and conflict: 3e-7 apart at 0, further out 0.3 % of the score, up to 20. Epistemic uncertainty
-    and vacuity: 1.4 % of the score from 1e-24 to 20. Variances: 1.1 % from 1e-12 to 1e8. All others, of either sign and
-    any size: 0.007 apart at 0, further out 0.7 % of the score, up to a million on either side. The outermost edges are
-    infinite, since the first and the last bin hold what lies beyond.
+    and vacuity: 1.4 % of the score from 1e-24 to 20. All others, of either sign and any size: 0.007 apart at 0,
+    further out 0.7 % of the score, up to a million on either side. The outermost edges are infinite, since the first
+    and the last bin hold what lies beyond.
     """
     if name in TINY:
         inner = torch.logspace(-24, math.log10(20), BINS + 1, dtype=torch.float64)
-    elif name in VARIANCES:
-        inner = torch.logspace(-12, 8, BINS + 1, dtype=torch.float64)
     elif name in SMALL:
         inner = 1e-4 * torch.sinh(torch.arange(BINS + 1, dtype=torch.float64) * (math.asinh(20 / 1e-4) / BINS))
     else:

@@ -95,7 +95,7 @@ class Uncertainty:
             )
         return method
 
-    def around(self, method: Method, seed: int = 0) -> Method:
+    def around(self, method: Method, *, seed: int = 0) -> Method:
         """The method with a source of uncertainty, calibration and decisions around it.
 
         The seed is that of the run. Raises ConfigurationError for what does not fit.

@@ -33,6 +33,5 @@ def about_logits(runs: Sequence[Observed]) -> tuple[Finding, ...]:
 
 
 def _named(finding: Finding, name: str) -> Finding:
-    claim = finding.claim.replace(EPISTEMIC, CALLED).replace("aleatoric and " + EPISTEMIC, f"aleatoric and {CALLED}")
-    sentence = finding.sentence.replace(EPISTEMIC, CALLED)
+    claim, sentence = (text.replace(EPISTEMIC, CALLED) for text in (finding.claim, finding.sentence))
     return dataclasses.replace(finding, name=name, claim=claim, sentence=sentence)
