@@ -16,6 +16,7 @@ from caveat.methods import FedAvg, FedBN, FedPN, TrFedDis
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.ensemble import Ensemble
 from caveat.wrappers.evaluation import Evaluated
+from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
 from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.private import Private
@@ -37,6 +38,7 @@ MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Tempered: Tempered,
     Switched: Switched,
     Guaranteed: Guaranteed,
+    Familiar: Familiar,
     Private: private,
     Laplace: Laplace,
     Ensemble: Ensemble,
@@ -119,5 +121,5 @@ def test_a_score_of_the_method_can_be_limited_under_clipping_and_noise() -> None
     method = caveat.Uncertainty(policy="switch", score="conflict").around(private(TrFedDis()))
     assert isinstance(method, Switched)
     assert method.score == "conflict"
-    with pytest.raises(ConfigurationError, match="'trfeddis' has the scores epistemic, aleatoric, conflict, "):
+    with pytest.raises(ConfigurationError, match="'trfeddis' has the scores unfamiliar, epistemic, aleatoric, con"):
         caveat.Uncertainty(policy="switch", score="vacuum").around(private(TrFedDis()))

@@ -16,7 +16,9 @@ from caveat.files.ledger import read_ledger
 from caveat.methods import FML, UEFL, FedAvg, FedBN, FedPer, FedPN, Local, TrFedDis
 from caveat.nn.last_layer import last_layer
 from caveat.uncertainty import laplace
+from caveat.wrappers.base import find
 from caveat.wrappers.ensemble import Ensemble, own, prefixed
+from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.laplace import Laplace, named
 from caveat.wrappers.private import Private
 
@@ -95,6 +97,20 @@ def test_a_silo_that_missed_the_round_takes_the_curvature_of_its_own_data(tmp_pa
     one, other = (
         federation.method.predict(down, each, federation.place.site("silo-1"), silo.test.x) for each in (state, without)
     )
+    torch.testing.assert_close(one.scores, other.scores)
+
+
+def test_what_it_takes_for_that_is_no_stage_of_an_answer(tmp_path: Path) -> None:
+    """Familiarity is read off the passes that answers are made of."""
+    federation = finished(Familiar(Laplace(FedPer(rounds=2, training=ADAM))), tmp_path)
+    silo = federation.place.silos["silo-1"]
+    down, state = federation.method.broadcast(federation.server), federation.states()["silo-1"]
+    without = {group: tensors for group, tensors in state.items() if group != "laplace"}
+    one, other = (
+        federation.method.predict(down, each, federation.place.site("silo-1"), silo.test.x) for each in (state, without)
+    )
+    assert one.familiarity is not None
+    torch.testing.assert_close(one.familiarity, other.familiarity)
     torch.testing.assert_close(one.scores, other.scores)
 
 
@@ -241,13 +257,11 @@ def test_groups_of_a_tenth_member_are_not_those_of_the_first() -> None:
 
 
 def test_a_source_is_put_around_a_method() -> None:
-    assert isinstance(caveat.Uncertainty(source="laplace", mc_samples=7).around(FedAvg()), Laplace)
-    assert caveat.Uncertainty(source="laplace", mc_samples=7).around(FedAvg()).draws == 7  # type: ignore[attr-defined]
-    found = caveat.Uncertainty(source="ensemble").around(FedPN(), seed=3)
-    assert found.base == Ensemble(FedPN(), 5, 3)  # type: ignore[attr-defined]
+    assert find(caveat.Uncertainty(source="laplace", mc_samples=7).around(FedAvg()), Laplace) == Laplace(FedAvg(), 7)
+    assert find(caveat.Uncertainty(source="ensemble").around(FedPN(), seed=3), Ensemble) == Ensemble(FedPN(), 5, 3)
     for source in (None, "own", "dropout"):
-        assert caveat.Uncertainty(source=source).around(FedAvg()) == FedAvg()
-    assert caveat.Uncertainty(source="own", policy="own").around(FedPN()) == FedPN()
+        method = caveat.Uncertainty(source=source).around(FedAvg())
+        assert find(method, Laplace) is find(method, Ensemble) is None
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
@@ -275,7 +289,7 @@ def test_a_subclass_that_answers_in_another_way_has_no_last_layer_to_ask() -> No
 def test_the_variance_of_logits_can_be_limited() -> None:
     settings = caveat.Uncertainty(source="laplace", policy="switch", score="logit_variance")
     assert settings.around(FedAvg()).score == "logit_variance"  # type: ignore[attr-defined]
-    with pytest.raises(ConfigurationError, match="'fedavg' has the scores epistemic, aleatoric, total"):
+    with pytest.raises(ConfigurationError, match="'fedavg' has the scores unfamiliar, epistemic, aleatoric, total"):
         caveat.Uncertainty(policy="switch", score="logit_variance").around(FedAvg())
     assert settings.fitting(FedBN()) == settings
     assert settings.fitting(FedPN()) == caveat.Uncertainty(policy="switch")
@@ -303,9 +317,9 @@ def test_a_run_says_what_its_predictions_are_uncertain_by(source: str, tmp_path:
     rounds = [message.t for message in read_ledger(tmp_path / "run" / "ledger.jsonl").messages if not message.split]
     if source == "ensemble":
         assert found["members"] == 2
-        assert set(rounds) == {0, 1, 2, 3}
+        assert {0, 1, 2, 3} <= set(rounds)
         assert (prediction.epistemic > 0).any()
     else:
         assert found["prior_precision"]["global"] > 0
-        assert set(rounds) == {0, 1, 2}
+        assert {0, 1, 2} <= set(rounds)
         assert "logit_variance" in prediction.scores

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import torch
@@ -50,6 +51,14 @@ def last_layer(module: nn.Module, x: Tensor) -> LastLayer:
         hidden = torch.cat([hidden, hidden.new_ones(len(hidden), 1)], 1)
     (name,) = (name for name, part in module.named_modules() if part is layer)
     return LastLayer(name, weight, hidden, logits)
+
+
+def unobserved(module: nn.Module) -> nn.Module:
+    """A copy of a module whose passes nobody records, for those that are no part of an answer."""
+    copy = deepcopy(module)
+    for part in copy.modules():
+        part._forward_hooks.clear()
+    return copy
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -29,7 +29,7 @@ from ..core import (
     Update,
     seeded,
 )
-from ..nn.last_layer import LastLayer, last_layer
+from ..nn.last_layer import LastLayer, last_layer, unobserved
 from ..uncertainty import entropy, laplace
 from .base import Wrapper, find
 from .private import Private
@@ -126,7 +126,7 @@ class Laplace(Wrapper):
         known = named(whose, down["laplace"]) or named(whose, state.get("laplace", {}))
         if known:
             return known
-        layer, found = curvature(module, site.train.x)
+        layer, found = curvature(unobserved(module), site.train.x)
         return laplace.posterior(found, layer.weight)
 
     def ask(self, module: nn.Module, found: Tensors, x: Tensor, whose: Decision) -> Prediction:

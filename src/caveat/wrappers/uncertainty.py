@@ -9,9 +9,13 @@ from pydantic import Field
 
 from ..core import ConfigurationError, Method
 from ..core.settings import frozen_settings
+from ..uncertainty.familiarity import SCORE
+from .base import find
 from .ensemble import Ensemble
+from .familiar import Familiar
 from .guaranteed import Guaranteed
 from .laplace import Laplace
+from .private import Private
 from .switched import Switched
 from .tempered import Tempered
 
@@ -41,6 +45,11 @@ class Uncertainty:
     """ensemble: how many models (5 by default)."""
     temperature: bool = False
     """Scale probabilities by a temperature per model, fitted on all silos' calibration splits after training."""
+    familiarity: bool = True
+    """Say of every input how familiar it is, as a p-value: sums of what models say of training inputs are sent once."""
+    alarm: Annotated[float, Field(ge=0, le=0.5)] = 0.05
+    """familiarity: largest share of inputs like its own that a silo calls unfamiliar; switch and guaranteed abstain
+    from what is. 0 never does."""
     policy: Literal["own", "switch", "guaranteed"] | None = None
     """own: every input is answered, by the silo's own model if it has one; switch: local, global or abstain by
     thresholds; guaranteed: the same with a bound on errors among answered inputs. By default the method's own."""
@@ -79,7 +88,8 @@ class Uncertainty:
         if self.source in ("dropout", "laplace") and not method.softmax:
             strange["source"] = None
         fitting = replace(self, **strange)
-        return fitting if fitting.score in fitting.sourced(method, 0).scores else replace(fitting, score=None)
+        known = fitting.score in (*fitting.sourced(method, 0).scores, SCORE)
+        return fitting if known else replace(fitting, score=None)
 
     def sourced(self, method: Method, seed: int) -> Method:
         """The method with the source of uncertainty around it. Raises ConfigurationError for one that does not fit."""
@@ -111,11 +121,13 @@ class Uncertainty:
                 )
         method = self.sourced(method, seed)
         inner = Tempered(method) if self.temperature else method
+        if self.familiarity:
+            inner = Familiar(inner, self.alarm, shared=find(method, Private) is None)
         if policy == "own":
             return inner
         score = self.score or method.scores[-1]
-        if score not in method.scores:
-            known = ", ".join(method.scores)
+        if score not in inner.scores:
+            known = ", ".join(inner.scores)
             raise ConfigurationError(
                 f"uncertainty.score = {score!r}: {method.name!r} has the scores {known}", "uncertainty.score"
             )

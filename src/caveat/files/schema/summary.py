@@ -29,7 +29,7 @@ class NullBand(Record):
 class Metrics(Record):
     """Figures of predictions; one that is undefined is absent."""
 
-    OMITTED: ClassVar = frozenset({"ece_null"})
+    OMITTED: ClassVar = frozenset({"ece_null", "unfamiliar"})
     accuracy: Figure = None
     nll: Figure = None
     brier: Figure = None
@@ -41,6 +41,7 @@ class Metrics(Record):
     epistemic: Figure = None
     coverage: Figure = None  # share of inputs that were answered; absent in older runs, as is the next
     answered_accuracy: Figure = None
+    unfamiliar: Figure = None  # share of inputs called so
     auroc_error: Figure = None
     auroc_error_tolerance: Figure = None
     fpr95_error: Figure = None
