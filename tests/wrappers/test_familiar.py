@@ -10,11 +10,12 @@ import torch
 from federations import ADAM, FAST, METHODS, Federation, flat, silos
 
 from caveat.core import Data, Decision, Method, Prediction, Silo
-from caveat.methods import FML, UEFL, FedAvg, FedBABU, FedBN, FedPN, TrFedDis
+from caveat.methods import FML, UEFL, FedAvg, FedBABU, FedBN, FedPN, Local, TrFedDis
 from caveat.uncertainty import familiarity
 from caveat.wrappers.familiar import GROUP, INPUT, Familiar
 from caveat.wrappers.private import Private
 from caveat.wrappers.switched import Switched
+from caveat.wrappers.uncertainty import Uncertainty
 
 
 def told(federation: Federation, silo: str, x: torch.Tensor) -> Prediction:
@@ -78,6 +79,13 @@ def test_under_noise_nothing_leaves_and_every_silo_has_densities_of_its_own(tmp_
     x = silos()["silo-0"].test.x
     assert told(federation, "silo-0", x + 40).alarmed.all()
     assert told(federation, "silo-0", x).alarmed.double().mean() < 0.5
+
+
+def test_of_silos_that_train_alone_nothing_leaves(tmp_path: Path) -> None:
+    method = Uncertainty().around(Local(rounds=1, training=FAST))
+    federation = finished(method, tmp_path)
+    assert all(not flat(update.payload) for done in federation.done for update in done.replies.updates.values())
+    assert told(federation, "silo-0", silos()["silo-0"].test.x + 40).alarmed.all()
 
 
 def test_a_silo_that_has_not_trained_sends_zeros_for_its_own_model(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ class Familiar(Wrapper):
     """Largest expected share of inputs like a silo's own that are called unfamiliar."""
     shared: bool = True
     """Whether sums leave a silo; otherwise each has densities of its own."""
+    everyone: bool = True
+    """Whether all silos are asked, or those that a round of training asks; the others have the same densities."""
 
     @property
     def scores(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -51,7 +53,7 @@ class Familiar(Wrapper):
         yield from super().schedule()
         yield Round(
             self.base.broadcast, self.describe_own, self.pool,
-            everyone=True, trains=False, linear="silos", name="describe_own",
+            everyone=self.everyone, trains=False, linear="silos", name="describe_own",
         )  # fmt: skip
 
     def broadcast(self, server: State) -> Payload:

@@ -122,7 +122,7 @@ class Uncertainty:
         method = self.sourced(method, seed)
         inner = Tempered(method) if self.temperature else method
         if self.familiarity:
-            inner = Familiar(inner, self.alarm, shared=find(method, Private) is None)
+            inner = Familiar(inner, self.alarm, shared=method.federated and find(method, Private) is None)
         if policy == "own":
             return inner
         score = self.score or method.scores[-1]
