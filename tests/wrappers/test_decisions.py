@@ -239,8 +239,6 @@ def test_without_enough_data_nothing_is_guaranteed_and_nothing_answered() -> Non
     assert set(prediction.decision.tolist()) == {Decision.ABSTAIN}
 
 
-
-
 def test_uncertainty_settings_refuse_what_a_policy_ignores() -> None:
     with pytest.raises(ConfigurationError, match=r"uncertainty\.risk = 0\.1 is ignored by policy 'switch'"):
         Uncertainty(policy="switch", risk=0.1)

@@ -33,7 +33,8 @@ from ...runs.spec import RunSpec
 from . import findings as promises
 from .chance import against_chance, judged
 from .fusion import RULES, copies_are_no_evidence, fused_with_copies, no_opinions
-from .observations import KEPT, Observed, mean_over_silos, rank_shares
+from .logits import about_logits
+from .observations import KEPT, LOGITS, Observed, mean_over_silos, rank_shares
 from .sweep import Sweep, mean_size, observed, with_equal_steps
 
 PLANE = 12
@@ -181,12 +182,13 @@ def _examine(sweep: Sweep, progress: Progress) -> Audit:
 def _findings(
     rows: list[dict[str, int | float]], full: Sequence[Observed], summaries: Sequence[Summary]
 ) -> tuple[Finding, ...]:
-    falling = [name for name in KEPT if name in ("epistemic", "vacuity") and all(name in row for row in rows)]
+    falling = [name for name in KEPT if name in ("epistemic", "vacuity", LOGITS) and all(name in row for row in rows)]
     return (
         *(promises.sample_size(rows, name) for name in falling),
         promises.two_things(full),
         promises.disagreement(full),
         promises.seeds_agree(full),
+        *about_logits(full),
         promises.calibration(summaries),
     )
 
