@@ -3,9 +3,9 @@
 python benchmarks/faults.py [--only GROUP ...] [--seed N] [--processes N]
 python benchmarks/faults.py --case NAME
 
-A group is a method, a variant, flower-METHOD or fuzz:FAMILY (`--list` lists them). What is tried, and what must come
-of it, is said in tests/helpers/faults/__init__.py. Ends with status 1 if a case fails. Takes about an hour on one core;
-with another seed, other cases are drawn.
+A group is a method, a variant, again-START (comparisons, audits, calls in Python), flower-METHOD or fuzz:FAMILY
+(`--list` lists them). What is tried, and what must come of it, is said in tests/helpers/faults/__init__.py. Ends with
+status 1 if a case fails. Takes about an hour on one core; with another seed, other cases are drawn.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ LAYERS = (
 """Every module or folder of the package. Each imports only from those above it here, and none from its neighbours."""
 NEEDED = {
     "methods": {"uncertainty", "core", "nn", "training"},
-    "wrappers": {"uncertainty", "core", "training", "metrics"},
+    "wrappers": {"uncertainty", "core", "nn", "training", "metrics"},
     "html": {"_version", "core", "files"},
     "engines": {"core", "training", "files"},
 }

@@ -12,15 +12,18 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 from commands import caveat
 
+from caveat.analysis.compare import runner
 from caveat.analysis.compare.build_record import comparison_of
 from caveat.analysis.compare.command import asked, compare, grid_of, opened, write
 from caveat.analysis.compare.folder import KILLED, ComparisonFolder, FinishedRun, looked_up
 from caveat.analysis.compare.grid import Grid, PlannedRun, slug, swept
 from caveat.analysis.compare.texts import markdown
+from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.files.schema.grid import Measure, MethodVariant, Setting, TuningPlan
 from caveat.files.schema.record import as_json
@@ -311,6 +314,27 @@ def test_a_command_whose_runs_failed_says_so_and_shows_the_rest(tmp_path: Path) 
     assert done.exit_code == 4
     assert "good" in done.stdout
     assert done.stderr == "error: 1 of 2 runs failed, 0 are missing; the same command continues\n"
+
+
+def test_a_run_that_was_killed_at_its_page_leaves_no_half_of_it(compared: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(compared, tmp_path / "grid")
+    page = folder / "runs" / "alone" / "seed-1" / "report.html"
+    half = page.with_name(f".report.html.{os.getppid()}.part")  # the number of a process that there is
+    page.rename(half)
+    compare(small(FEDAVG, LOCAL), folder, 2, Silent())
+    assert page.exists()
+    assert not half.exists()
+
+
+def test_a_run_that_cannot_even_leave_a_note_ends_without_a_traceback(tmp_path: Path) -> None:
+    full = RunError("cannot write: No space left on device")
+    with (
+        patch.object(runner, "end_with_parent"),
+        patch.object(runner, "start", side_effect=full) as start,
+        patch.object(runner, "write_bytes", side_effect=full) as write_bytes,
+    ):
+        runner._carry_out(load("digits"), Mock(), tmp_path / "seed-0", tmp_path / "seed-0.failed", os.getppid())
+    assert (start.call_count, write_bytes.call_count) == (1, 1)
 
 
 def test_options_become_rows_and_columns() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import zipfile
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from caveat import data
 from caveat.core import ConfigurationError, DataError
 from caveat.data import DataSettings, Labels, Normalise, Shift, Split
+from caveat.data import silos as silos_module
+from caveat.data.sources import arrays
 
 X, Y = labelled_images(120)
 
@@ -62,6 +66,44 @@ def test_truncated_npz(tmp_path: Path, keep: int) -> None:
 def test_bad_arrays(tmp_path: Path, arrays: dict[str, np.ndarray], words: list[str]) -> None:
     path = write_npz(tmp_path / "a.npz", **arrays)
     refused(DataSettings(source=f"npz:{path}", silos=2), str(path), *words)
+
+
+def write_zeros(path: Path, megabytes: int, name: str = "x") -> Path:
+    """An npz file of as many images of 1 MB, which are zeros and take next to nothing in the file."""
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({megabytes}, 1000, 1000), }}\n".encode()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open(f"{name}.npy", "w") as member:
+        member.write(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+        for _ in range(megabytes):
+            member.write(bytes(10**6))
+    return path
+
+
+def test_a_small_file_of_large_arrays_is_refused_before_they_are_read(tmp_path: Path) -> None:
+    bomb = write_zeros(tmp_path / "bomb.npz", 300)
+    with patch.object(np.lib.format, "read_array", side_effect=AssertionError("it was read")):
+        refused(
+            DataSettings(source=f"npz:{bomb}"), f"{bomb}: 300 MB of arrays in a file of 0.3 MB", "200 times", "savez"
+        )
+
+
+def test_arrays_that_memory_cannot_hold_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "a.npz")
+    with patch.object(arrays, "memory", return_value=5000):
+        refused(DataSettings(source=f"npz:{path}"), str(path), "GB of arrays, this machine has")
+    silos = data.load(DataSettings(source=f"npz:{path}", silos=2), 0)
+    with (
+        patch.object(silos_module, "memory", return_value=40 * 36 * 4 - 1),
+        pytest.raises(DataError, match=r"40 inputs take .* this machine has"),
+    ):
+        silos.inputs(X[:40])
+    assert len(silos.inputs(X[:40])) == 40
+
+
+def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "a.npz")
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("x_test.npy", archive.read("x_train.npy"))
+    refused(DataSettings(source=f"npz:{path}"), f"{path}: 2 arrays are called 'x_test', expected one")
 
 
 def test_arrays_of_other_names_or_sizes(tmp_path: Path) -> None:

@@ -67,7 +67,57 @@ def test_a_file_that_was_cut_off_is_named(tmp_path: Path, kept: int) -> None:
     refused(tmp_path / "a.png", "not a readable image")
 
 
+@pytest.mark.parametrize("lost", [*range(1, 21), 30])
+def test_a_png_without_its_end_is_named(tmp_path: Path, lost: int) -> None:
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:-lost])
+    refused(tmp_path / "a.png", "not a readable image")
+
+
+def test_a_png_of_which_one_bit_has_changed_is_named_or_the_same(tmp_path: Path) -> None:
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    whole = (tmp_path / "a.png").read_bytes()
+    told = 0
+    for at in range(len(whole)):
+        (tmp_path / "a.png").write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        try:
+            assert np.array_equal(read_images([tmp_path / "a.png"])[0], PIXELS)
+        except DataError:
+            told += 1
+    assert told > len(whole) - 20
+
+
+def test_what_follows_a_png_s_end_is_let_be(tmp_path: Path) -> None:
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    with (tmp_path / "a.png").open("ab") as file:
+        file.write(b"anything")
+    assert np.array_equal(read_images([tmp_path / "a.png"])[0], PIXELS)
+
+
 # Pixels
+
+
+@pytest.mark.parametrize(("name", "format_"), [("a.png", "PNG"), ("a.jpg", "MPO")])
+def test_several_frames_are_refused(tmp_path: Path, name: str, format_: str) -> None:
+    frames = [Image.fromarray(np.roll(PIXELS, step)) for step in range(3)]
+    frames[0].save(tmp_path / name, format_, save_all=True, append_images=frames[1:])
+    refused(tmp_path / name, "3 frames, expected one")
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "L"])
+def test_an_alpha_channel_is_taken_only_where_it_says_nothing(tmp_path: Path, mode: str) -> None:
+    plain = Image.fromarray(PIXELS).convert(mode.removesuffix("A"))
+    see_through = plain.convert(mode)
+    if mode.endswith("A"):
+        see_through.save(tmp_path / "opaque.png")
+        plain.save(tmp_path / "plain.png")
+        read = read_images([tmp_path / "opaque.png"])
+        assert np.array_equal(read, read_images([tmp_path / "plain.png"]))
+        see_through.putpixel((3, 2), (*see_through.getpixel((3, 2))[:-1], 254))
+        see_through.save(tmp_path / "a.png")
+    else:
+        see_through.save(tmp_path / "a.png", transparency=see_through.getpixel((3, 2)))
+    refused(tmp_path / "a.png", "transparent pixels", "save it without alpha")
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -236,3 +238,29 @@ def test_a_category_outside_every_training_split_is_noted(tmp_path: Path) -> Non
     silos = data.load(settings(path), 0)
     (tmp_path / "new.csv").write_text("dose,age\nrare,1\na,1\n")
     assert data.noted_inputs(tmp_path / "new.csv", silos, "silo-0").notes == ("unseen category of dose", "")
+
+
+# Spaces around cells
+
+
+@pytest.mark.parametrize("column", [0, 2])
+def test_texts_that_differ_by_spaces_alone_are_one_and_that_is_told(tmp_path: Path, column: int) -> None:
+    path = write(tmp_path / "a.csv", lambda row: ("red", "blue")[row % 2])
+    plain = data.load(settings(path), 0)
+    edit_csv(path, 8, column, " red" if column == 0 else "0 ")
+    edit_csv(path, 9, 1, " 29 ")
+    told = re.escape(f"{path}, line 10: ") + r"'\w+' is '( red|0 )', elsewhere '(red|0)': read as one"
+    with pytest.warns(DataWarning, match=told):
+        spaced = data.load(settings(path), 0)
+    assert data.splits_record(spaced) == data.splits_record(plain)
+    with pytest.warns(DataWarning, match=told):
+        found = data.survey(str(path), "ill")
+    assert found["columns"][0]["categories"] == ["blue", "red"]
+    assert found["classes"] == ["0", "1"]
+
+
+def test_spaces_that_are_everywhere_are_no_word_worth(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", lambda row: ("red  ", "blue ", " ", "")[row % 4], separator=", ")
+    with warnings.catch_warnings(action="error", category=DataWarning):
+        data.load(settings(path), 0)
+        data.survey(str(path), "ill")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import old_calls
 import pytest
 from commands import TINY, sets
 from commands import caveat as command
+from fake_run import fake_run
 
 import caveat
 from caveat.analysis.compare.command import grid_of
@@ -45,6 +47,8 @@ from caveat.files.schema.small_files import (
     Started,
 )
 from caveat.files.schema.summary import Metrics, Summary
+from caveat.files.seals import sealed
+from caveat.html.pages.run.page import write_report
 from caveat.runs.begun import check_same
 
 SCHEMAS: dict[str, type[Record]] = {
@@ -220,3 +224,35 @@ def test_keys_keep_their_order_and_unknown_ones_are_kept() -> None:
     assert list(as_json(Metrics.model_validate(given)).items()) == [
         ("nll", 1.0), ("accuracy", 0.5), ("later", {"b": 1}),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("rounds_run",), 10**400), (("rounds_run",), 10**30), (("traffic", "bytes_up"), 10**400),
+        (("silos", 0, "n_test"), 10**400), (("silos", 0, "n_test"), -5), (("silos", 0, "test", "accuracy"), 1.5),
+        (("silos", 0, "test", "nll"), -1e300), (("silos", 0, "reliability", "count", 0), 1e300),
+        (("silos", 0, "reliability", "count", 0), -1),
+    ],
+)  # fmt: skip
+def test_a_sealed_number_that_no_run_comes_to_is_named_with_its_place(
+    tmp_path: Path, place: tuple[str | int, ...], value: float
+) -> None:
+    run = fake_run(tmp_path / "run", beside=False)
+    content = inner = json.loads((run / "summary.json").read_text())
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    write_json(run / "summary.json", sealed(content))
+    with pytest.raises(DataError, match=rf"summary\.json: {re.escape('.'.join(map(str, place)))}: ") as caught:
+        write_report(run)
+    assert len(str(caught.value)) < len(str(run)) + 200
+
+
+def test_a_row_s_number_is_bounded_likewise(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run", beside=False)
+    lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
+    lines[4] = json.dumps({**json.loads(lines[4]), "examples": 10**301}) + "\n"
+    (run / "rounds.jsonl").write_text("".join(lines))
+    with pytest.raises(DataError, match=r"rounds\.jsonl, line 5: examples: a number beyond"):
+        write_report(run)

@@ -42,6 +42,7 @@ from caveat.nn.encoders import Model, Tokens, head
 from caveat.training.fit import Training
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.evaluation import Evaluated
+from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
 from caveat.wrappers.private import Private
 from caveat.wrappers.switched import Switched
@@ -84,6 +85,10 @@ WRAPPED: list[Method] = [
     Switched(FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2), score="dirichlet_entropy", outliers=0.3),
     Switched(Tempered(FedAvg(rounds=2, training=ADAM)), abstain=0.3),
     Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.3, silos=3),
+    Switched(Familiar(FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2)), outliers=0.3),
+    Familiar(Tempered(UEFL(rounds=2, extra_rounds=1, iterations=2, codewords=4, training=ADAM, mc_samples=5))),
+    Familiar(FML(rounds=2, training=FAST)),
+    Familiar(Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.3, silos=3), shared=False),
     Guaranteed(FedBABU(rounds=2, training=FAST, fine_tune_epochs=2), risk=0.5, confidence=0.6),
 ]
 """Methods with calibration, decisions, or clipping and noise around them."""

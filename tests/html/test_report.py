@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import caveat
 from fake_run import EXTENSION, SILOS, fake_run, interrupted_run, minimal_run, write_json
 from html_page import Page
 from rich.console import Console
@@ -197,6 +199,20 @@ def test_a_damaged_file_is_named_with_its_place(tmp_path: Path, name: str, chang
     with pytest.raises(DataError, match=message):
         write_report(run)
     assert not (run / "report.html").exists()
+
+
+def test_a_method_beside_that_is_gone_is_missed(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run")
+    (run / "config.toml").write_text('beside = ["fedavg"]\n' + (run / "config.toml").read_text())
+    assert "without" not in caveat("report", run).stderr.replace("without checksums", "")
+    assert "which was to run beside it" not in (run / "report.html").read_text()
+    shutil.rmtree(run / "beside")
+    done = caveat("report", run)
+    assert done.exit_code == 0
+    assert f"{run}: without fedavg, which was to run beside it: `caveat resume` runs it\n" in done.stderr
+    assert "<strong>Without fedavg</strong>, which was to run beside it" in (run / "report.html").read_text()
+    (run / "summary.json").unlink()  # an unfinished one has not come to that yet
+    assert "without fedavg" not in caveat("report", run).stderr
 
 
 def test_what_offers_no_choice_is_no_decision(tmp_path: Path) -> None:

@@ -146,6 +146,14 @@ def test_what_cannot_be_reset_is_refused(interrupted: Path, finished: Path, name
     assert "the run is finished" in one_error(caveat("resume", finished, "--reset", name), 2)
 
 
+def test_a_run_without_states_has_none_to_reset(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert caveat("run", "digits", *sets(*TINY), "--out", run, "--quiet").exit_code == 0
+    (run / "summary.json").unlink()
+    told = one_error(caveat("resume", run, "--quiet", "--reset", "silo-1"), 2)
+    assert told == f"error: --reset silo-1: no silo has a state in {run}"
+
+
 @pytest.mark.parametrize("what", ["older", "another's", "flipped"])
 def test_a_state_that_is_not_the_one_that_was_kept_is_refused(run: Path, what: str) -> None:
     states = run / "state" / "silos" / "silo-0"

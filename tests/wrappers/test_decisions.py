@@ -29,6 +29,7 @@ from caveat.core import (
 )
 from caveat.methods import FedAvg, FedBABU, FedPN
 from caveat.metrics import measure
+from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
 from caveat.wrappers.switched import Switched, choose
 from caveat.wrappers.tempered import Tempered
@@ -123,7 +124,7 @@ def test_too_few_calibration_inputs_bound_nothing() -> None:
 def test_thresholds_that_bound_nothing_pass_through_the_engine(tmp_path: Path, policy: str) -> None:
     """What a silo keeps must be finite, and so must these."""
     given = {"outliers": 0.0, "abstain": 0.0} if policy == "switch" else {"risk": 0.9, "confidence": 0.1}
-    method = Uncertainty(policy=policy, **given).around(FedBABU(rounds=1, training=ADAM))  # type: ignore[arg-type]
+    method = Uncertainty(policy=policy, alarm=0, **given).around(FedBABU(rounds=1, training=ADAM))  # type: ignore[arg-type]
     federation = Federation(method, tmp_path)
     federation.run()
     for name, state in federation.states().items():
@@ -299,13 +300,14 @@ def test_uncertainty_settings_refuse_what_a_policy_ignores() -> None:
         Uncertainty(policy="switch", risk=0.1)
     with pytest.raises(ConfigurationError, match=r"the policy of 'fedavg' is 'own'"):
         Uncertainty(outliers=0.1).around(FedAvg())
-    with pytest.raises(ConfigurationError, match=r"'fedavg' has the scores epistemic, aleatoric, total"):
+    with pytest.raises(ConfigurationError, match=r"'fedavg' has the scores unfamiliar, epistemic, aleatoric, total"):
         Uncertainty(policy="switch", score="log_evidence").around(FedAvg())
 
 
 def test_by_default_a_method_decides_as_it_says_itself() -> None:
     method = FedAvg()
-    assert Uncertainty().around(method) is method
+    assert Uncertainty(familiarity=False).around(method) is method
+    assert Uncertainty().around(method) == Familiar(method, alarm=0.05, shared=True)
 
 
 def test_a_method_beside_gets_the_keys_that_mean_something_to_it() -> None:

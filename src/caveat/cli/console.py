@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from os.path import exists  # which a name that is too long does not upset, as it does that of a Path
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .streams import Outlet
+
+if TYPE_CHECKING:
+    from ..files.run_folder import RunFolder
 
 USAGE, BAD_DATA, FAILED, INTERRUPTED = 2, 3, 4, 130
 """Exit statuses, beside 0: wrong usage or configuration, bad data, a run that failed part-way, Ctrl-C."""
@@ -103,6 +106,17 @@ def say_unverified(folder: Path) -> None:
         return  # whoever reads what is damaged says so
     if not verified:
         typer.echo(f"{folder}: not verified: version 0.1 wrote it, without checksums", err=True)
+
+
+def say_lacking(run: RunFolder) -> None:
+    """A line on standard error where methods were to run beside a finished run and are not there."""
+    from ..html.pages.run.absence import lacking
+    from ..html.text import escaped
+
+    if names := lacking(run):
+        typer.echo(
+            escaped(f"{run.path}: without {names}, which was to run beside it: `caveat resume` runs it"), err=True
+        )
 
 
 def _warn_with(otherwise: Callable[..., None]) -> Callable[..., None]:

@@ -23,6 +23,7 @@ from .console import (
     Workers,
     check_written,
     reported,
+    say_lacking,
     say_unverified,
     show,
 )
@@ -160,7 +161,8 @@ def report(
     One self-contained page, also of what is not finished.
     """
     with reported(named=True):
-        from ..html.pages.run.page import write_report
+        from ..files.run_folder import read_run
+        from ..html.pages.run.page import write_page
         from ..runs.begun import check_configuration
 
         if (folder / "grid.json").exists():
@@ -169,8 +171,10 @@ def report(
             typer.echo(write(opened(folder), out))
         else:
             check_configuration(folder)
-            typer.echo(write_report(folder, out))
+            found = read_run(folder)
+            typer.echo(write_page(found, out or folder / "report.html"))
             say_unverified(folder)
+            say_lacking(found)
 
 
 @app.command()

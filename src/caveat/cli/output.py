@@ -143,6 +143,9 @@ def prediction_rows(prediction: Prediction, classes: Sequence[str], notes: Seque
     if prediction.log_evidence is not None:
         header.append("log_evidence")
         numbers.append(prediction.log_evidence)
+    if prediction.familiarity is not None:
+        header.append("familiarity")
+        numbers.append(prediction.familiarity)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([as_text(cell) for cell in (*header, "decision", *(["input_note"] if notes else []))])

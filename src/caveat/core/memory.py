@@ -10,8 +10,13 @@ FLOAT = 4
 """Bytes of a float32."""
 
 
+def memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def check_memory(needed: float, what: str, key: str = "") -> None:
     """Raises ConfigurationError if something, in words, takes more bytes than this machine has of memory."""
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > there:
-        raise ConfigurationError(f"{what}: {needed / 1e9:,.0f} GB of memory, this machine has {there / 1e9:,.0f}", key)
+    if needed > memory():
+        told = f"{what}: {needed / 1e9:,.0f} GB of memory, this machine has {memory() / 1e9:,.0f}"
+        raise ConfigurationError(told, key)

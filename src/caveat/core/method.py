@@ -97,6 +97,8 @@ class Method:
     """How one of them is chosen for an input unless a user says otherwise: the silo's own, or by a switch."""
     personal: ClassVar[bool] = False
     """Whether every silo has a model of its own, of whatever architecture, in `site.own`."""
+    federated: ClassVar[bool] = True
+    """Whether anything leaves a silo; where nothing does, what is put around the method sends nothing either."""
     scores: ClassVar[tuple[str, ...]] = ("epistemic", "aleatoric", "total")
     """The uncertainties by which its predictions can be ranked; the last one decides unless a user says otherwise."""
 

@@ -38,6 +38,8 @@ class Prediction:
     log_evidence: Tensor | None = None  # (N,) float64 where the method has one; rank by it
     sets: Tensor | None = None  # (N, C) bool, after conformal calibration
     source: Tensor | None = None  # (N,) int64 of Decision, where it is not what `decision` says: see `answerer`
+    familiarity: Tensor | None = None  # (N,) float64 in (0, 1], p-values: low where unlike what the silo knows
+    alarm: float = 0.0  # familiarity up to which an input is called unfamiliar
     input_notes: tuple[str, ...] = ()  # (N,) what is unlike training in raw inputs, "" for most; () for tensors
 
     @classmethod
@@ -141,6 +143,16 @@ class Prediction:
         }
         return replace(self, probs=probs, uncertainty=self.uncertainty | {"total": total} | parts)
 
+    @property
+    def alarmed(self) -> Tensor:
+        """(N,) bool: inputs that are called unfamiliar, of familiarity at most `alarm`; none without a familiarity.
+
+        Of inputs like those that the silo calibrated with, an expected share of at most `alarm` is called so.
+        """
+        if self.familiarity is None:
+            return torch.zeros(len(self), dtype=torch.bool)
+        return self.familiarity <= self.alarm
+
     def abstaining(self, where: Tensor) -> Prediction:
         """This prediction with the decision to trust neither model for the inputs of `where`, (N,) bool."""
         decision = torch.where(where, int(Decision.ABSTAIN), self.decision)
@@ -149,8 +161,8 @@ class Prediction:
     def where(self, mask: Tensor, other: Prediction) -> Prediction:
         """The rows of this prediction where `mask` (N,) bool holds, and those of `other` elsewhere, decisions included.
 
-        What only one of the two has (an uncertainty, log-evidence, sets) is left out. ValueError if they are not
-        about as many inputs and classes.
+        What only one of the two has (an uncertainty, log-evidence, sets, familiarity) is left out. ValueError if they
+        are not about as many inputs and classes.
         """
         if self.probs.shape != other.probs.shape or mask.shape != self.decision.shape:
             shapes = [tuple(part.shape) for part in (self.probs, other.probs, mask)]
@@ -166,6 +178,8 @@ class Prediction:
             _choose(mask, self.log_evidence, other.log_evidence),
             _choose(mask[:, None], self.sets, other.sets),
             torch.where(mask, self.answerer, other.answerer),
+            _choose(mask, self.familiarity, other.familiarity),
+            self.alarm,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..core import ConfigurationError, DataError, Silo, SiloId, check_silo_name
+from ..core.memory import FLOAT, memory
 from .image_format import ImageFormat
 from .pools import Array, feature_array, image_array
 from .population import Population, SilosByName
@@ -150,6 +152,12 @@ class Silos(Sequence[Silo]):
         """
         if not inputs.ndim or not len(inputs):
             raise DataError(f"inputs of shape {inputs.shape}, expected at least one")
+        needed = len(inputs) * math.prod(self.shape) * FLOAT
+        if needed > memory():
+            raise DataError(
+                f"{len(inputs):,} inputs take {needed / 1e9:,.0f} GB as a model takes them, this machine has "
+                f"{memory() / 1e9:,.0f} of memory: give them in parts"
+            )
         if self.encoders:
             if silo is None:
                 raise DataError("rows of a table need the silo whose encoder is to read them")

@@ -16,7 +16,7 @@ from .settings import DataSettings, check_source
 from .sources.by_name import csv_paths, guess, read
 from .sources.columns import ColumnContent, Reading, column_of, label_refusal
 from .sources.sheets import Sheet, missing, read_sheets
-from .sources.tables import check_labels, check_names, silos_of
+from .sources.tables import check_labels, check_names, silos_of, warn_of_spaces
 from .unusual import check_usual
 
 
@@ -68,6 +68,7 @@ def _table(name: str, reading: Reading) -> dict[str, Any]:
     check_names(sheets, reading)
     check_labels(sheets, reading)
     columns = [_column(sheets, column, reading) for column in sheets[0].columns]
+    warn_of_spaces(sheets, [column["name"] for column in columns if "categories" in column])
     classes = ordered([label for sheet in sheets for label in sheet.column(reading.target)]) if reading.target else ()
     silos = [silos_of(sheet, reading) for sheet in sheets]
     found = [name for each in silos for name in each]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,8 @@ from .schema.record import FROM_FILE, Record
 from .seals import UNSEALED, check_seal
 
 RecordType = TypeVar("RecordType", bound=Record)
+LARGEST_INT, LARGEST_FLOAT = 1 << 64, 1e150
+"""Numbers of files are smaller: whole ones fit 64 bits, and others can be squared and added up."""
 
 
 def text_of(path: Path) -> str | None:
@@ -85,12 +88,27 @@ def checked(value: Any, kind: type[RecordType], where: str) -> RecordType:
     check_version(value, kind.SCHEMA, where, UNSEALED if kind.SEALED else kind.SCHEMA)
     if kind.SEALED:
         check_seal(value, where)
+    if (place := _beyond(value)) is not None:
+        raise DataError(f"{where}: {place}: a number beyond all that a run can come to")
     try:
         return kind.model_validate(value, context=FROM_FILE)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise DataError(f"{where}: {place + ': ' if place else ''}{first['msg']}") from error
+
+
+def _beyond(value: Any) -> str | None:
+    """Where a value has a finite number that nothing can be computed with; None if it has none."""
+    if isinstance(value, dict | list):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            if (place := _beyond(each)) is not None:
+                return f"{key}.{place}".rstrip(".")
+        return None
+    too_large = (isinstance(value, int) and abs(value) > LARGEST_INT) or (
+        isinstance(value, float) and LARGEST_FLOAT < abs(value) < math.inf
+    )
+    return "" if too_large else None
 
 
 def check_version(value: Any, known: int, where: str, oldest: int | None = None) -> None:

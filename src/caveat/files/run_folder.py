@@ -77,6 +77,13 @@ class RunFolder:
         return self.summary is not None and self.summary.complete
 
     @property
+    def lacking(self) -> list[str]:
+        """Methods that were to run beside a finished run, and of which nothing is there."""
+        planned = self.settings.get("beside")
+        names = planned if self.complete and isinstance(planned, list) else []
+        return [name for name in names if isinstance(name, str) and name not in (self.method, *self.beside)]
+
+    @property
     def rounds_run(self) -> int:
         return self.summary.rounds_run if self.summary else max((row.round for row in self.rows), default=0)
 

@@ -19,6 +19,7 @@ class Local(FedAvg):
     """No federation: every silo trains by itself, for as many steps."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
+    federated: ClassVar[bool] = False
 
     def private(self, module: nn.Module) -> frozenset[str]:
         return frozenset(module.state_dict())

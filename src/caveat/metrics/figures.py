@@ -21,7 +21,7 @@ def figures(sums: Tensors) -> dict[str, float]:
 
     An input whose label is no class of the model counts as wrong in `accuracy`, and not at all in the nll, the
     Brier score and the calibration errors. `coverage` is the share of inputs that were answered rather than
-    abstained from, and `answered_accuracy` the accuracy among those.
+    abstained from, and `answered_accuracy` the accuracy among those; `unfamiliar` is the share that was called so.
     """
     value = {name: float(t) for name, t in sums.items() if t.ndim == 0}
     n, known, answered = value["examples"], value["known"], value["answered"]
@@ -32,6 +32,7 @@ def figures(sums: Tensors) -> dict[str, float]:
     if n:
         found |= {name: value[name] / n for name in ("entropy", "aleatoric", "epistemic")}
         found["coverage"] = answered / n
+        found |= {"unfamiliar": value["unfamiliar"] / n} if "unfamiliar" in value else {}
     if answered:
         found["answered_accuracy"] = value["answered_correct"] / answered
     return found

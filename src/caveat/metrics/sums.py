@@ -19,8 +19,9 @@ def measure(prediction: Prediction, y: Tensor) -> Tensors:
     likelihood of its label. `known` counts the others, over which go nll (nats), brier (over all classes, range
     0 to 2) and the bins of `calibration_sums`. Over all N go: examples, correct, entropies (nats), the counts of
     each decision and quadrant, how many were answered rather than abstained from and how many of those were correct,
-    and for every score that the prediction offers `score.NAME`, (2, 4096): the histograms over `uncertainty.histograms`
-    for as many classes, of the correct and of the wrong.
+    where predictions have a familiarity how many inputs were called `unfamiliar`, and for every score that the
+    prediction offers `score.NAME`, (2, 4096): the histograms over `uncertainty.histograms` for as many classes, of the
+    correct and of the wrong.
     """
     probs = prediction.probs.double()
     if not probs.isfinite().all():
@@ -43,6 +44,7 @@ def measure(prediction: Prediction, y: Tensor) -> Tensors:
         "quadrants": _quadrants(prediction),
         "decisions": torch.bincount(prediction.decision, minlength=len(Decision)).double(),
         **calibration_sums(probs[known], y[known]),
+        **({} if prediction.familiarity is None else {"unfamiliar": prediction.alarmed.sum().double()}),
         **{
             f"score.{name}": _by_outcome(name, values, correct, probs.shape[1])
             for name, values in prediction.scores.items()

@@ -68,6 +68,8 @@ class Recorder:
             kept = adopted(SiloStore(self.states.path.parent / "silos"), saved.checkpoint.t)
             self.states.add(kept.values())
         for silo in self.run.reset:
+            if not kept:
+                raise ConfigurationError(f"--reset {silo}: no silo has a state in {self.run.folder}")
             if silo not in kept:
                 raise ConfigurationError(f"--reset {silo}: no state of such a silo{one_of(silo, sorted(kept))}")
         afresh = [KeptState(silo=silo, t=saved.checkpoint.t) for silo in self.run.reset]

@@ -38,6 +38,10 @@ class Wrapper(Method):
         return self.base.personal
 
     @property
+    def federated(self) -> bool:  # type: ignore[override]
+        return self.base.federated
+
+    @property
     def scores(self) -> tuple[str, ...]:  # type: ignore[override]
         return self.base.scores
 

@@ -27,6 +27,10 @@ class SentMessage(Protocol):
     def phase(self) -> str: ...
     @property
     def split(self) -> str | None: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def examples(self) -> int | None: ...
 
 
 @frozen_settings
@@ -76,7 +80,7 @@ class Privacy:
         for message in messages:
             if message.split is None and message.phase in covers:
                 trained.append(message)
-            else:
+            elif message.bytes or (message.examples or 0) > 1:  # else it says no more than that it was sent
                 other.add(message.split or message.phase)
         replies = Counter(message.t for message in trained)
         rounds: dict[SiloId, list[int]] = {}

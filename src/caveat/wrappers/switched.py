@@ -86,7 +86,7 @@ class Switched(Wrapper):
         within = {whose: self.within(whose, down, state, answer) for whose, answer in answers.items()}
         chosen = choose(answers, within)
         # Not a reason to ask the other model: the first one knows the input well, and that it has no one label.
-        return chosen.abstaining(chosen.aleatoric > self.ambiguous)
+        return chosen.abstaining(chosen.alarmed | (chosen.aleatoric > self.ambiguous))
 
     def within(self, whose: Decision, down: Payload, state: State, answer: Prediction) -> Tensor:
         """(N,) whether an answer is within its threshold, ties included; a score that is NaN is not."""

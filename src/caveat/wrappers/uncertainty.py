@@ -9,7 +9,11 @@ from pydantic import Field
 
 from ..core import ConfigurationError, Method
 from ..core.settings import frozen_settings
+from ..uncertainty.familiarity import SCORE
+from .base import find
+from .familiar import Familiar
 from .guaranteed import Guaranteed
+from .private import Private
 from .switched import Switched
 from .tempered import Tempered
 
@@ -33,6 +37,11 @@ class Uncertainty:
     """MC-dropout passes per prediction, for methods that sample."""
     temperature: bool = False
     """Scale probabilities by a temperature per model, fitted on all silos' calibration splits after training."""
+    familiarity: bool = True
+    """Say of every input how familiar it is, as a p-value: sums of what models say of training inputs are sent once."""
+    alarm: Annotated[float, Field(ge=0, le=0.5)] = 0.05
+    """familiarity: largest share of inputs like its own that a silo calls unfamiliar; switch and guaranteed abstain
+    from what is. 0 never does."""
     policy: Literal["own", "switch", "guaranteed"] | None = None
     """own: every input is answered, by the silo's own model if it has one; switch: local, global or abstain by
     thresholds; guaranteed: the same with a bound on errors among answered inputs. By default the method's own."""
@@ -63,7 +72,7 @@ class Uncertainty:
         """These settings for a method beside the configured one: without the keys that mean nothing to it."""
         policy = self.policy or method.policy
         strange = {key: None for key, owners in OWNERS.items() if policy not in owners}
-        if self.score not in method.scores:
+        if self.score not in (*method.scores, SCORE):
             strange["score"] = None
         return replace(self, **strange)  # type: ignore[arg-type]
 
@@ -79,11 +88,13 @@ class Uncertainty:
                     f"uncertainty.{key}",
                 )
         inner = Tempered(method) if self.temperature else method
+        if self.familiarity:
+            inner = Familiar(inner, self.alarm, shared=method.federated and find(method, Private) is None)
         if policy == "own":
             return inner
         score = self.score or method.scores[-1]
-        if score not in method.scores:
-            known = ", ".join(method.scores)
+        if score not in inner.scores:
+            known = ", ".join(inner.scores)
             raise ConfigurationError(
                 f"uncertainty.score = {score!r}: {method.name!r} has the scores {known}", "uncertainty.score"
             )

@@ -6,7 +6,8 @@ A case is one fault and one command. It must come to one of these (`outcomes.py`
   same CSV; of `report`: the same page);
 - refused with status 2, 3 or 4, and a line that names the file or key;
 - other bits, which is said: in a federation `rounds.jsonl` names the silo that has lost its state, after `--reset` the
-  summary names the silo that began afresh, and the page of a run without its summary says that it is unfinished.
+  summary names the silo that began afresh, the page of a run without its summary says that it is unfinished, and that
+  of a run without a method beside it names that method.
 
 Never status 0 with other bits, a traceback, a change to a file outside of the run's folder, a temporary file that is
 left behind, or 10 s of CPU or 1 GB beyond the undamaged command.
@@ -19,6 +20,8 @@ Cases, by the parts of their names:
     SUBJECT:STAGE:reset                        a silo begins afresh, and the summary says so
     SUBJECT:STAGE:edit=KEY                     a key of an interrupted run is edited
     SUBJECT:STAGE:older-folder                 a copy of the whole folder from an earlier point is continued
+    again-START:crash:KIND:N:WORKERS           a comparison, audit or call in Python is struck, and started again
+    again-START:twice:KIND:N:M                 so is the start that continues it
     flower-METHOD:...                          the same of a federation: files of the server, `run/`, and of silos
     fuzz:FAMILY:SEED                           bad configurations, tables, arrays, images, inputs of predictions
 
@@ -35,6 +38,7 @@ Where what is:
     subjects.py    settings of runs; actions.py: what is done with them; bits.py: what they come to
     material.py    each subject's undisturbed run, and copies of its folder at earlier points
     cases.py       cases of runs; told_cases.py: of what a user says; federation*.py: of federations
+    again.py       of what is continued by being started again: `compare`, `audit`, `caveat.run`
     fuzz*.py       of bad input
     selection.py   which cases are carried out: `SHORT` in tests/faults, `LONG` in benchmarks/faults.py
 

@@ -108,3 +108,9 @@ def page(folder: Path) -> Answer:
 def unfinished(folder: Path) -> bool:
     """Whether a run has no summary, and its page says so."""
     return not (folder / "summary.json").exists() and 'class="state unfinished"' in (folder / PAGE).read_text()
+
+
+def without_beside(folder: Path) -> bool:
+    """Whether a method that was to run beside a run is not there at all, and the page names it."""
+    named = "</strong>, which was to run beside it" in (folder / PAGE).read_text()
+    return named and not list((folder / "beside").glob("*/summary.json"))

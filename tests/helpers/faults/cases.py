@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from .actions import ACTIONS, PAGE, answer, keys_in, resume, run, unfinished
+from .actions import ACTIONS, PAGE, answer, keys_in, resume, run, unfinished, without_beside
 from .bits import bits, concerns, tree
 from .children import Ended, in_child
 from .damages import LINKS, SEEDED, Place, apply, possible, targets
@@ -156,7 +156,7 @@ def _same(
     damaged: dict[str, str], ended: Ended,
 ) -> Outcome:  # fmt: skip
     found = dict(answer(action, ended, folder))
-    if action == "report" and unfinished(folder):
+    if action == "report" and (unfinished(folder) or without_beside(folder)):
         return Outcome(SAID)
     over = (known.folder(stage) / "summary.json").exists()
     fell_back = target == NEWEST and not over and damaged.get(DURABLE) not in (None, damaged.get(NEWEST))

@@ -17,7 +17,22 @@ from .fuzz_arrays import SETS as OF_ARRAYS
 
 SETS = [item for item in OF_ARRAYS if not item.startswith(("data.silos", "data.samples_per_silo"))]
 FOREIGN = ("GIF", "BMP", "TIFF", "PPM", "ICO", "WEBP", "PCX", "TGA", "JPEG2000", "EPS", "PDF", "MPO", "AVIF")
-DAMAGES = ("flip", "cut", "empty", "text", "foreign", "eps", "bomb", "folder", "fifo", "mode", "link", "name")
+DAMAGES = (
+    "flip",
+    "cut",
+    "empty",
+    "text",
+    "foreign",
+    "eps",
+    "bomb",
+    "folder",
+    "fifo",
+    "mode",
+    "link",
+    "name",
+    "frames",
+    "alpha",
+)
 
 
 def picture(i: int, size: int = 6) -> Image.Image:
@@ -50,7 +65,7 @@ def damage(file: Path, choose: random.Random, place: Path) -> tuple[str, bool]:
         file.write_bytes(data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :])
         return kind, False
     if kind in ("cut", "empty", "text"):
-        cut = {"cut": data[: choose.randrange(8, len(data) - 12)], "empty": b"", "text": b"no picture"}
+        cut = {"cut": data[: choose.randrange(8, len(data))], "empty": b"", "text": b"no picture"}
         file.write_bytes(cut[kind])
     elif kind == "foreign":
         name = choose.choice(FOREIGN)
@@ -61,6 +76,14 @@ def damage(file: Path, choose: random.Random, place: Path) -> tuple[str, bool]:
         return f"{kind} {name}", True
     elif kind == "eps":
         file.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 6\n%%EndComments\nshowpage\n%%EOF\n")
+    elif kind == "frames":
+        buffer = io.BytesIO()
+        picture(0).save(buffer, "PNG", save_all=True, append_images=[picture(1), picture(2)])
+        file.write_bytes(buffer.getvalue())
+    elif kind == "alpha":
+        image = picture(0).convert("RGBA")
+        image.putpixel((choose.randrange(6), choose.randrange(6)), (9, 9, 9, choose.randrange(255)))
+        file.write_bytes(encoded(image, "PNG"))
     elif kind == "bomb":
         head = bytearray(encoded(Image.new("1", (8, 8)), "PNG"))
         head[16:24] = (60000).to_bytes(4, "big") * 2

@@ -6,7 +6,18 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from . import cases, federation, federation_cases, fuzz, fuzz_arrays, fuzz_config, fuzz_images, fuzz_tables, told_cases
+from . import (
+    again,
+    cases,
+    federation,
+    federation_cases,
+    fuzz,
+    fuzz_arrays,
+    fuzz_config,
+    fuzz_images,
+    fuzz_tables,
+    told_cases,
+)
 from .actions import ACTIONS
 from .outcomes import Outcome
 from .subjects import SUBJECTS
@@ -30,22 +41,33 @@ class Extent:
     older_folders: int
     told: int
     """Silos that begin afresh and keys that were edited, per subject."""
+    again: int
+    """Crashes of what is started again: comparisons, audits, calls in Python, each."""
     federated: int
     """Damages, and half as many crashes, per method of a federation."""
     fuzz: int
     """Per family."""
 
 
-SHORT = Extent(interrupted=2, finished=1, actions=2, crashes=1, older_folders=1, told=1, federated=4, fuzz=8)
+SHORT = Extent(interrupted=2, finished=1, actions=2, crashes=1, older_folders=1, told=1, again=1, federated=4, fuzz=8)
 LONG = Extent(
-    interrupted=60, finished=25, actions=len(ACTIONS), crashes=60, older_folders=8, told=10, federated=40, fuzz=60
+    interrupted=60,
+    finished=25,
+    actions=len(ACTIONS),
+    crashes=60,
+    older_folders=8,
+    told=10,
+    again=60,
+    federated=40,
+    fuzz=60,
 )
 
 
 def groups() -> list[str]:
     """Names of groups of cases that are carried out after each other, as they share what they begin with."""
     flower = [f"{federation.PREFIX}{method}" for method in federation.METHODS]
-    return [*SUBJECTS, *flower, *(f"fuzz:{family}" for family in FAMILIES)]
+    started = [f"{again.PREFIX}{start}" for start in again.STARTS]
+    return [*SUBJECTS, *started, *flower, *(f"fuzz:{family}" for family in FAMILIES)]
 
 
 def names(group: str, extent: Extent, seed: int = 0) -> Iterator[str]:
@@ -53,6 +75,8 @@ def names(group: str, extent: Extent, seed: int = 0) -> Iterator[str]:
     choose = random.Random(f"{group} {seed}")
     if group.startswith("fuzz:"):
         yield from (f"{group}:{seed * extent.fuzz + i}" for i in range(extent.fuzz))
+    elif group.startswith(again.PREFIX):
+        yield from again.names(group.removeprefix(again.PREFIX), choose, extent.again)
     elif group.startswith(federation.PREFIX):
         method = group.removeprefix(federation.PREFIX)
         yield from _spread(list(federation_cases.names(method)), extent.federated, choose)
@@ -89,6 +113,8 @@ def carry_out(name: str) -> Outcome:
     """What a case has come to, whichever it is."""
     if name.startswith("fuzz:"):
         return fuzz.carry_out(FAMILIES, name)
+    if name.startswith(again.PREFIX):
+        return again.carry_out(name)
     if name.startswith(federation.PREFIX):
         return federation_cases.carry_out(name)
     what = name.split(":")[2]

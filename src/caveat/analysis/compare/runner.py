@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from contextlib import suppress
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,7 +17,7 @@ from ...config import Config
 from ...core import CaveatError, ConfigurationError
 from ...data import Silos
 from ...engines.processes.children import end_with_parent
-from ...files.atomic import write_bytes
+from ...files.atomic import forget_parts, write_bytes
 from ...files.locks import nothing_begun
 from ...files.schema.record import as_json
 from ...html.pages.run.page import write_report
@@ -79,6 +80,7 @@ class Runner:
         """Write the pages of runs that ended just before somebody stopped the comparison."""
         for place in map(self.results.place, filter(self.results.done, self.results.known())):
             if not (place / "report.html").exists():
+                forget_parts(place)  # also of a process whose number another one has by now
                 write_report(place)
 
     def _waiting(self) -> list[PlannedRun]:
@@ -167,6 +169,7 @@ def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: in
             start(config, place, silos=silos)
         write_report(place)
     except Exception as error:
-        note.parent.mkdir(parents=True, exist_ok=True)
         text = str(error) if isinstance(error, CaveatError | OSError) else f"{type(error).__name__}: {error}"
-        write_bytes(note, text.encode())
+        with suppress(CaveatError, OSError):  # on a full disk the comparison itself fails, and says so
+            note.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(note, text.encode())

@@ -6,13 +6,20 @@ import dataclasses
 import math
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ...core import DataError
+from ...core.memory import memory
 from ..pools import Array, Pool, check_classes, input_array, label_array, paired
+
+LARGE = 1 << 28
+"""Bytes of arrays up to which it does not matter how small a file holds them."""
+MOST_EXPANDED = 200
+"""Arrays that are so many times larger than their file hold next to nothing: images shrink to a tenth at best."""
 
 
 def digits() -> Pool:
@@ -25,15 +32,16 @@ def digits() -> Pool:
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """All arrays of a file; raises DataError if it is not a whole npz file of plain arrays."""
+    """All arrays of a file; raises DataError if it is not a whole npz file of plain arrays that memory can hold."""
     try:
         with path.open("rb") as file:
             if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
                 raise DataError(f"{path}: a single array, expected an npz file of named arrays")
             # Numpy warns of headers that are then refused, or read as they should be.
             with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(file) as archive:
-                members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
-                return {member.filename.removesuffix(".npy"): _array(archive, member) for member in members}
+                members = {name: member for member in archive.infolist() if (name := _name(member))}
+                _check_members(path, archive, members)
+                return {name: _array(archive, member) for name, member in members.items()}
     except DataError:
         raise
     except MemoryError:
@@ -41,6 +49,28 @@ def read_npz(path: Path) -> dict[str, Array]:
     except Exception as error:  # whatever zipfile, zlib and numpy raise for a damaged file
         why = str(error) or type(error).__name__
         raise DataError(f"{path}: not a readable npz file, truncated or with pickled objects ({why})") from error
+
+
+def _name(member: zipfile.ZipInfo) -> str:
+    """Of an array; empty for what is none."""
+    return member.filename.removesuffix(".npy") if member.filename.endswith(".npy") else ""
+
+
+def _check_members(path: Path, archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo]) -> None:
+    """Raises DataError for two arrays of one name, and for arrays that are too large, before any is read."""
+    names = Counter(map(_name, archive.infolist()))
+    doubled = [name for name in members if names[name] > 1]
+    if doubled:
+        raise DataError(f"{path}: {names[doubled[0]]} arrays are called {doubled[0]!r}, expected one")
+    # What a member is said to hold is never exceeded when it is read.
+    inside, outside = sum(member.file_size for member in members.values()), path.stat().st_size
+    if inside > max(LARGE, MOST_EXPANDED * outside):
+        raise DataError(
+            f"{path}: {inside / 1e6:,.0f} MB of arrays in a file of {outside / 1e6:,.1f} MB, expected at most "
+            f"{MOST_EXPANDED} times as much from {LARGE / 1e6:,.0f} MB on; save it with np.savez if it is meant"
+        )
+    if inside > memory():
+        raise DataError(f"{path}: {inside / 1e9:,.0f} GB of arrays, this machine has {memory() / 1e9:,.0f} of memory")
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:

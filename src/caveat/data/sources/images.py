@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,6 +30,8 @@ UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }  # fmt: skip
 """What each orientation asks for; 1 is upright, and other numbers mean nothing."""
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+OPAQUE = 255
 MODES = {"1": "L", "L": "L", "LA": "L", "P": "RGB", "PA": "RGB", "RGB": "RGB", "RGBA": "RGB"}
 """Pillow's name of how pixels are stored, and of how they are read."""
 
@@ -119,7 +122,8 @@ def read_images(paths: Sequence[Path], size: int | None = None, exif_rotation: b
     """Images as (N, H, W, C) uint8, resized if a size is given: one channel if all are grey, otherwise three.
 
     They are turned upright as their EXIF data say, unless `exif_rotation` is off. Raises DataError for a file that is
-    no PNG or JPEG image of 8 bits, grey or RGB, and, without a size, for images of different sizes.
+    no whole PNG or JPEG image of 8 bits, grey or RGB, of one frame and opaque, and, without a size, for images of
+    different sizes.
     """
     if size is not None:
         check_image_memory(len(paths), size, 3)
@@ -143,8 +147,10 @@ def _read(path: Path, exif_rotation: bool) -> Array:
         # Pillow warns of what is then refused below, or read as it should be.
         with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as image:
             _check_pixels(path, image)
+            _check_whole(path, image)
             mode = MODES[image.mode]
             turn = UPRIGHT.get(image.getexif().get(ORIENTATION, 1)) if exif_rotation else None
+            _check_opaque(path, image)
             pixels = np.asarray((image if turn is None else image.transpose(turn)).convert(mode))
     except UnidentifiedImageError:
         raise DataError(f"{path}: not a readable image: neither PNG nor JPEG, whatever it is called") from None
@@ -164,6 +170,38 @@ def _check_pixels(path: Path, image: Image.Image) -> None:
         raise DataError(f"{path}: an image of 16 or 32 bits per pixel and channel, expected 8; convert it")
     if image.mode not in MODES:
         raise DataError(f"{path}: an image in {image.mode}, expected grey or RGB; convert it")
+
+
+def _check_whole(path: Path, image: Image.Image) -> None:
+    """Raises DataError for several pictures in one file, and for a PNG that is cut short or damaged anywhere."""
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1:
+        raise DataError(f"{path}: an image of {frames} frames, expected one; save the one that is meant by itself")
+    # Pillow looks neither at the end of a PNG nor at the checksums of its pixels.
+    if image.format == "PNG" and not _has_whole_chunks(path):
+        raise DataError(f"{path}: not a readable image (a PNG that is cut short, or damaged: a checksum differs)")
+
+
+def _has_whole_chunks(path: Path) -> bool:
+    """Whether a PNG has its chunks up to the last, and those that decide its pixels as their checksums say."""
+    with path.open("rb") as file:
+        file.seek(len(PNG_SIGNATURE))
+        while len(head := file.read(8)) == 8:
+            size, kind = int.from_bytes(head[:4], "big"), head[4:]
+            held, sum_ = file.read(size), file.read(4)
+            decides = kind[:1].isupper()
+            if len(sum_) < 4 or (decides and zlib.crc32(kind + held) != int.from_bytes(sum_, "big")):
+                return False
+            if kind == b"IEND":
+                return True
+    return False
+
+
+def _check_opaque(path: Path, image: Image.Image) -> None:
+    """Raises DataError for pixels that are not opaque: which colour they show depends on what lies behind them."""
+    has_alpha = image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info
+    if has_alpha and (np.asarray(image.convert("RGBA"))[..., 3] < OPAQUE).any():
+        raise DataError(f"{path}: an image with transparent pixels, expected opaque ones; save it without alpha")
 
 
 def _folders(folder: Path) -> list[Path]:

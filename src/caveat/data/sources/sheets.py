@@ -26,8 +26,12 @@ class Sheet:
     """The line of the file where each row ends, for messages."""
 
     def column(self, name: str) -> list[str]:
+        """The cells of a column, without the spaces around them."""
+        return [text.strip() for text in self.verbatim(name)]
+
+    def verbatim(self, name: str) -> list[str]:
         at = self.columns.index(name)
-        return [row[at].strip() for row in self.rows]
+        return [row[at] for row in self.rows]
 
     def place(self, name: str, row: int) -> str:
         """Where a cell is and what it holds, for messages."""
@@ -42,6 +46,23 @@ def first_place(sheets: Sequence[Sheet], name: str, texts: Collection[str]) -> s
     """Where a column has one of some texts first, for messages."""
     cells = ((sheet, row, text) for sheet in sheets for row, text in enumerate(sheet.column(name)))
     return next(sheet.place(name, row) for sheet, row, text in cells if text in texts)
+
+
+def spaces(sheets: Sequence[Sheet], name: str) -> str:
+    """Where a column has a text with other spaces around it than elsewhere, for messages; "" if nowhere.
+
+    Spaces are never read, so that these count as one text.
+    """
+    written: dict[str, str] = {}
+    for sheet in sheets:
+        for row, text in enumerate(sheet.verbatim(name)):
+            first = written.setdefault(text.strip(), text)
+            if first != text and not missing(text.strip()):
+                return (
+                    f"{sheet.path}, line {sheet.lines[row]}: {shown(name)} is {shown(text)}, elsewhere {shown(first)}: "
+                    f"read as one, without the spaces"
+                )
+    return ""
 
 
 def read_sheet(path: Path, separator: str | None = None) -> Sheet:

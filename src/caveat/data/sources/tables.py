@@ -11,7 +11,7 @@ import numpy as np
 from ...core import ConfigurationError, DataError, DataWarning
 from ..pools import Array, CsvFormat, DataSource, Pool, TableColumn, ordered, shown
 from .columns import LARGEST, ColumnContent, Reading, features_of, label_refusal, number
-from .sheets import Sheet, missing, read_sheet, read_sheets
+from .sheets import Sheet, missing, read_sheet, read_sheets, spaces
 
 
 def csv_source(paths: Sequence[Path], reading: Reading) -> DataSource:
@@ -29,6 +29,7 @@ def csv_source(paths: Sequence[Path], reading: Reading) -> DataSource:
     table = _schema(features_of(sheets, reading))
     if not table:
         raise DataError(f"{sheets[0].path}: no columns but {target!r}, expected at least one feature")
+    warn_of_spaces(sheets, [target, *([silo] if silo else []), *(each.name for each in table if each.categories)])
     x = np.concatenate([_encode_texts(sheet, table, reading.decimal) for sheet in sheets])
     classes = ordered([label for sheet in sheets for label in sheet.column(target)])
     codes = {label: i for i, label in enumerate(classes)}
@@ -82,6 +83,13 @@ def check_labels(sheets: Sequence[Sheet], reading: Reading) -> None:
                 if missing(text):
                     line = sheet.lines[row]
                     raise DataError(f"{sheet.path}, line {line}: {name!r} is missing ({text!r}), expected a value")
+
+
+def warn_of_spaces(sheets: Sequence[Sheet], columns: Sequence[str]) -> None:
+    """Warns of columns of texts in which some differ by spaces around them alone, which are not read."""
+    for name in columns:
+        if told := spaces(sheets, name):
+            warnings.warn(told, DataWarning, stacklevel=3)
 
 
 def _schema(columns: Sequence[ColumnContent]) -> tuple[TableColumn, ...]:

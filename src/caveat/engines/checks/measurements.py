@@ -17,6 +17,8 @@ ONE, TWO = frozenset({"sums"}), frozenset({"sums", "global", "local", "choice"})
 COUNTS = {"examples": (), "known": (), "correct": (), "answered": (), "answered_correct": (), "quadrants": (2, 2),
           "decisions": (3,)}  # fmt: skip
 """The shapes of the sums that count inputs."""
+UNFAMILIAR = "unfamiliar"
+"""A count of inputs that is only there where predictions have a familiarity."""
 TOTALS = ("nll", "brier", "entropy", "aleatoric", "epistemic")
 """Sums of numbers that are not counts, and of which only the size is checked."""
 BINNED = ("bin_count", "bin_confidence", "bin_correct")
@@ -106,8 +108,10 @@ def _check_choice(tensors: Tensors, n: float) -> None:
 def _check_sums(tensors: Tensors, n: float) -> None:
     scores = {name for name in tensors if name.startswith("score.")}
     expected = {*COUNTS, *TOTALS, *BINNED, *(CLASSES + name for name in BINNED)}
-    if differing := (tensors.keys() - scores) ^ expected:
+    if differing := (tensors.keys() - scores - {UNFAMILIAR}) ^ expected:
         raise DataError(f"sums differ in {_listed(differing)} from what was to be measured")
+    if UNFAMILIAR in tensors:
+        _check_counts(UNFAMILIAR, tensors[UNFAMILIAR], (), n)
     for name in (*COUNTS, *scores):
         _check_counts(name, tensors[name], COUNTS.get(name, (2, *tensors[name].shape[1:2])), n)
     for name in TOTALS:

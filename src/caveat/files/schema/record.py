@@ -7,6 +7,7 @@ import math
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -26,18 +27,26 @@ def _known_or_written(value: object, info: ValidationInfo) -> object:
     return _finite(value) if info.context is FROM_FILE else value
 
 
+def _share(value: int | float | None) -> int | float | None:
+    if value is not None and not 0 <= value <= 1 and math.isfinite(value):
+        raise ValueError(f"{value:g}, expected a share from 0 to 1")
+    return value
+
+
 def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 Figure = Annotated[int | float | None, BeforeValidator(_known_or_written)]
 """A number that may be undefined, such as an AUROC without any error. None where a file says NaN."""
+Share = Annotated[Figure, AfterValidator(_share)]
+"""A figure from 0 to 1."""
 Finite = Annotated[float | None, BeforeValidator(_finite)]
 """A number that becomes None where it is not finite, in files and out of them."""
-Count = Annotated[int, PlainSerializer(float)]
+Count = Annotated[int, Field(ge=0), PlainSerializer(float)]
 """A count that files hold as sums are written: 3.0."""
 Size = Annotated[int, Field(ge=0)]
-"""Bytes."""
+"""Bytes, or how many of something."""
 
 
 class Record(BaseModel):

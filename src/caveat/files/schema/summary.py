@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from .costs import PrivacyRecord, Traffic
-from .record import Count, Figure, File, Record
+from .record import Count, Figure, File, Record, Share, Size
 from .small_files import Reset, Sums
 
 INSIDE = "ind"
@@ -29,8 +29,8 @@ class NullBand(Record):
 class Metrics(Record):
     """Figures of predictions; one that is undefined is absent."""
 
-    OMITTED: ClassVar = frozenset({"ece_null"})
-    accuracy: Figure = None
+    OMITTED: ClassVar = frozenset({"ece_null", "unfamiliar"})
+    accuracy: Share = None
     nll: Figure = None
     brier: Figure = None
     ece: Figure = None
@@ -41,6 +41,7 @@ class Metrics(Record):
     epistemic: Figure = None
     coverage: Figure = None  # share of inputs that were answered; absent in older runs, as is the next
     answered_accuracy: Figure = None
+    unfamiliar: Share = None  # share of inputs called so
     auroc_error: Figure = None
     auroc_error_tolerance: Figure = None
     fpr95_error: Figure = None
@@ -212,11 +213,11 @@ class SiloRecord(Record):
 
     name: str
     domain: str = ""
-    n_train: int | None = None
-    n_validation: int | None = None
-    n_calibration: int | None = None
-    n_test: int | None = None
-    class_counts: list[int] | None = None
+    n_train: Size | None = None
+    n_validation: Size | None = None
+    n_calibration: Size | None = None
+    n_test: Size | None = None
+    class_counts: list[Size] | None = None
     test: Metrics = Metrics()
     entropy_error: Figure = None  # standard error of the mean entropy, nats
     reliability: Reliability | None = None

@@ -48,6 +48,11 @@ def absent(run: RunFolder) -> str:
     return listed([plain(name) for name in run.absent], _MOST_NAMES)
 
 
+def lacking(run: RunFolder) -> str:
+    """The methods beside a finished run of which nothing is there, in words; empty where there are none."""
+    return listed([plain(name) for name in run.lacking], _MOST_NAMES)
+
+
 def afresh(run: RunFolder) -> str:
     """The silos whose states were lost on the way, and when, in words; empty where there are none."""
     reset = run.summary.reset if run.summary else []

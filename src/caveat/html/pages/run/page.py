@@ -9,7 +9,7 @@ from ....files.atomic import write_bytes
 from ....files.run_folder import RunFolder, natural, read_run
 from ... import templates
 from . import figures, rounds, sections
-from .absence import absence, absent, afresh, newcomers
+from .absence import absence, absent, afresh, lacking, newcomers
 from .again import again
 from .decisions import decisions
 from .gallery import within_budget
@@ -29,8 +29,12 @@ def write_report(run: Path, out: Path | None = None) -> Path:
 
     Raises DataError if `run` is not a run's folder or one of its files is damaged, RunError if it cannot be written.
     """
-    target = out or run / "report.html"
-    page = render(read_run(run))
+    return write_page(read_run(run), out or run / "report.html")
+
+
+def write_page(run: RunFolder, target: Path) -> Path:
+    """Write the report of a run that was read to `target`, and return that."""
+    page = render(run)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(target, page.encode())
     return target
@@ -64,6 +68,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "absence": absence(run),
         "absent": absent(run),
         "afresh": afresh(run),
+        "lacking": lacking(run),
         "newcomers": newcomers(run),
         "privacy": privacy(run),
         "protection": protection(run.summary.privacy if run.summary else None),

@@ -1,0 +1,156 @@
+"""What a model says of an input on its way: a few dozen numbers for the input itself and for each stage of the encoder.
+
+A stage is a part of the encoder that does more than a linear map: an activation, a pooling, a residual block, and the
+encoder's own output. Of a feature map go the mean and the standard deviation of every channel, of tokens those of
+every feature, of one vector the vector. Numbers are recorded while a method answers, so that no pass is made twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd, _AvgPoolNd, _MaxPoolNd
+
+from ..core import seeded
+from .dropout import flat, has_dropout
+from .encoders import Tokens
+
+NUMBERS = 128
+"""The most numbers of a stage; of more, as many random projections are taken, the same ones everywhere."""
+STAGES = 4
+"""The most stages of an encoder that are recorded, evenly over its depth; its output is always one."""
+CELLS = 4
+"""Rows and columns of cells whose means stand for where an image is bright."""
+SCALES = 4
+"""The most scales at which neighbouring pixels are compared, each half as fine as the one before."""
+QUIET = 1e-3
+"""Deviations of so much count like none: what their logarithm begins at, in units of normalised pixels."""
+SHAPES = (nn.Identity, nn.Flatten, nn.Dropout, Tokens)
+LINEAR = (*SHAPES, nn.Linear, nn.LayerNorm, _ConvNd, _NormBase)
+POOLING = (_MaxPoolNd, _AvgPoolNd, _AdaptiveMaxPoolNd, _AdaptiveAvgPoolNd)
+
+
+def input_numbers(x: Tensor) -> dict[str, Tensor]:
+    """By name, (N, d) numbers of inputs (N, ...).
+
+    Of images (N, C, H, W): the "layout", means of 4x4 cells; the "texture", how much pixels differ from their
+    neighbours, at four scales; and the "colour", what the distribution of each channel's values is like, and how
+    much channels differ. Of anything else its "values".
+    """
+    if x.ndim != 4:
+        return {"values": _narrow(x.flatten(1))}
+    layout = F.adaptive_avg_pool2d(x, min(CELLS, *x.shape[2:])).flatten(1)
+    return {"layout": _narrow(layout), "texture": _narrow(_texture(x)), "colour": _narrow(_colour(x))}
+
+
+def _texture(x: Tensor) -> Tensor:
+    """Logarithms of first and second differences along rows and columns, root mean squares per channel and scale."""
+    found = []
+    for scale in range(SCALES):
+        if scale:
+            x = F.avg_pool2d(x, 2)
+        across, down = x.diff(dim=3), x.diff(dim=2)
+        found += [_log(across.square().mean((2, 3))), _log(down.square().mean((2, 3)))]
+        found.append(_log(across.diff(dim=3).square().mean((2, 3)) + down.diff(dim=2).square().mean((2, 3))))
+        if min(x.shape[2:]) < 8:
+            break
+    return torch.cat(found, 1)
+
+
+def _colour(x: Tensor) -> Tensor:
+    """Per channel mean, spread, skewness, kurtosis and range, and how much pairs of neighbouring channels differ."""
+    x = x.flatten(2)
+    mean = x.mean(2)
+    centred = x - mean[:, :, None]
+    square = centred.square()
+    variance = square.mean(2)
+    deviation = variance.sqrt() + QUIET
+    skewness = (square * centred).mean(2) / deviation**3
+    kurtosis = _log(square.square().mean(2) / deviation**4)
+    found = [mean, _log(variance), skewness, kurtosis, x.amin(2), x.amax(2)]
+    if x.shape[1] > 1:
+        found.append(_log((centred - centred.roll(1, 1)).square().mean(2)))
+    return torch.cat(found, 1)
+
+
+def _log(square: Tensor) -> Tensor:
+    return (square + QUIET**2).log() / 2
+
+
+def stage_numbers(h: Tensor) -> Tensor:
+    """(N, d) numbers of what a stage gave: (N, C, H, W) maps, (N, T, D) tokens or (N, D) vectors."""
+    if h.ndim == 3 and h.shape[1] == 1:
+        h = h[:, 0]
+    if h.ndim > 2:
+        over = (1,) if h.ndim == 3 else tuple(range(2, h.ndim))
+        variance, mean = torch.var_mean(h, over, correction=0)
+        h = torch.cat([mean, variance.sqrt()], 1)
+    return _narrow(h)
+
+
+def _narrow(numbers: Tensor) -> Tensor:
+    """(N, d) with d at most `NUMBERS`: of more, orthonormal projections."""
+    width = numbers.shape[1]
+    return numbers if width <= NUMBERS else numbers @ _projection(width)
+
+
+@lru_cache(maxsize=64)
+def _projection(width: int) -> Tensor:
+    with seeded("familiarity", width):
+        columns: Tensor = torch.linalg.qr(torch.randn(width, NUMBERS, dtype=torch.float64)).Q
+    return columns.float()
+
+
+def encoder_of(module: nn.Module) -> nn.Module:
+    """The part of a model that is called its encoder, or the model, if none is."""
+    return next((e for part in module.modules() if isinstance(e := getattr(part, "encoder", None), nn.Module)), module)
+
+
+def stages(module: nn.Module) -> list[nn.Module]:
+    """The parts of a model's encoder whose outputs are recorded, in order, none behind dropout."""
+    parts = list(flat(encoder_of(module)))
+    first = next((i for i, part in enumerate(parts) if has_dropout(part)), len(parts))
+    parts = [part for part in parts[:first] if not isinstance(part, SHAPES)]
+    found = [
+        part
+        for part, after in zip(parts, [*parts[1:], None], strict=True)
+        if after is None or (not isinstance(part, LINEAR) and not isinstance(after, POOLING))
+    ]
+    if len(found) <= STAGES:
+        return found
+    return [found[round(i * (len(found) - 1) / (STAGES - 1))] for i in range(STAGES)]
+
+
+@contextmanager
+def recording(module: nn.Module) -> Iterator[list[list[Tensor]]]:
+    """The numbers of every stage, (n, d) for each time that it is passed, in the order of passing."""
+    found: list[list[Tensor]] = []
+    handles = []
+    for part in stages(module):
+        passes: list[Tensor] = []
+        found.append(passes)
+
+        def record(part: nn.Module, given: object, output: Tensor, passes: list[Tensor] = passes) -> None:
+            passes.append(stage_numbers(output.detach()))
+
+        handles.append(part.register_forward_hook(record))
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def by_answer(passes: Sequence[Tensor], inputs: int, answers: int) -> list[Tensor]:
+    """The numbers of a stage, (N, d) for each answer, from all times that it was passed: answers that share a pass
+    share its numbers, and of more passes than answers the last ones count.
+    """
+    each = torch.split(torch.cat(list(passes)), max(inputs, 1))
+    return [each[0]] * answers if len(each) < answers else list(each[-answers:])

@@ -1,0 +1,167 @@
+"""Whether an input is like those that a silo knows: distances to classes, from sums that add, and conformal p-values.
+
+A stage of a model says some numbers h of an input. Silos send how many inputs of each class they have, the sum of h by
+class, and one matrix of second moments; from these the server has class means and one covariance as if all rows lay in
+one place. An input's distance at a stage is the smallest Mahalanobis distance to a class (Lee et al., NeurIPS 2018,
+arXiv 1807.03888). Its p-value is the rank of its distances among those of the silo's own calibration split (Bates et
+al., Testing for Outliers with Conformal p-values, Annals of Statistics 2023, arXiv 2104.08279).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+SCORE = "unfamiliar"
+"""The name of the score among `Prediction.scores`."""
+DENSITY = ("whiten", "centre", "means")
+"""The names of `density`'s tensors."""
+LEAST = 5
+"""Inputs of a class that a silo needs to send the class's sum by itself: the sum of one row is that row."""
+SHRINKAGE = 0.01
+"""Least weight of the diagonal in a covariance."""
+CONSTANT = 1e-6
+"""Share of a stage's mean variance below which a number counts as constant."""
+NEAR = 0.01
+"""Share of the expected distance that is added to all, so that no distance of zero has a logarithm of its own."""
+TYPICAL = 0.9
+"""The quantile of own inputs that is one unit above their median."""
+LEAST_UNIT = 0.05
+"""The least unit of a stage, in which all own inputs may be equally far, as where a model has collapsed."""
+UNLIKE = 1e6
+"""The score of inputs whose distance is no number."""
+BLOCK = 2**21
+"""Comparisons of new inputs with calibration inputs that are made at once."""
+
+
+def grouped(y: Tensor, classes: int) -> Tensor:
+    """(N,) the class that each of (N,) labels is counted with: its own, or C, "other", where a silo has fewer than
+    `LEAST` of it, or -1, none, where these are fewer than `LEAST` together.
+    """
+    few = torch.bincount(y, minlength=classes) < LEAST
+    other = few[y]
+    return torch.where(other, classes if int(other.sum()) >= LEAST else -1, y)
+
+
+def sums(h: Tensor, group: Tensor, classes: int) -> Tensors:
+    """What a silo sends of a stage's numbers h (N, d) of training inputs, `grouped` (N,): "counts" (C + 1,) of inputs,
+    "totals" (C + 1, d), and "squares" (d (d + 1) / 2,), the upper triangle of the second moments.
+
+    float64; all of it adds up, over parts of a silo's inputs and over silos.
+    """
+    h, group = h[group >= 0].double(), group[group >= 0]
+    counts = torch.bincount(group, minlength=classes + 1).double()
+    totals = h.new_zeros(classes + 1, h.shape[1]).index_add_(0, group, h)
+    rows, columns = torch.triu_indices(h.shape[1], h.shape[1])
+    return {"counts": counts, "totals": totals, "squares": (h.T @ h)[rows, columns]}
+
+
+def moments(added: Tensors) -> tuple[Tensor, Tensor]:
+    """(K, d) means of the K classes that there are, and (d, d) their common covariance, from the sums of all silos or
+    any multiple of them. Raises ValueError where no input was counted.
+    """
+    counts, totals = added["counts"], added["totals"]
+    if not counts.any():
+        raise ValueError("no inputs were counted")
+    width = totals.shape[1]
+    squares = totals.new_zeros(width, width)
+    rows, columns = torch.triu_indices(width, width)
+    squares[rows, columns] = added["squares"]
+    squares[columns, rows] = added["squares"]
+    there = counts > 0
+    means = totals[there] / counts[there, None]
+    covariance = (squares - means.T @ (counts[there, None] * means)) / counts.sum()
+    return means, covariance
+
+
+def density(added: Tensors, inputs: float) -> Tensors:
+    """What distances are measured with, from sums over `inputs` inputs or any multiple of the sums: "whiten" (d, d) and
+    "centre" (d,) take numbers to a space in which the inputs of a class have unit covariance, and "means" (K, d) are
+    the classes' there. float32.
+
+    The covariance is shrunk towards its diagonal, by d / (d + n) or `SHRINKAGE`, and numbers that are all but constant
+    get a variance of `CONSTANT` times the mean one.
+    """
+    means, covariance = moments(added)
+    width = len(covariance)
+    variance = covariance.diagonal().clamp_min(0)
+    variance = variance + CONSTANT * variance.mean() + torch.finfo(torch.float32).tiny
+    weight = max(SHRINKAGE, width / (width + inputs))
+    deviation = variance.sqrt()
+    correlation = (covariance / deviation / deviation[:, None]).fill_diagonal_(1.0) * (1 - weight)
+    correlation.fill_diagonal_(1.0)
+    factor = torch.linalg.cholesky(correlation)
+    whiten = torch.linalg.solve_triangular(factor, torch.diag(1 / deviation), upper=False).T
+    counts = added["counts"]
+    centre = added["totals"].sum(0) / counts.sum()
+    return {"whiten": whiten.float(), "centre": centre.float(), "means": ((means - centre) @ whiten).float()}
+
+
+def log_distances(found: Tensors, h: Tensor) -> Tensor:
+    """(N,) float64: logarithms of the squared distances of numbers h (N, d) to the nearest class. Infinite for numbers
+    that are not finite.
+    """
+    z = (h.float() - found["centre"]) @ found["whiten"]
+    means = found["means"]
+    square = z.square().sum(1, keepdim=True) - 2 * z @ means.T + means.square().sum(1)
+    nearest = square.amin(1).double().clamp_min(0)
+    return (nearest + NEAR * h.shape[1]).log().nan_to_num(nan=math.inf)
+
+
+def conformal(calibration: Tensor, new: Tensor) -> Tensor:
+    """(N,) float64 p-values in (0, 1] of new inputs, low where an input is unlike the calibration inputs.
+
+    `calibration` (n, S) and `new` (N, S) are log-distances at S stages. Full conformal: a new input is counted among
+    the n + 1 in the units of every stage, median and 90 % quantile, and then its largest distance in these units is
+    ranked among all n + 1. For an input that is exchangeable with the calibration inputs, P(p <= a) <= a for every a.
+    The least p is 1 / (n + 1), so that below 19 calibration inputs no p is as low as 0.05.
+    """
+    n, stages = calibration.shape
+    if not n:
+        return torch.ones(len(new), dtype=torch.float64)
+    units = torch.cat(_units_with(calibration, new), 1)
+    own = _combined(new, units[:, :stages], units[:, stages:])
+    # Few units differ: most new inputs lie beyond the calibration inputs that the quantiles are among.
+    units, which = torch.unique(units, dim=0, return_inverse=True)
+    p = torch.empty(len(new), dtype=torch.float64)
+    for part in torch.split(torch.arange(len(new)), max(1, BLOCK // n)):
+        used, local = torch.unique(which[part], return_inverse=True)
+        theirs = _combined(calibration[None], units[used, None, :stages], units[used, None, stages:])
+        p[part] = (theirs[local] >= own[part, None]).sum(1).double()
+    return (1 + p) / (n + 1)
+
+
+def score(calibration: Tensor, new: Tensor) -> Tensor:
+    """(N,) float64, the larger, the less an input is like the calibration inputs: 0 for their median at every stage,
+    and 1 for their 90 % quantile. It goes on to grow where no calibration input lies, unlike a p-value.
+    """
+    if not len(calibration):
+        return new.amax(1).nan_to_num(posinf=UNLIKE)
+    median, unit = _units(calibration.sort(0).values)
+    return _combined(new, median, unit).nan_to_num(posinf=UNLIKE)
+
+
+def _combined(distances: Tensor, median: Tensor, unit: Tensor) -> Tensor:
+    return ((distances - median) / unit).amax(-1)
+
+
+def _ends(n: int) -> tuple[int, int]:
+    """Which of n ordered numbers, from 0, are their median and their 90 % quantile."""
+    return (n - 1) // 2, math.ceil(TYPICAL * n - 1e-9) - 1
+
+
+def _units(ordered: Tensor) -> tuple[Tensor, Tensor]:
+    low, high = (ordered[k] for k in _ends(len(ordered)))
+    return low, (high - low).clamp_min(LEAST_UNIT)
+
+
+def _units_with(calibration: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+    """(N, S) each: what `_units` are for the calibration inputs and one new input together, for every new input."""
+    n = len(calibration)
+    ordered = torch.cat([calibration, torch.tensor([[-math.inf], [math.inf]]).expand(2, calibration.shape[1])])
+    ordered = ordered.sort(0).values  # padded: the k-th of n + 1 lies between the k-1-th and the k-th of n
+    low, high = (new.maximum(ordered[k]).minimum(ordered[k + 1]) for k in _ends(n + 1))
+    return low, (high - low).clamp_min(LEAST_UNIT)

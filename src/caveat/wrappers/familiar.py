@@ -1,0 +1,184 @@
+"""Whether an input is like a silo's own, for any method: densities of what its models say on the way to an answer.
+
+After the base's last round every silo sends sums over its training inputs, of numbers that describe the input itself
+and every stage of the encoder (`caveat.nn.stages`). From their means over silos the server has the densities that all
+rows in one place would have (`caveat.uncertainty.familiarity`). A silo ranks the distances of an input among those of
+its own calibration split, which it keeps. Nothing is trained, and no pass through a model is made twice.
+
+Where silos have models of their own architectures, the stages of these stay at the silo, in sums of its own; with
+`shared` false all do, as under differential privacy, whose noise would drown them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, Tensors, Update
+from ..nn.stages import by_answer, input_numbers, recording
+from ..uncertainty import familiarity
+from .base import Wrapper
+
+GROUP = "familiarity"
+"""What the wrapper sends and keeps."""
+PART = 2000
+"""Training inputs whose numbers are in memory at once."""
+INPUT = "input"
+"""What stages of the input itself begin with; those of a model begin with whose it is."""
+
+
+@dataclass(frozen=True)
+class Familiar(Wrapper):
+    """The base, with a p-value and a score of how familiar an input is beside every answer."""
+
+    alarm: float = 0.05
+    """Largest expected share of inputs like a silo's own that are called unfamiliar."""
+    shared: bool = True
+    """Whether sums leave a silo; otherwise each has densities of its own."""
+    everyone: bool = True
+    """Whether all silos are asked, or those that a round of training asks; the others have the same densities."""
+
+    @property
+    def scores(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (familiarity.SCORE, *self.base.scores)
+
+    def init_server(self, site: Site) -> State:
+        return self.base.init_server(site) | {GROUP: {}}
+
+    def schedule(self) -> Iterable[Round]:
+        yield from super().schedule()
+        yield Round(
+            self.base.broadcast, self.describe_own, self.pool,
+            everyone=self.everyone, trains=False, linear="silos", name="describe_own",
+        )  # fmt: skip
+
+    def broadcast(self, server: State) -> Payload:
+        return self.base.broadcast(server) | {GROUP: server[GROUP]}
+
+    # After training: a silo's sums leave it, the numbers of its calibration inputs stay.
+
+    def describe_own(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        """Send sums of what models say of training inputs; keep what they say of calibration inputs."""
+        added = self.add_up(down, state, site)
+        theirs = {name: sums for name, sums in added.items() if self.is_sent(name)}
+        own = {name: sums for name, sums in added.items() if not self.is_sent(name)}
+        kept = self.of_calibration(down, state, site) | densities(own, 1)
+        return Update({GROUP: nested(self.completed(theirs))}, 1), state | {GROUP: kept}
+
+    def add_up(self, down: Payload, state: State, site: Site) -> dict[str, Tensors]:
+        """By stage, the sums of the training split."""
+        found: dict[str, Tensors] = {}
+        x, y = site.train
+        for part in torch.split(torch.arange(len(y)), PART):
+            answers, numbers = self.observed(down, state, site, x[part])
+            classes = next(iter(answers.values())).probs.shape[1]
+            group = familiarity.grouped(y, classes)[part]
+            for stage, h in numbers.items():
+                sums = familiarity.sums(h, group, classes)
+                found[stage] = {k: found[stage][k] + sums[k] for k in sums} if stage in found else sums
+        return found
+
+    def of_calibration(self, down: Payload, state: State, site: Site) -> Tensors:
+        """By stage, the numbers of the calibration split."""
+        _, numbers = self.observed(down, state, site, site.calibration.x)
+        return {f"{stage}.calibration": h for stage, h in numbers.items()}
+
+    def is_sent(self, stage: str) -> bool:
+        """Whether the sums of a stage leave the silo: not those of an architecture of its own."""
+        return self.shared and not (self.personal and whose_stage(stage) == Decision.LOCAL.name.lower())
+
+    def completed(self, added: dict[str, Tensors]) -> dict[str, Tensors]:
+        """The sums, with zeros for a model that others have at hand and this silo has not trained yet."""
+        missing = [whose.name.lower() for whose in self.models]
+        missing = [whose for whose in missing if whose not in {whose_stage(stage) for stage in added}]
+        return added | {
+            f"{whose}{stage[len(whose_stage(stage)) :]}": {k: torch.zeros_like(t) for k, t in sums.items()}
+            for whose in missing
+            for stage, sums in added.items()
+            if whose_stage(stage) != INPUT and self.is_sent(whose)
+        }
+
+    def pool(self, server: State, replies: Replies, site: Site) -> State:
+        """The densities of all silos' training inputs, from the means of their sums."""
+        means = replies.mean(GROUP, None if replies.means else [1.0] * len(replies))
+        return server | {GROUP: densities(by_stage(means), len(replies))}
+
+    # Prediction: how far an input is, among the silo's calibration inputs.
+
+    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
+        known = down.get(GROUP, {}) | state.get(GROUP, {})
+        if not known:
+            return self.base.answer(down, state, site, x)
+        answers, numbers = self.observed(down, state, site, x)
+        if not state.get(GROUP):  # a silo that was not there has kept nothing
+            known = known | self.of_calibration(down, state, site)
+        return {whose: self.judged(answer, whose, numbers, known) for whose, answer in answers.items()}
+
+    def observed(self, down: Payload, state: State, site: Site, x: Tensor) -> tuple[Answers, Tensors]:
+        """The base's answers to inputs (N, ...), and by stage the (N, d) numbers that describe them."""
+        modules = {Decision.LOCAL: site.own} if self.personal and site.own is not None else {}
+        with ExitStack() as stack:
+            shared = stack.enter_context(recording(site.module))
+            own = {whose: stack.enter_context(recording(module)) for whose, module in modules.items()}
+            answers = self.base.answer(down, state, site, x)
+        numbers = {f"{INPUT}.{name}": h for name, h in input_numbers(x).items()}
+        in_shared = [whose for whose in answers if whose not in own]
+        for whose in answers:
+            among = in_shared if whose in in_shared else [whose]
+            for i, passes in enumerate(own.get(whose, shared), 1):
+                if passes:
+                    numbers[f"{whose.name.lower()}.{i}"] = by_answer(passes, len(x), len(among))[among.index(whose)]
+        return answers, numbers
+
+    def judged(self, answer: Prediction, whose: Decision, numbers: Tensors, known: Tensors) -> Prediction:
+        """An answer with its p-value and score, from all stages of the input and of its model that have a density."""
+        named = (INPUT, whose.name.lower())
+        stages = [stage for stage in numbers if whose_stage(stage) in named and f"{stage}.whiten" in known]
+        if not stages:
+            return answer
+        theirs = torch.stack([distances(known, stage, known[f"{stage}.calibration"]) for stage in stages], 1)
+        own = torch.stack([distances(known, stage, numbers[stage]) for stage in stages], 1)
+        score = {familiarity.SCORE: familiarity.score(theirs, own)}
+        return replace(
+            answer,
+            uncertainty=answer.uncertainty | score,
+            familiarity=familiarity.conformal(theirs, own),
+            alarm=self.alarm,
+        )
+
+
+def distances(known: Tensors, stage: str, numbers: Tensor) -> Tensor:
+    """(N,) log-distances of a stage's numbers (N, d)."""
+    return familiarity.log_distances({name: known[f"{stage}.{name}"] for name in familiarity.DENSITY}, numbers)
+
+
+def whose_stage(stage: str) -> str:
+    """Whose a stage is: the input's, the federation's model's or the silo's own."""
+    return stage.partition(".")[0]
+
+
+def nested(by_name: dict[str, Tensors]) -> Tensors:
+    """Tensors by stage as one group, "stage.name"."""
+    return {f"{stage}.{name}": tensor for stage, tensors in by_name.items() for name, tensor in tensors.items()}
+
+
+def by_stage(group: Tensors) -> dict[str, Tensors]:
+    """The inverse of `nested`."""
+    found: dict[str, Tensors] = {}
+    for path, tensor in group.items():
+        stage, _, name = path.rpartition(".")
+        found.setdefault(stage, {})[name] = tensor
+    return found
+
+
+def densities(added: dict[str, Tensors], silos: int) -> Tensors:
+    """By "stage.name" what distances are measured with, from the means of so many silos' sums."""
+    return nested({
+        stage: familiarity.density(sums, silos * float(sums["counts"].sum()))
+        for stage, sums in added.items()
+        if sums["counts"].any()
+    })  # fmt: skip

@@ -1,0 +1,174 @@
+"""Familiarity: densities from sums are those of all rows in one place, and p-values keep their promise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from caveat.uncertainty import familiarity
+
+CLASSES = 4
+
+
+def rows(n: int, width: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """(n, width) numbers far from zero, of unequal spread and correlated, and labels."""
+    generator = torch.Generator().manual_seed(seed)
+    mix = torch.randn(width, width, generator=generator)
+    y = torch.randint(CLASSES, (n,), generator=generator)
+    return torch.randn(n, width, generator=generator) @ mix + 5 * y[:, None] + 100, y
+
+
+def test_the_density_is_that_of_class_means_and_the_pooled_covariance() -> None:
+    h, y = rows(400, 6)
+    means, covariance = familiarity.moments(familiarity.sums(h, y, CLASSES))
+    wanted = np.stack([h.double().numpy()[y == c].mean(0) for c in range(CLASSES)])
+    residuals = h.double().numpy() - wanted[y]
+    assert np.allclose(means, wanted, rtol=1e-12)
+    assert np.allclose(covariance, residuals.T @ residuals / 400, atol=1e-8)
+
+
+@given(st.lists(st.integers(0, 2), min_size=60, max_size=60), st.integers(1, 9))
+@settings(max_examples=50, deadline=None)
+def test_sums_of_any_partition_add_up_to_the_pooled_ones(silo_of: list[int], width: int) -> None:
+    h, y = rows(60, width)
+    silo = torch.tensor(silo_of)
+    parts = [familiarity.sums(h[silo == k], y[silo == k], CLASSES) for k in range(3)]
+    pooled = familiarity.sums(h, y, CLASSES)
+    added = {name: torch.stack([part[name] for part in parts]).sum(0) for name in pooled}
+    for one, other in zip(familiarity.moments(added), familiarity.moments(pooled), strict=True):
+        assert torch.allclose(one, other, rtol=1e-8, atol=1e-8)
+    one, other = (familiarity.log_distances(familiarity.density(each, 60), h) for each in (added, pooled))
+    assert torch.allclose(one, other, rtol=1e-3, atol=1e-3)
+
+
+def test_a_density_does_not_depend_on_whether_it_is_given_sums_or_means() -> None:
+    h, y = rows(200, 5)
+    sums = familiarity.sums(h, y, CLASSES)
+    one = familiarity.density(sums, 200)
+    other = familiarity.density({name: tensor / 7 for name, tensor in sums.items()}, 200)
+    for name in familiarity.DENSITY:
+        assert torch.allclose(one[name], other[name], rtol=1e-4, atol=1e-4)
+
+
+def test_distances_are_mahalanobis_distances_to_the_nearest_class() -> None:
+    h, y = rows(20_000, 3)
+    found = familiarity.log_distances(familiarity.density(familiarity.sums(h, y, CLASSES), 20_000), h[:50])
+    mean = torch.stack([h[y == c].double().mean(0) for c in range(CLASSES)])
+    residuals = h.double() - mean[y]
+    covariance = residuals.T @ residuals / len(h)
+    inverse = torch.linalg.inv(0.99 * covariance + 0.01 * covariance.diagonal().diag())
+    difference = h[:50, None].double() - mean
+    wanted = torch.einsum("nkd,de,nke->nk", difference, inverse, difference).amin(1)
+    # A hundredth of the expected distance is added to all.
+    assert torch.allclose(found.exp() - 0.03, wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_a_class_of_few_rows_is_sent_with_others_or_not_at_all() -> None:
+    y = torch.tensor([0] * 20 + [1] * 3 + [2] * 2 + [3] * 9)
+    assert familiarity.grouped(y, 4).bincount().tolist() == [20, 0, 0, 9, 5]
+    y = torch.tensor([0] * 20 + [1] * 3 + [3] * 9)
+    group = familiarity.grouped(y, 4)
+    assert (group == -1).sum() == 3
+    h = torch.randn(32, 2)
+    sent = familiarity.sums(h, group, 4)
+    assert sent["counts"].tolist() == [20, 0, 0, 9, 0]
+    kept = torch.cat([h[:20], h[23:]]).double()
+    wanted = kept.T @ kept
+    assert torch.allclose(sent["squares"], wanted[[0, 0, 1], [0, 1, 1]])
+
+
+@pytest.mark.parametrize("width", [3, 80])
+def test_more_numbers_than_rows_and_constant_numbers_have_a_density(width: int) -> None:
+    h, y = rows(30, width)
+    h[:, 1] = 2.5
+    density = familiarity.density(familiarity.sums(h, y, CLASSES), 30)
+    own = familiarity.log_distances(density, h)
+    assert own.isfinite().all()
+    moved = h.clone()
+    moved[:, 1] += 1
+    assert (familiarity.log_distances(density, moved) > own.max()).all()
+
+
+def naive(calibration: Tensor, new: Tensor) -> list[float]:
+    """Full conformal p-values, input by input."""
+    found = []
+    for each in new:
+        points = torch.cat([calibration, each[None]])
+        n = len(points)
+        ordered = points.sort(0).values
+        median, high = ordered[(n - 1) // 2], ordered[math.ceil(0.9 * n - 1e-9) - 1]
+        combined = ((points - median) / (high - median).clamp_min(familiarity.LEAST_UNIT)).amax(1)
+        found.append(float((combined >= combined[-1]).double().mean()))
+    return found
+
+
+@pytest.mark.parametrize("n", [1, 2, 18, 19, 20, 57])
+@pytest.mark.parametrize("grid", [None, 0.5])
+def test_p_values_are_those_of_counting_each_input_among_all(n: int, grid: float | None) -> None:
+    generator = torch.Generator().manual_seed(n)
+    calibration = torch.randn(n, 3, generator=generator, dtype=torch.float64)
+    new = 1.5 * torch.randn(200, 3, generator=generator, dtype=torch.float64)
+    if grid:
+        calibration, new = (calibration / grid).round() * grid, (new / grid).round() * grid
+    assert familiarity.conformal(calibration, new).tolist() == pytest.approx(naive(calibration, new), abs=1e-12)
+
+
+@pytest.mark.parametrize(("n", "grid"), [(10, None), (25, None), (25, 0.5), (100, None), (100, 1.0)])
+def test_no_level_is_exceeded_more_often_than_promised(n: int, grid: float | None) -> None:
+    """Over calibration splits and inputs drawn alike, with seven correlated stages, ties among them."""
+    generator = torch.Generator().manual_seed(5)
+    draws, inputs = 400, 20
+    p = []
+    for _ in range(draws):
+        both = torch.randn(n + inputs, 7, generator=generator, dtype=torch.float64)
+        both = both + torch.randn(n + inputs, 1, generator=generator, dtype=torch.float64)
+        if grid:
+            both = (both / grid).round() * grid
+        p.append(familiarity.conformal(both[:n], both[n:]))
+    rates = torch.stack(p)
+    for level in (0.05, 0.1, 0.2, 0.5):
+        by_draw = (rates <= level).double().mean(1)
+        error = float(by_draw.std()) / draws**0.5
+        assert float(by_draw.mean()) <= level + 3 * error, level
+    if not grid:  # and they are not needlessly cautious: as near as n allows
+        assert float((rates <= 0.2).double().mean()) >= math.floor(0.2 * (n + 1)) / (n + 1) - 0.02
+
+
+def test_below_nineteen_calibration_inputs_nothing_can_be_called_unfamiliar() -> None:
+    far = torch.full((3, 2), 50.0, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    least = {n: familiarity.conformal(torch.randn(n, 2, generator=generator).double(), far) for n in (0, 18, 19)}
+    assert least[0].tolist() == [1, 1, 1]
+    assert (least[18] > 0.05).all()
+    assert (least[19] <= 0.05).all()
+
+
+def test_a_model_that_says_the_same_of_everything_raises_no_alarm() -> None:
+    h, y = torch.full((40, 3), 7.0), torch.arange(40) % CLASSES
+    density = familiarity.density(familiarity.sums(h, y, CLASSES), 40)
+    same = familiarity.log_distances(density, h)[:, None]
+    assert familiarity.conformal(same, same).tolist() == [1.0] * 40
+    assert familiarity.score(same, same).tolist() == [0.0] * 40
+
+
+def test_numbers_that_are_not_finite_are_the_least_familiar() -> None:
+    h, y = rows(40, 3)
+    density = familiarity.density(familiarity.sums(h, y, CLASSES), 40)
+    own = familiarity.log_distances(density, h)[:, None]
+    odd = familiarity.log_distances(density, torch.tensor([[math.nan, 1, 1], [math.inf, 1, 1]]))[:, None]
+    assert familiarity.conformal(own, odd).tolist() == pytest.approx([1 / 41] * 2)
+    assert familiarity.score(own, odd).tolist() == [familiarity.UNLIKE] * 2
+
+
+def test_the_score_goes_on_to_grow_where_p_cannot_fall_any_further() -> None:
+    generator = torch.Generator().manual_seed(0)
+    own = torch.randn(30, 2, generator=generator).double()
+    far = torch.tensor([[5.0, 0], [50.0, 0], [500.0, 0]], dtype=torch.float64)
+    assert familiarity.conformal(own, far).unique().numel() == 1
+    assert (familiarity.score(own, far).diff() > 0).all()

@@ -1,0 +1,160 @@
+"""Familiarity around methods: what leaves a silo and what stays, and that strange inputs are noticed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from federations import ADAM, FAST, METHODS, Federation, flat, silos
+
+from caveat.core import Data, Decision, Method, Prediction, Silo
+from caveat.methods import FML, UEFL, FedAvg, FedBABU, FedBN, FedPN, Local, TrFedDis
+from caveat.uncertainty import familiarity
+from caveat.wrappers.familiar import GROUP, INPUT, Familiar
+from caveat.wrappers.private import Private
+from caveat.wrappers.switched import Switched
+from caveat.wrappers.uncertainty import Uncertainty
+
+
+def told(federation: Federation, silo: str, x: torch.Tensor) -> Prediction:
+    """What a method says of inputs at a silo after its last round."""
+    method, place = federation.place.method, federation.place
+    state = federation.states()[silo]
+    return method.predict(method.broadcast(federation.server), state, place.site(silo), x)
+
+
+def finished(method: Method, folder: Path, data: dict[str, Silo] | None = None) -> Federation:
+    federation = Federation(method, folder, data=data)
+    federation.run()
+    return federation
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
+def test_every_method_says_how_familiar_an_input_is(method: Method, tmp_path: Path) -> None:
+    federation = finished(Familiar(method), tmp_path)
+    for name, silo in silos().items():
+        own, far = told(federation, name, silo.test.x), told(federation, name, silo.test.x + 40)
+        assert own.familiarity is not None
+        assert ((own.familiarity > 0) & (own.familiarity <= 1)).all()
+        assert far.alarmed.all(), name
+        assert far.score(familiarity.SCORE).min() > own.score(familiarity.SCORE).max()
+
+
+@pytest.mark.parametrize("base", [FedBN(rounds=2, training=FAST), FedPN(rounds=2, training=ADAM, layers=4)], ids=str)
+def test_an_answer_does_not_depend_on_the_inputs_beside_it(base: Method, tmp_path: Path) -> None:
+    federation = finished(Familiar(base), tmp_path)
+    x = silos()["silo-1"].test.x
+    together, alone = told(federation, "silo-1", x), [told(federation, "silo-1", each[None]) for each in x]
+    assert torch.equal(together.familiarity, torch.cat([each.familiarity for each in alone]))  # type: ignore[arg-type]
+
+
+def test_what_is_sent_adds_up_to_the_sums_of_all_rows(tmp_path: Path) -> None:
+    """The densities are those of all silos' training inputs in one place, and nothing else was sent for them."""
+    federation = finished(Familiar(FedAvg(rounds=2, training=ADAM)), tmp_path)
+    done = federation.done[-1]
+    assert done.step.name == "describe_own"
+    assert {path.split("/")[0] for update in done.replies.updates.values() for path in flat(update.payload)} == {GROUP}
+    # No class is rare here, or it would be sent with others.
+    assert all(int(silo.train.y.bincount(minlength=3).min()) >= familiarity.LEAST for silo in silos().values())
+    x, y = (torch.cat(parts) for parts in zip(*(silo.train for silo in silos().values()), strict=True))
+    wanted = familiarity.density(familiarity.sums(x, y, 3), len(y))
+    for name in familiarity.DENSITY:
+        torch.testing.assert_close(federation.server[GROUP][f"{INPUT}.values.{name}"], wanted[name])
+
+
+def test_stages_of_an_architecture_of_its_own_stay_at_the_silo(tmp_path: Path) -> None:
+    federation = finished(Familiar(FML(rounds=2, training=FAST)), tmp_path)
+    sent = {path for update in federation.done[-1].replies.updates.values() for path in flat(update.payload)}
+    assert {path.split("/")[1].split(".")[0] for path in sent} == {INPUT, "global"}
+    kept = federation.states()["silo-0"][GROUP]
+    assert {"local.1.whiten", "local.1.calibration", "global.1.calibration"} <= set(kept)
+
+
+def test_under_noise_nothing_leaves_and_every_silo_has_densities_of_its_own(tmp_path: Path) -> None:
+    base = Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.1, silos=3)
+    federation = finished(Familiar(base, shared=False), tmp_path)
+    assert all(not flat(update.payload) for update in federation.done[-1].replies.updates.values())
+    x = silos()["silo-0"].test.x
+    assert told(federation, "silo-0", x + 40).alarmed.all()
+    assert told(federation, "silo-0", x).alarmed.double().mean() < 0.5
+
+
+def test_of_silos_that_train_alone_nothing_leaves(tmp_path: Path) -> None:
+    method = Uncertainty().around(Local(rounds=1, training=FAST))
+    federation = finished(method, tmp_path)
+    assert all(not flat(update.payload) for done in federation.done for update in done.replies.updates.values())
+    assert told(federation, "silo-0", silos()["silo-0"].test.x + 40).alarmed.all()
+
+
+def test_a_silo_that_has_not_trained_sends_zeros_for_its_own_model(tmp_path: Path) -> None:
+    """All messages have one form, and a silo without a model of its own adds nothing to the others' sums."""
+    method = Familiar(FedBABU(rounds=1, training=FAST, fine_tune_epochs=1))
+    federation = finished(method, tmp_path)
+    site = federation.place.site("silo-0")
+    sent, _ = method.describe_own(method.base.broadcast(federation.server), method.init_silo(site), site)
+    theirs = federation.done[-1].replies.updates["silo-1"]
+    assert {k: v.shape for k, v in flat(sent.payload).items()} == {k: v.shape for k, v in flat(theirs.payload).items()}
+
+
+def test_a_silo_that_was_not_there_ranks_among_its_own_calibration_inputs(tmp_path: Path) -> None:
+    federation = finished(Familiar(FedAvg(rounds=2, training=ADAM)), tmp_path)
+    method, place = federation.place.method, federation.place
+    site, x = place.site("silo-2"), silos()["silo-2"].test.x
+    new = method.predict(method.broadcast(federation.server), method.init_silo(site), site, x)
+    assert torch.equal(new.familiarity, told(federation, "silo-2", x).familiarity)  # type: ignore[arg-type]
+
+
+def test_before_the_last_round_there_is_no_familiarity(tmp_path: Path) -> None:
+    federation = Federation(Familiar(FedAvg(rounds=2, training=ADAM)), tmp_path)
+    federation.run(stop=2)
+    prediction = told(federation, "silo-0", silos()["silo-0"].test.x)
+    assert prediction.familiarity is None
+    assert not prediction.alarmed.any()
+
+
+def test_a_switch_abstains_from_what_is_unfamiliar(tmp_path: Path) -> None:
+    base = FedBABU(rounds=1, training=ADAM)
+    x = silos()["silo-1"].test.x + 40
+
+    def decided(alarm: float) -> torch.Tensor:
+        method = Switched(Familiar(base, alarm), outliers=0.0, abstain=0.0)
+        return told(finished(method, tmp_path / f"{alarm}"), "silo-1", x).decision
+
+    assert (decided(0.0) != Decision.ABSTAIN).any()
+    assert (decided(0.05) == Decision.ABSTAIN).all()
+
+
+def test_the_familiarity_is_that_of_the_model_that_answers() -> None:
+    probs = torch.full((3, 2), 0.5, dtype=torch.float64)
+    one, other = (
+        replace(Prediction.from_samples(probs[None]), familiarity=torch.tensor(p, dtype=torch.float64), alarm=0.05)
+        for p in ([0.01, 0.02, 0.03], [0.9, 0.8, 0.7])
+    )
+    chosen = one.where(torch.tensor([True, False, True]), other)
+    assert chosen.alarmed.tolist() == [True, False, True]
+    assert chosen.familiarity is not None
+    assert chosen.familiarity.tolist() == [0.01, 0.8, 0.03]
+
+
+@pytest.mark.parametrize("base", [UEFL(rounds=1, iterations=1, codewords=4, training=ADAM), TrFedDis(rounds=1)])
+def test_no_label_and_no_test_input_decides(base: Method, tmp_path: Path) -> None:
+    """Neither test inputs nor calibration labels change what is called unfamiliar."""
+
+    def changed(silo: Silo) -> Silo:
+        calibration = Data(silo.calibration.x, (silo.calibration.y + 1) % 3)
+        return replace(silo, calibration=calibration, test=Data(silo.test.x + 9, silo.test.y))
+
+    one = finished(Familiar(base), tmp_path / "one")
+    other = finished(Familiar(base), tmp_path / "other", {name: changed(silo) for name, silo in silos().items()})
+    x = silos()["silo-0"].test.x
+    assert torch.equal(told(one, "silo-0", x).familiarity, told(other, "silo-0", x).familiarity)  # type: ignore[arg-type]
+
+
+def test_the_message_is_small_beside_a_model(tmp_path: Path) -> None:
+    federation = finished(Familiar(FedAvg(rounds=1, training=ADAM)), tmp_path)
+    sent = flat(next(iter(federation.done[-1].replies.updates.values())).payload)
+    widths = {"input.values": 2, "global.1": 6, "global.2": 6}
+    wanted = sum(8 * (4 + 4 * d + d * (d + 1) // 2) for d in widths.values())
+    assert sum(tensor.nbytes for tensor in sent.values()) == wanted
