@@ -6,16 +6,28 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 from torch import Tensor
 
 from caveat.analysis.audit import findings, fusion
-from caveat.analysis.audit.observations import Observation, Observed, Spread, log_log_slope, rank_correlation
+from caveat.analysis.audit.confidence import among_seeds, among_silos, calibration
+from caveat.analysis.audit.disagreement import disagreement
+from caveat.analysis.audit.observations import (
+    Jackknifed,
+    Observation,
+    Observed,
+    Spread,
+    log_log_slope,
+    partial_correlation,
+    rank_correlation,
+)
 from caveat.core import Prediction
 from caveat.files.schema.summary import Summary
 from caveat.html.pages.audit import drawings
-from caveat.uncertainty import dirichlet
+from caveat.uncertainty import dirichlet, entropy
 
 SEEDS = (0, 1, 2)
 
@@ -137,7 +149,7 @@ def test_two_things_are_two_things() -> None:
 
 def test_a_model_without_epistemic_uncertainty_is_told_so() -> None:
     runs: list[Observed] = [{"a": observation(torch.zeros(30, dtype=torch.float64))} for _ in SEEDS]
-    for finding in (findings.two_things, findings.seeds_agree, findings.disagreement):
+    for finding in (findings.two_things, findings.seeds_agree, disagreement):
         assert (finding(runs).verdict, finding(runs).sentence) == ("cannot say", findings.SILENT)
 
 
@@ -178,22 +190,158 @@ def test_epistemic_uncertainty_is_held_against_real_disagreement(honest: bool, v
     real = says if honest else says.flip(0)
     chances = [0.5 + 0.25 * real * (2 * uniform(2000, seed=5 + s) - 1) for s in SEEDS]
     runs: list[Observed] = [{"a": observation(says, probs=torch.stack([p, 1 - p], 1))} for p in chances]
-    found = findings.disagreement(runs)
+    found = disagreement(runs)
     assert found.verdict == verdict
     assert abs(found.measured["aleatoric"]) < 0.1
 
 
-def test_more_silos_above_the_null_band_than_chance_explains() -> None:
-    def summary(above: int) -> Summary:
-        tests = [{"ece": 0.2 if i < above else 0.05, "ece_null": {"mean": 0.05, "upper": 0.1}} for i in range(10)]
-        silos = [{"name": str(i), "test": test} for i, test in enumerate(tests)]
-        return Summary.model_validate({"schema": 1, "method": "x", "rounds_run": 1, "complete": True, "silos": silos})
+def of_silos(*silos: tuple[int, float, float]) -> Summary:
+    """Silos by test inputs, mean confidence and accuracy, all of it in one bin."""
+    found = [
+        {
+            "name": f"silo-{i}",
+            "reliability": {"count": [n], "confidence": [confidence * n], "correct": [round(accuracy * n)]},
+        }
+        for i, (n, confidence, accuracy) in enumerate(silos)
+    ]
+    return Summary.model_validate({"schema": 1, "method": "x", "rounds_run": 1, "complete": True, "silos": found})
 
-    assert findings.calibration([summary(1)] * 3).verdict == "holds"  # 0.40 by chance
-    assert findings.calibration([summary(2)] * 3).verdict == "holds"  # 0.086
-    assert findings.calibration([summary(3)] * 3).verdict == "does not hold"  # 0.012
-    assert findings.calibration([summary(3), summary(0)]).verdict == "cannot say"
-    assert findings.calibration([summary(3)]).verdict == "cannot say"
+
+FINE, OFF = (200, 0.9, 0.9), (200, 0.9, 0.5)
+
+
+@pytest.mark.parametrize("count", [1, 9, 40])
+def test_a_single_miscalibrated_silo_is_enough(count: int) -> None:
+    """An ECE of .40, of which no number of silos or seeds made more than one finding of chance before."""
+    for seeds in (2, 3, 8):
+        found = calibration([of_silos(OFF, *[FINE] * (count - 1))] * seeds)
+        assert found.verdict == "does not hold"
+        assert "worst in silo-0 (by 0.3" in found.sentence
+    assert calibration([of_silos(*[FINE] * count)] * 3).verdict == "holds"
+    assert calibration([of_silos(OFF)]).verdict == "cannot say"
+
+
+def test_so_few_inputs_that_nothing_would_show_do_not_hold() -> None:
+    found = calibration([of_silos((20, 0.9, 0.85))] * 3)
+    assert (found.verdict, found.measured["p"] > 0.5) == ("cannot say", True)
+    assert "would not show an excess of 0.05" in found.sentence
+
+
+def test_most_of_the_seeds_have_to_be_miscalibrated() -> None:
+    off, fine = of_silos(*[OFF] * 3), of_silos(*[FINE] * 3)
+    assert calibration([off, fine]).verdict == "cannot say"
+    assert calibration([off, off, fine]).verdict == "does not hold"
+    assert calibration([off, fine, fine]).verdict == "cannot say"
+
+
+def test_p_values_of_calibrated_models_are_hardly_ever_small() -> None:
+    """Of independent silos, and of seeds that share all, some or nothing of their test inputs."""
+    generator = np.random.default_rng(0)
+    silos = generator.random((4000, 9))
+    assert np.mean([among_silos(ps) < 0.05 for ps in silos]) < 0.05
+    assert among_silos([0.03]) == 0.03
+    for shared in (0.0, 0.7, 1.0):
+        normal = shared**0.5 * generator.standard_normal((4000, 1))
+        normal = normal + (1 - shared) ** 0.5 * generator.standard_normal((4000, 5))
+        assert np.mean([among_seeds(ps) < 0.05 for ps in norm.sf(normal)]) < 0.06
+    assert among_seeds([0.01, 0.2, 0.02]) == pytest.approx(1.5 * 0.02)
+
+
+def test_more_seeds_say_more_of_overconfidence() -> None:
+    generator = np.random.default_rng(0)
+
+    def found(seeds: int) -> str:
+        summaries = [of_silos(*((400, 0.9, p) for p in generator.binomial(400, 0.87, 6) / 400)) for _ in range(seeds)]
+        return calibration(summaries).verdict
+
+    few, many = ([found(seeds) == "does not hold" for _ in range(25)] for seeds in (3, 9))
+    assert np.mean(few) <= np.mean(many)
+    assert np.mean(many) > 0.9
+
+
+def agreeing(seeds: int, correlation: float, generator: torch.Generator) -> list[Observed]:
+    """Models whose epistemic uncertainties correlate by about as much, some seeds' more and some less."""
+    common, runs = torch.randn(300, generator=generator, dtype=torch.float64), list[Observed]()
+    for _ in range(seeds):
+        own = min(correlation + 0.1 * float(torch.randn(1, generator=generator)), 0.99)
+        noise = torch.randn(300, generator=generator, dtype=torch.float64)
+        runs.append({"a": observation((own**0.5 * common + (1 - own) ** 0.5 * noise).exp())})
+    return runs
+
+
+@pytest.mark.parametrize(("correlation", "verdict"), [(0.64, "does not hold"), (0.85, "holds")])
+def test_more_seeds_say_more_of_whether_seeds_agree(correlation: float, verdict: str) -> None:
+    """The range over pairs, which decided before, only ever grows: "cannot say" in 9 of 10 cases with 20 seeds."""
+    generator = torch.Generator().manual_seed(0)
+    shares = [
+        np.mean([findings.seeds_agree(agreeing(seeds, correlation, generator)).verdict == verdict for _ in range(20)])
+        for seeds in (3, 6, 20)
+    ]
+    assert shares == sorted(shares)
+    assert shares[-1] >= 0.75 > shares[0]
+
+
+def test_the_jackknife_of_a_mean_is_students_interval() -> None:
+    values = [0.2, 0.5, 0.9, 0.7]
+    without = tuple((sum(values) - value) / 3 for value in values)
+    assert Jackknifed(0.575, without).interval == pytest.approx(Spread(tuple(values)).interval)
+    assert math.isinf(Jackknifed(0.5, (0.4, 0.6)).half)
+
+
+def test_the_jackknife_over_seeds_covers_the_mean_over_pairs() -> None:
+    """Of products of seeds' normal numbers around 1, whose mean over pairs is 1."""
+    generator, covered = np.random.default_rng(0), 0
+    for _ in range(600):
+        x = 1 + 0.5 * generator.standard_normal(6)
+        pairs = {(i, j): float(x[i] * x[j]) for i in range(6) for j in range(i)}
+        low, high = Jackknifed(float(np.mean(list(pairs.values()))), findings._means_without(pairs)).interval
+        covered += low <= 1 <= high
+    assert 0.91 < covered / 600 < 0.97
+
+
+def in_doubt(seeds: int, honest: bool, generator: torch.Generator) -> list[Observed]:
+    """Models that scatter about a common one by as much as each says, or all alike and each says its entropy."""
+    common = 1.5 * torch.randn(300, generator=generator, dtype=torch.float64)
+    scatter = 0.5 * (0.7 * torch.randn(300, generator=generator, dtype=torch.float64)).exp()
+    scatter, runs = scatter if honest else torch.full_like(scatter, 0.5), list[Observed]()
+    for _ in range(seeds):
+        p = (common + scatter * torch.randn(300, generator=generator, dtype=torch.float64)).sigmoid()
+        probs, noise = torch.stack([p, 1 - p], 1), torch.randn(300, generator=generator, dtype=torch.float64)
+        said = scatter**2 * p * (1 - p) if honest else entropy(probs)
+        runs.append({"a": observation(said * (0.3 * noise).exp(), entropy(probs), probs)})
+    return runs
+
+
+@pytest.mark.parametrize(("seeds", "found_out"), [(5, 5), (12, 10)])
+def test_an_entropy_that_knows_nothing_of_disagreement_does_not_tell_it(seeds: int, found_out: int) -> None:
+    """Though it correlates with it: where models are in doubt they differ. That alone made for "holds" before."""
+    generator = torch.Generator().manual_seed(0)
+    entropies = [disagreement(in_doubt(seeds, False, generator)) for _ in range(12)]
+    assert min(found.measured["rank_correlation"]["mean"] for found in entropies) > 0.15
+    assert {found.verdict for found in entropies} <= {"does not hold", "cannot say"}
+    assert [found.verdict for found in entropies].count("does not hold") >= found_out
+    assert {disagreement(in_doubt(seeds, True, generator)).verdict for _ in range(12)} == {"holds"}
+
+
+def test_what_orders_inputs_as_aleatoric_uncertainty_does_adds_nothing() -> None:
+    runs = in_doubt(4, False, torch.Generator().manual_seed(0))
+    said = [run["a"].uncertainty["aleatoric"] for run in runs]
+    same: list[Observed] = [
+        {"a": observation(3 * each, each, run["a"].probs)} for each, run in zip(said, runs, strict=True)
+    ]
+    found = disagreement(same)
+    assert (found.verdict, found.measured["partial"]["mean"]) == ("does not hold", 0)
+    assert disagreement(same[:2]).verdict == "cannot say"
+    assert "Of two seeds none can be left out" in disagreement(same[:2]).sentence
+
+
+def test_a_partial_correlation_is_that_of_what_is_left_of_both() -> None:
+    generator = np.random.default_rng(0)
+    c = generator.standard_normal(500)
+    a, b = c + generator.standard_normal(500), c - 0.4 * generator.standard_normal(500)
+    left = [x - np.polyval(np.polyfit(c, x, 1), c) for x in (a, b)]
+    ab, ac, bc = (float(np.corrcoef(x, y)[0, 1]) for x, y in ((a, b), (a, c), (b, c)))
+    assert partial_correlation(ab, ac, bc) == pytest.approx(float(np.corrcoef(*left)[0, 1]))
 
 
 # Fusion with copies

@@ -343,6 +343,32 @@ def test_the_terminal_shows_intervals_costs_and_failures() -> None:
     assert [line.split()[0] for line in lines if "1 failed" in line] == ["fedbn"]
 
 
+def test_page_and_terminal_say_whom_the_statistics_are_about(page: Page) -> None:
+    assert "seeds share test inputs, in whole or in part" in page.text
+    for found in (record(), record(settings=("MNIST", "Fashion-MNIST"))):
+        for measures in (found.measures, found.measures[:1]):
+            written = " ".join(shown(found.model_copy(update={"measures": measures}), 100).split())
+            assert "on these silos: seeds share test inputs, in whole or in part" in written
+
+
+def test_a_figure_that_rests_on_two_errors_says_so_in_place_of_an_interval() -> None:
+    auroc, found = Measure(name="AUROC", higher=True), record()
+    silos = {"a": {"mean": 0.34, "low": 0.1, "high": 0.9, "rests_on": 2}, "b": {"mean": 0.8, "low": 0.7, "high": 0.9}}
+    table = {"column": "", "measure": "AUROC", "rows": [{"row": found.rows[0].name, "silos": silos}]}
+    found = Comparison.model_validate(
+        fake_comparison() | {"measures": [vars(auroc)], "tables": [table], "tuning": None, "paper": None}
+    )
+    text = Page(render(found)).text
+    assert "rests on 2 errors" in text
+    assert "0.100 to 0.900" not in text
+    assert "0.700 to 0.900" in text
+
+
+def test_seeds_that_tie_allow_no_test() -> None:
+    found = compared(0.95, 0.93, SHARE, {**FOUND, "low": None, "high": None, "p": None, "p_holm": None})
+    assert "All seeds give the same difference, which allows no test." in verdict(found, found.columns[0])
+
+
 def test_a_narrow_terminal_loses_nothing() -> None:
     found = record(failed=[("fedbn", "", 1)])
     wide, narrow = shown(found), shown(found, 80)

@@ -289,7 +289,7 @@ def test_every_score_lies_in_its_bin(name: str) -> None:
     edges = histograms.edges(name)
     assert len(edges) == histograms.BINS + 1
     assert (edges.diff() > 0).all()
-    scores = torch.from_numpy(drawn("heavy")[1]).abs() / (1e4 if name in histograms.SMALL else 1)
+    scores = torch.from_numpy(drawn("heavy")[1]).abs() / (1e4 if name in histograms.ENTROPIES else 1)
     scores = torch.cat([scores, edges, torch.tensor([-1e-17, 0.0])])
     index = histograms.bins(name, scores)
     assert ((scores <= edges[index + 1]) & ((scores > edges[index]) | (index == 0))).all()

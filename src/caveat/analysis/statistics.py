@@ -2,12 +2,19 @@
 
 Silos of one seed share a partition, initial weights and a model, so that their figures are no independent
 observations: seeds are. Everything here is in closed form and draws no random numbers.
+
+Whom it is about: models trained anew, with other seeds, on these silos. Seeds share much or all of their test inputs,
+so that nothing here knows what other inputs would change; and silos are those at hand. Where silos differ by ten times
+as much as seeds do, an interval holds the mean of all silos that there could be in 70 to 79 % of cases with 3 seeds and
+in 45 to 51 % with 10 (5 to 20 silos): more seeds say more of these silos, and no more of others.
+
+Figures that count inputs come in steps, of 1/n for n inputs: seeds may agree to the last digit by chance. `Steps` says
+how large they are; the variance over seeds is then taken to be no less than what rounding to such steps makes of it.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +24,8 @@ from scipy import stats
 
 Values = Mapping[int, Mapping[str, float]]
 """Per seed and silo, one figure; NaN where a silo has none."""
+Steps = Mapping[int, Mapping[str, float]]
+"""Per seed and silo, the step in which the figure comes, 0 for none."""
 Array = NDArray[np.float64]
 
 
@@ -36,7 +45,7 @@ class Difference(Interval):
     p: float
 
 
-def interval(values: Values, confidence: float = 0.95) -> Interval:
+def interval(values: Values, confidence: float = 0.95, steps: Steps | None = None) -> Interval:
     """Mean over seeds of the means over silos, with the interval of a bootstrap that resamples seeds and, within them,
     silos: Student's t times its standard error. That has a closed form, so nothing is drawn.
 
@@ -52,32 +61,46 @@ def interval(values: Values, confidence: float = 0.95) -> Interval:
 
     With one seed the interval is Student's over its silos, and says nothing of other seeds; with one silo per seed,
     Student's over seeds. A single figure has no interval: NaN, NaN; no figure at all no mean either. Where all figures
-    are equal the interval is a point. An infinite figure makes the mean infinite and the ends NaN.
+    are equal, and come in no steps, the interval is a point. An infinite figure makes the mean infinite and the ends
+    NaN.
     """
-    return _interval([_figures(silos) for silos in values.values()], confidence)
+    kept = {seed: sorted(silo for silo, value in silos.items() if value == value) for seed, silos in values.items()}
+    figures = [_figures(silos) for silos in values.values()]
+    return _interval(figures, confidence, _rounding(kept, steps))
 
 
-def over_seeds(values: Mapping[int, float], confidence: float = 0.95) -> Interval:
-    """Mean and Student's interval over seeds of figures that have no silos; NaN does not count."""
-    return interval({seed: {"": value} for seed, value in values.items()}, confidence)
+def paired(a: Values, b: Values, confidence: float = 0.95, steps: Steps | None = None) -> Difference:
+    """The mean of a - b on the seeds and silos that have a figure in both, with p and interval of a paired t test.
 
+    Differences come first, so that what a silo or a seed does to both methods cancels. The test is two-sided, over the
+    seeds' mean differences, and the interval is of those that it would not reject: the two never disagree. Seeds are
+    its unit since silos of a seed share a model: a test over silos finds differences in any two runs. With one seed
+    the interval is Student's over its silos, and p is NaN.
 
-def paired(a: Values, b: Values, confidence: float = 0.95) -> Difference:
-    """The mean of a - b on the seeds and silos that have a figure in both, with the interval of `interval`.
-
-    Differences come first, so that what a silo or a seed does to both methods cancels. p is that of a two-sided
-    paired t test over the seeds' mean differences, NaN with fewer than two seeds; 1 if all are zero, 0 if all are equal
-    otherwise. Seeds are its unit since silos of a seed share a model: a test over silos finds differences in any two
-    runs. The interval uses silos as well, so that the two may disagree close to the border; p is the stricter one
-    where silos vary much.
+    Where seeds give equal differences, t has nothing to compare them with: without `steps` p and interval are NaN,
+    unless all are zero (p = 1). With them, the variance is at least that of two figures rounded to such steps. Without
+    that floor seeds tie by chance: among 6 methods that are all alike, on 31 test inputs and with 2 seeds, some pair
+    has p < 0.05 after Holm's correction in two of three cases; with it in none, and in 5 % at most with 3 to 10 seeds.
 
     What few seeds mean: to be found at p < 0.05 in four cases of five, a difference has to be 3.3 standard deviations
     of the seeds' mean differences with 3 seeds, 1.7 with 5 and 1.0 with 10, before any correction for many pairs.
     That no difference was found among 3 seeds is no evidence that there is none.
     """
-    both = [_differences(a[seed], b[seed]) for seed in a if seed in b]
-    found = _interval(both, confidence)
-    return Difference(found.mean, found.low, found.high, _t_test(_means(both)))
+    shared = {seed: _in_both(a[seed], b[seed]) for seed in a if seed in b}
+    both = [
+        np.array(sorted(a[seed][k] - b[seed][k] for k in silos), dtype=np.float64) for seed, silos in shared.items()
+    ]
+    means = _means(both)
+    if len(means) < 2 or not np.isfinite(means).all():
+        return Difference(**vars(_interval(both, confidence)), p=math.nan)
+    mean, spread = _mean(means), float(means.var(ddof=1))
+    # Equal means, which are sorted here, may have a variance above 0 by rounding.
+    variance = max(0.0 if means[0] == means[-1] else spread, 2 * _rounding(shared, steps))
+    if variance == 0:
+        return Difference(mean, 0.0, 0.0, 1.0) if mean == 0 else Difference(mean, math.nan, math.nan, math.nan)
+    error, freedom = math.sqrt(variance / len(means)), len(means) - 1
+    half = float(stats.t.ppf((1 + confidence) / 2, freedom)) * error
+    return Difference(mean, mean - half, mean + half, float(2 * stats.t.sf(abs(mean) / error, freedom)))
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -113,10 +136,22 @@ def _figures(silos: Mapping[str, float]) -> Array:
     return np.array(sorted(value for value in silos.values() if not math.isnan(value)), dtype=np.float64)
 
 
-def _differences(a: Mapping[str, float], b: Mapping[str, float]) -> Array:
-    """a - b on the silos that have both; two infinities differ by NaN, which is kept."""
-    shared = [silo for silo in a if silo in b and not math.isnan(a[silo]) and not math.isnan(b[silo])]
-    return np.array(sorted(a[silo] - b[silo] for silo in shared), dtype=np.float64)
+def _in_both(a: Mapping[str, float], b: Mapping[str, float]) -> list[str]:
+    """The silos that have both figures; two infinities differ by NaN, which is kept."""
+    return [silo for silo in a if silo in b and not math.isnan(a[silo]) and not math.isnan(b[silo])]
+
+
+def _rounding(kept: Mapping[int, Sequence[str]], steps: Steps | None) -> float:
+    """The variance of a seed's mean over silos that rounding to steps makes: h^2 / 12 for a step of h, as of a number
+    that may lie anywhere within it; mean over seeds."""
+    if steps is None:
+        return 0.0
+    found = [
+        math.fsum(steps.get(seed, {}).get(silo, 0.0) ** 2 for silo in sorted(silos)) / 12 / len(silos) ** 2
+        for seed, silos in kept.items()
+        if silos
+    ]
+    return math.fsum(sorted(found)) / len(found) if found else 0.0
 
 
 def _means(seeds: Sequence[Array]) -> Array:
@@ -130,12 +165,12 @@ def _mean(values: Array) -> float:
         return float(values.mean())
 
 
-def _interval(seeds: Sequence[Array], confidence: float) -> Interval:
+def _interval(seeds: Sequence[Array], confidence: float, rounding: float = 0.0) -> Interval:
     """`interval` of the figures of each seed."""
     means = _means(seeds)
     if not len(means):
         return Interval(math.nan, math.nan, math.nan)
-    mean, terms = _mean(means), _variances(seeds, means)
+    mean, terms = _mean(means), _variances(seeds, means, rounding)
     if not terms:
         return Interval(mean, math.nan, math.nan)
     variance = sum(part for part, _ in terms)
@@ -147,26 +182,14 @@ def _interval(seeds: Sequence[Array], confidence: float) -> Interval:
     return Interval(mean, float(low), float(high))
 
 
-def _variances(seeds: Sequence[Array], means: Array) -> list[tuple[float, int]]:
+def _variances(seeds: Sequence[Array], means: Array, rounding: float) -> list[tuple[float, int]]:
     """The independent parts of the mean's variance, and the degrees of freedom of each."""
     if not np.isfinite(means).all():
         return []
-    between = [(float(means.var(ddof=1)) / len(means), len(means) - 1)] if len(means) > 1 else []
+    between = [(max(float(means.var(ddof=1)), rounding) / len(means), len(means) - 1)] if len(means) > 1 else []
     within = [
         (float(values.var(ddof=1)) / len(values) / len(means) ** 2, len(values) - 1)
         for values in seeds
         if len(values) > 1
     ]
     return between + sorted(within)
-
-
-def _t_test(means: Array) -> float:
-    """The p-value of a two-sided t test of the seeds' means against 0."""
-    if len(means) < 2 or not np.isfinite(means).all():
-        return math.nan
-    # Equal means, which are sorted here, may have a variance above 0 by rounding; a variance of 0 has no test.
-    if means[0] == means[-1] or float(means.var(ddof=1)) == 0:
-        return float(_mean(means) == 0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # that means are nearly identical, which p says as well
-        return float(stats.ttest_1samp(means, 0).pvalue)

@@ -4,7 +4,7 @@ A silo sends sums, so that figures over several silos are exact. Sums over few i
 nothing here is differentially private.
 """
 
-from .calibration import BINS, ece, ece_classwise, ece_null, reliability
+from .calibration import BINS, EceTest, ece, ece_classwise, ece_null, ece_test, reliability
 from .figures import HIGHER_IS_BETTER, LOWER_IS_BETTER, across, decisions, figures
 from .ranking import errors, ood_detection, risk_coverage
 from .sums import measure, merge
@@ -13,11 +13,13 @@ __all__ = [
     "BINS",
     "HIGHER_IS_BETTER",
     "LOWER_IS_BETTER",
+    "EceTest",
     "across",
     "decisions",
     "ece",
     "ece_classwise",
     "ece_null",
+    "ece_test",
     "errors",
     "figures",
     "measure",

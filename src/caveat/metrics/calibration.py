@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -56,10 +60,37 @@ def ece_null(sums: Tensors, draws: int = 2000) -> dict[str, float]:
     count, confidence = sums["bin_count"].numpy(), sums["bin_confidence"].numpy()
     if not count.any():
         return {}
+    null = _drawn(count, confidence, draws)
+    return {"mean": float(null.mean()), "upper": float(np.quantile(null, 0.95))}
+
+
+class EceTest(NamedTuple):
+    """An ECE beside that of a perfectly calibrated model with the same confidences."""
+
+    excess: float
+    """By how much it is larger than the mean of the latter, which chance alone makes."""
+    deviation: float
+    """Standard deviation of the latter."""
+    p: float
+    """The probability that the latter is as large."""
+
+
+def ece_test(
+    count: Sequence[float], confidence: Sequence[float], correct: Sequence[float], draws: int = 9999
+) -> EceTest:
+    """The test of an ECE by `draws` redrawn sets of labels, from what `reliability` gives; p is at least 1 / 10,000."""
+    n, sums = np.array(count, dtype=np.float64), np.array(confidence, dtype=np.float64)
+    null = _drawn(n, sums, draws)
+    found = float(np.abs(sums - np.array(correct)).sum() / n.sum())
+    as_large = int((null >= found - 1e-12).sum())  # what is equal differs by rounding
+    return EceTest(found - float(null.mean()), float(null.std()), (1 + as_large) / (1 + draws))
+
+
+def _drawn(count: npt.NDArray[np.float64], confidence: npt.NDArray[np.float64], draws: int) -> npt.NDArray[np.float64]:
+    """(draws,) errors of models that are calibrated, with so many inputs and such sums of confidences per bin."""
     share = np.divide(confidence, count, out=np.zeros_like(count), where=count > 0)
     correct = np.random.default_rng(0).binomial(count.astype(int), share.clip(0, 1), (draws, len(count)))
-    null = np.abs(confidence - correct).sum(1) / count.sum()
-    return {"mean": float(null.mean()), "upper": float(np.quantile(null, 0.95))}
+    return np.asarray(np.abs(confidence - correct).sum(1) / count.sum(), dtype=np.float64)
 
 
 def reliability(sums: Tensors) -> dict[str, list[float]]:

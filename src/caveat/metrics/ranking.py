@@ -2,9 +2,8 @@
 
 Everything is computed from the additive histograms `score.NAME`, so figures over several silos need no score of
 any input. Within a bin scores are tied, and ties favour nobody: none of the figures depends on an order of
-inputs. Scores that differ by less than a bin, entropies all near log C for instance, are not ranked at all, so
-that an AUROC comes with a tolerance: half the share of pairs in a bin, the most by which that of the exact scores
-can differ.
+inputs. Scores that differ by less than a bin are not ranked at all, so that an AUROC comes with a tolerance: half the
+share of pairs in a bin, the most by which that of the exact scores can differ.
 """
 
 from __future__ import annotations

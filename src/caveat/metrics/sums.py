@@ -19,10 +19,9 @@ def measure(prediction: Prediction, y: Tensor) -> Tensors:
     likelihood of its label. `known` counts the others, over which go nll (nats), brier (over all classes, range
     0 to 2) and the bins of `calibration_sums`. Over all N go: examples, correct, entropies (nats), the counts of
     each decision and quadrant, how many were answered rather than abstained from and how many of those were correct,
-    for predictions with sets those of `_sets`,
-    where they have a familiarity how many inputs were called `unfamiliar`, and for every score that the
-    prediction offers `score.NAME`, (2, 4096): the histograms over `uncertainty.histograms` of the correct and of the
-    wrong.
+    for predictions with sets those of `_sets`, where they have a familiarity how many inputs were called `unfamiliar`,
+    and for every score that the prediction offers `score.NAME`, (2, 4096): the histograms over
+    `uncertainty.histograms` for as many classes, of the correct and of the wrong.
     """
     probs = prediction.probs.double()
     if not probs.isfinite().all():
@@ -47,7 +46,10 @@ def measure(prediction: Prediction, y: Tensor) -> Tensors:
         **calibration_sums(probs[known], y[known]),
         **_sets(prediction, y),
         **({} if prediction.familiarity is None else {"unfamiliar": prediction.alarmed.sum().double()}),
-        **{f"score.{name}": _by_outcome(name, values, correct) for name, values in prediction.scores.items()},
+        **{
+            f"score.{name}": _by_outcome(name, values, correct, probs.shape[1])
+            for name, values in prediction.scores.items()
+        },
     }
 
 
@@ -76,8 +78,8 @@ def _proper_scores(probs: Tensor, y: Tensor) -> Tensors:
     }
 
 
-def _by_outcome(name: str, values: Tensor, correct: Tensor) -> Tensor:
-    return torch.stack([histograms.histogram(name, values[correct]), histograms.histogram(name, values[~correct])])
+def _by_outcome(name: str, values: Tensor, correct: Tensor, classes: int) -> Tensor:
+    return torch.stack([histograms.histogram(name, values[rows], classes) for rows in (correct, ~correct)])
 
 
 def merge(parts: Iterable[Tensors]) -> Tensors:

@@ -162,7 +162,7 @@ def silo_record(method: Method, silo: SiloInfo, payload: Payload) -> SiloRecord:
 
 def entropy_error(sums: Tensors) -> float | None:
     """The standard error of the mean entropy, in nats, to the resolution of its histogram; None below two inputs."""
-    counts, edges = sums["score.total"].sum(0), histograms.edges("total")
+    counts, edges = sums["score.total"].sum(0), histograms.edges("total", len(sums["class_bin_count"]))
     n = float(counts.sum())
     if n < 2:
         return None

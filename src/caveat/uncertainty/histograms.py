@@ -1,14 +1,15 @@
 """Histograms of uncertainty scores over fixed bins, so that those of several silos add up.
 
-The bins never depend on data: they are equally wide in asinh, fine where scores are dense and coarse far out.
-A bin holds its upper edge and not its lower one, so that the threshold "at most this edge" accepts whole bins,
-and a quantile that is reported as an upper edge keeps its coverage. A histogram knows the order of two scores
-unless they share a bin; there they are tied.
+The bins never depend on data: they are fine where differences of a score mean most, next to its smallest and its
+largest value, and coarse far out. A bin holds its upper edge and not its lower one, so that the threshold "at most
+this edge" accepts whole bins, and a quantile that is reported as an upper edge keeps its coverage. A histogram knows
+the order of two scores unless they share a bin; there they are tied.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -18,45 +19,81 @@ from .quantiles import conformal_index
 
 BINS = 4096
 """Bins of a histogram."""
-SMALL = frozenset({"total", "aleatoric", "conflict", "surprise"})
-"""Scores from 0 to 1 or a few nats, most of them near 0; surprise is -log p of a class."""
-TINY = frozenset({"epistemic", "vacuity"})
-"""Scores from 0 to a few nats whose order of magnitude says most: evidence of e^50 leaves 1e-22 of them."""
+ENTROPIES = frozenset({"total", "aleatoric", "epistemic"})
+"""Scores from 0 to ln C nats for C classes. Sure predictions crowd at 0 in all orders of magnitude, and those of models
+that say next to nothing within a few digits of ln C."""
+SHARES = frozenset({"vacuity", "conflict"})
+"""Scores from 0 to 1: evidence of e^50 leaves a vacuity of 1e-22, and one of 1e-9 all but 1e-9 of it."""
+POSITIVE = frozenset({"logit_variance", "surprise"})
+"""Scores from 0 on, of any order of magnitude; surprise is -log p of a class."""
+EVIDENCE = frozenset({"log_evidence"})
+"""Sums over features of logarithms, hundreds or thousands of nats, of which some nats tell inputs apart."""
 
 
 @cache
-def edges(name: str) -> Tensor:
-    """(4097,) float64: the edges of the bins of a score, ascending.
+def edges(name: str, classes: int | None = None) -> Tensor:
+    """(4097,) float64: the edges of the bins of a score, ascending, for predictions of so many classes.
 
-    Entropies in nats, and conflict: 3e-7 apart at 0, further out 0.3 % of the score, up to 20. Epistemic uncertainty
-    and vacuity: 1.4 % of the score from 1e-24 to 20. All others, of either sign and any size: 0.007 apart at 0,
-    further out 0.7 % of the score, up to a million on either side. The outermost edges are infinite, since the first
-    and the last bin hold what lies beyond.
+    Entropies in nats, vacuity and conflict, up to their largest value M, ln C or 1: 1.1 % of the score from 1e-8 M,
+    in the middle .3 % of M, and above that 1.1 % of what is missing to M, down to 1e-6 M; further on 5 %, from 1e-24 M
+    and until 1e-12 M is missing. Without `classes` entropies have no largest value: .6 % of the score from 1e-8 to 20,
+    9 % from 1e-24. `logit_variance` and surprise: 1.2 % from 1e-12 to a million, 9 % from 1e-24 and to 1e12.
+    Log-evidence, of either sign: 0.04 nats apart at 0, further out 0.4 % up to 10,000 nats, then 2.3 % up to a million. All others, of
+    either sign and any size: 0.007 apart at 0, further out 0.7 % of the score, up to a million on either side. The
+    outermost edges are infinite, since the first and the last bin hold what lies beyond.
     """
-    if name in TINY:
-        inner = torch.logspace(-24, math.log10(20), BINS + 1, dtype=torch.float64)
-    elif name in SMALL:
-        inner = 1e-4 * torch.sinh(torch.arange(BINS + 1, dtype=torch.float64) * (math.asinh(20 / 1e-4) / BINS))
+    if name in SHARES:
+        inner = _bounded(1.0)
+    elif name in ENTROPIES:
+        inner = _bounded(math.log(max(classes, 2))) if classes else _steps((1e-24, 1e-8, 20), (400, 3696)).exp()
+    elif name in POSITIVE:
+        inner = _steps((1e-24, 1e-12, 1e6, 1e12), (300, 3600, 196)).exp()
+    elif name in EVIDENCE:
+        near, far = _asinh(10.0, 1e4, 1850), _steps((1e4, 1e6), (198,)).exp()[1:]
+        inner = torch.cat([-far.flip(0), near, far])
     else:
-        steps = torch.arange(-BINS // 2, BINS // 2 + 1, dtype=torch.float64)
-        inner = torch.sinh(steps * (2 * math.asinh(1e6) / BINS))
+        inner = _asinh(1.0, 1e6, BINS // 2)
     inner[0], inner[-1] = -math.inf, math.inf
     return inner
 
 
-def bins(name: str, values: Tensor) -> Tensor:
+def _bounded(most: float) -> Tensor:
+    """Edges between 0 and `most`, equally far apart in ln(x / (most - x)) but at its ends, and some above `most`."""
+    logit = torch.cat([_steps((1e-24, 1e-8, 1e6), (700, 3000))[:-1], _steps((1e6, 1e12), (250,))])
+    # From the nearer end, whose digits the other one lacks.
+    within = torch.where(logit < 0, most * logit.sigmoid(), most - most * (-logit).sigmoid())
+    # No score is larger, but for rounding and for a method that gives one of these names to something else.
+    beyond = _steps((1 + 1e-9, 1e6), (BINS - len(within),)).exp() * most
+    return torch.cat([within, beyond])
+
+
+def _steps(ends: Sequence[float], counts: Sequence[int]) -> Tensor:
+    """The logarithms of the ends of ranges that follow one another, with so many equal steps within each."""
+    parts = [
+        torch.linspace(math.log(a), math.log(b), count + 1, dtype=torch.float64)[i > 0 :]
+        for i, (a, b, count) in enumerate(zip(ends, ends[1:], counts, strict=False))
+    ]
+    return torch.cat(parts)
+
+
+def _asinh(unit: float, most: float, count: int) -> Tensor:
+    """(2 count + 1,) numbers from -most to most, equally far apart in asinh(x / unit)."""
+    return unit * torch.sinh(torch.arange(-count, count + 1, dtype=torch.float64) * (math.asinh(most / unit) / count))
+
+
+def bins(name: str, values: Tensor, classes: int | None = None) -> Tensor:
     """(N,) int64: the bin of each of (N,) scores. A score that is not a number counts as the least certain."""
     return torch.bucketize(
-        values.double().nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf), edges(name)[1:-1]
+        values.double().nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf), edges(name, classes)[1:-1]
     )
 
 
-def histogram(name: str, values: Tensor) -> Tensor:
+def histogram(name: str, values: Tensor, classes: int | None = None) -> Tensor:
     """(4096,) float64: how many of (N,) scores lie in each bin."""
-    return torch.bincount(bins(name, values), minlength=BINS).double()
+    return torch.bincount(bins(name, values, classes), minlength=BINS).double()
 
 
-def quantile(name: str, counts: Tensor, level: float) -> float:
+def quantile(name: str, counts: Tensor, level: float, classes: int | None = None) -> float:
     """The upper edge of the bin that holds the ceil((n + 1) level)-th smallest of the n scores in (4096,) `counts`.
 
     A new score that is exchangeable with those counted lies at or below it with a probability of at least `level`
@@ -69,4 +106,4 @@ def quantile(name: str, counts: Tensor, level: float) -> float:
     index = conformal_index(n, level)
     if index > n:
         return math.inf
-    return float(edges(name)[1:][int((counts.cumsum(0) < index).sum())])
+    return float(edges(name, classes)[1:][int((counts.cumsum(0) < index).sum())])

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Literal
 
 import numpy as np
-from scipy.stats import binom
 
 from ...files.schema.audit import Finding, Verdict
-from ...files.schema.summary import Summary
-from ...uncertainty import plug_in_mutual_information
-from .observations import Observation, Observed, Spread, log_log_slope, mean_of_known, rank_correlation, stacked
+from .observations import (
+    Jackknifed,
+    Observation,
+    Observed,
+    Spread,
+    log_log_slope,
+    mean_of_known,
+    rank_correlation,
+)
 
 SLOWEST = -0.25
 """Exponent of n above which an uncertainty does not count as falling. Uncertainty about what data tell falls as n^-1
@@ -26,14 +31,12 @@ ONE_THING = 0.9
 """Rank correlation above which two scores order inputs alike."""
 STABLE = 0.7
 """Rank correlation between seeds below which they share less than half of the variance of ranks."""
-RANKS = 0.3
-"""Rank correlation with the disagreement of a few models below which that is hardly ranked. Three models measure
-disagreement with an error that alone lowers a perfect correlation to 0.6 or 0.8, hence so little is asked."""
 NOTHING = 1e-9
 """Nats below which, for every input, a model gives no epistemic uncertainty: rounding leaves less."""
 CONFIDENCE = "confidence"
 """The name of the finding about calibration."""
 CALLED = {"epistemic": "epistemic uncertainty"}
+PAIR = " Two seeds make one pair, from which nothing can be left out to see what it rests on: take more."
 SILENT = "This model gives no epistemic uncertainty at all: it is zero for every test input."
 
 
@@ -52,7 +55,7 @@ def silent(runs: Sequence[Observed]) -> bool:
 def open_because(
     verdict: Verdict,
     seeds: int,
-    spread: Spread | None = None,
+    spread: Spread | Jackknifed | None = None,
     limit: float = math.nan,
     bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> str:
@@ -163,8 +166,9 @@ def seeds_agree(runs: Sequence[Observed]) -> Finding:
     means = [np.mean([float(o.uncertainty["epistemic"].mean()) for o in run.values()]) for run in runs]
     relative = float(np.std(means, ddof=1) / np.mean(means))
     changed = float(np.mean([float((a[s].label != b[s].label).double().mean()) for a, b in pairs for s in a]))
-    # Pairs that share a seed are not independent, so that no interval is to be had: their range decides.
-    verdict = decide(min(found), max(found), STABLE, "above") if len(found) > 1 else "cannot say"
+    by_pair = dict(zip(combinations(range(len(runs)), 2), found, strict=True))
+    spread = Jackknifed(float(np.mean(found)), _means_without(by_pair))
+    verdict = decide(*spread.interval, STABLE, "above")
     over = f" ({min(found):z.2f} to {max(found):z.2f} over pairs)" if len(found) > 1 else ""
     sentence = (
         f"Between two seeds, the rank correlation of epistemic uncertainty over a silo's test inputs is "
@@ -173,9 +177,19 @@ def seeds_agree(runs: Sequence[Observed]) -> Finding:
     )
     if verdict == "does not hold":
         sentence += " Which inputs count as unfamiliar depends on the seed more than on the input."
-    measured = {"rank_correlations": found, "limit": STABLE, "relative_spread": relative, "labels_changed": changed}
-    why = " Two seeds make one pair, which has no range: take more." if len(pairs) == 1 else ""
-    return Finding(title, claim, verdict, sentence + (why or open_because(verdict, len(runs))), measured)
+    measured = {
+        "rank_correlation": spread.record, "rank_correlations": found, "limit": STABLE, "relative_spread": relative,
+        "labels_changed": changed,
+    }  # fmt: skip
+    why = PAIR if len(pairs) == 1 else open_because(verdict, len(runs), spread, STABLE, (-1, 1))
+    return Finding(title, claim, verdict, sentence + why, measured)
+
+
+def _means_without(pairs: Mapping[tuple[int, int], float]) -> tuple[float, ...]:
+    """The mean over the pairs of seeds that lack a seed, for each of them; empty if there are but two."""
+    seeds = sorted(set(chain(*pairs)))
+    left = [[value for pair, value in pairs.items() if seed not in pair] for seed in seeds]
+    return tuple(float(np.mean(values)) for values in left) if all(left) else ()
 
 
 def _between_names(seen: Observation) -> float | None:
@@ -184,57 +198,3 @@ def _between_names(seen: Observation) -> float | None:
 
 def _between(one: Observed, other: Observed, silo: str) -> float | None:
     return rank_correlation(one[silo].uncertainty["epistemic"], other[silo].uncertainty["epistemic"])
-
-
-def disagreement(runs: Sequence[Observed]) -> Finding:
-    """Whether an input's epistemic uncertainty tells how much models trained anew disagree about it.
-
-    Against their Jensen-Shannon divergence (Juergens et al., ICML 2024, compare with such a reference distribution).
-    """
-    title, claim = "disagreement", "epistemic uncertainty is high where models trained anew would say something else"
-    if silent(runs) or len(runs) < 2:
-        reason = SILENT if silent(runs) else "One seed has nothing to disagree with."
-        return Finding(title, claim, "cannot say", reason, {})
-    real = {silo: plug_in_mutual_information(stacked(runs, silo)) for silo in runs[0]}
-    by_name = {
-        name: [mean_of_known(rank_correlation(o.uncertainty[name], real[s]) for s, o in run.items()) for run in runs]
-        for name in ("epistemic", "aleatoric")
-    }
-    epistemic = [value for value in by_name["epistemic"] if value is not None]
-    if len(epistemic) < len(runs):
-        return Finding(title, claim, "cannot say", "There is nothing to rank: it is constant over the test inputs.", {})
-    spread, beside = Spread(tuple(epistemic)), mean_of_known(by_name["aleatoric"])
-    verdict = decide(*spread.interval, RANKS, "above")
-    sentence = f"Its rank correlation with the disagreement of {len(runs)} models trained anew is {spread}"
-    sentence += f", that of aleatoric uncertainty {beside:z.2f}." if beside is not None else "."
-    if verdict == "does not hold":
-        sentence += " It hardly tells which predictions training again would change."
-    elif beside is not None and beside > max(epistemic):
-        sentence += " Aleatoric uncertainty, which promises nothing of the kind, tells it better."
-    measured = {"rank_correlation": spread.record, "limit": RANKS, "aleatoric": beside}
-    return Finding(title, claim, verdict, sentence + open_because(verdict, len(runs), spread, RANKS, (-1, 1)), measured)
-
-
-def calibration(summaries: Sequence[Summary]) -> Finding:
-    """Whether more silos than chance explains have an ECE above the 95 % quantile of a calibrated model's.
-
-    From what `summary.json` of a run per seed says of each silo.
-    """
-    title, claim = CONFIDENCE, "of inputs predicted with probability p, a share p is predicted right"
-    tested = [[silo.test for silo in summary.silos if silo.test.ece_null is not None] for summary in summaries]
-    if not all(tested):
-        return Finding(title, claim, "cannot say", "A calibration error needs test labels that are classes.", {})
-    above = [sum(test.ece_above_chance for test in silos) for silos in tested]
-    chance = [float(binom.sf(count - 1, len(silos), 0.05)) for count, silos in zip(above, tested, strict=True)]
-    verdict: Verdict = "cannot say"
-    if len(chance) > 1 and (max(chance) < 0.05 or min(chance) >= 0.05):
-        verdict = "does not hold" if max(chance) < 0.05 else "holds"
-    silos = len(tested[0])
-    sentence = (
-        f"Expected calibration error is above what chance explains in {np.mean(above):.2g} of {silos} silos (mean over "
-        f"seeds); {0.05 * silos:.2g} would be expected of a calibrated model."
-    )
-    if verdict == "holds":
-        sentence += " Few test inputs hide much."
-    measured = {"silos": silos, "above_chance": above, "probability_by_chance": chance}
-    return Finding(title, claim, verdict, sentence + open_because(verdict, len(tested)), measured)

@@ -67,6 +67,12 @@ def rank_correlation(a: Tensor, b: Tensor) -> float | None:
     return float(spearmanr(one, other).statistic)
 
 
+def partial_correlation(ab: float, ac: float, bc: float) -> float:
+    """The correlation of a and b beyond what c says of both, from the three correlations; 0 where a or b is c."""
+    left = (1 - ac**2) * (1 - bc**2)
+    return (ab - ac * bc) / math.sqrt(left) if left > 1e-12 else 0.0
+
+
 def mean_of_known(values: Iterable[float | None]) -> float | None:
     """The mean of those that are known; None if none is."""
     known = [value for value in values if value is not None]
@@ -107,6 +113,42 @@ class Spread:
         lowest, highest = min(self.values), max(self.values)
         same = f"{lowest:z.2f}" == f"{highest:z.2f}"
         return f"{self.mean:z.2f}" + ("" if same else f" ({lowest:z.2f} to {highest:z.2f} over seeds)")
+
+
+@dataclass(frozen=True)
+class Jackknifed:
+    """A statistic of all seeds together, and the same statistic without each one of them.
+
+    For what is of pairs of seeds, which share seeds and so are not independent: the jackknife counts a seed once
+    (Arvesen, 1969), however many pairs it is in, so that the interval narrows as seeds are added.
+    """
+
+    mean: float
+    without: tuple[float, ...]
+
+    @property
+    def half(self) -> float:
+        """Half the width of the 95 % interval, by Student's t with one degree fewer than there are seeds; infinite
+        where leaving a seed out leaves no pair."""
+        count = len(self.without)
+        if count < 3:
+            return math.inf
+        error = math.sqrt((count - 1) * float(np.var(self.without)))
+        return float(t.ppf(0.975, count - 1)) * error
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return self.mean - self.half, self.mean + self.half
+
+    @property
+    def record(self) -> dict[str, object]:
+        known = {"low": self.interval[0], "high": self.interval[1]} if math.isfinite(self.half) else {}
+        return {"mean": self.mean, **known, "without_each_seed": list(self.without)}
+
+
+def without_each(count: int) -> list[list[int]]:
+    """The positions of all but one of so many, each left out in turn."""
+    return [[i for i in range(count) if i != left] for left in range(count)]
 
 
 def log_log_slope(n: Sequence[float], values: Sequence[float]) -> float:

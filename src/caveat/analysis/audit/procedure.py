@@ -32,6 +32,8 @@ from ...runs.progress import Progress, Silent
 from ...runs.spec import RunSpec
 from . import findings as promises
 from .chance import against_chance, judged
+from .confidence import calibration
+from .disagreement import disagreement
 from .fusion import RULES, copies_are_no_evidence, fused_with_copies, no_opinions
 from .logits import about_logits
 from .observations import KEPT, LOGITS, Observed, mean_over_silos, rank_shares
@@ -186,10 +188,10 @@ def _findings(
     return (
         *(promises.sample_size(rows, name) for name in falling),
         promises.two_things(full),
-        promises.disagreement(full),
+        disagreement(full),
         promises.seeds_agree(full),
         *about_logits(full),
-        promises.calibration(summaries),
+        calibration(summaries),
     )
 
 

@@ -24,9 +24,10 @@ from ...files.schema.comparison import (
     TuningReport,
 )
 from ...files.schema.grid import Measure, MethodVariant, Setting
-from ..statistics import Interval, Values, holm, interval, mean_ranks, over_seeds, paired
+from ..statistics import Interval, Steps, Values, holm, interval, mean_ranks, paired
 from .folder import ComparisonFolder, FinishedRun
 from .grid import Grid
+from .resolution import ends_of, rests_on, steps_of
 
 
 def comparison_of(results: ComparisonFolder) -> Comparison:
@@ -144,7 +145,8 @@ def _table(results: ComparisonFolder, setting: Setting, measure: Measure) -> Mea
     finished = {method.name: _finished(results, setting, method) for method in methods}
     values = {name: _values(found, measure) for name, found in finished.items()}
     known = {name: found for name, found in values.items() if any(found.values())}
-    intervals = {name: interval(found) for name, found in known.items()}
+    steps = {name: steps_of(finished[name], measure) for name in known}
+    intervals = {name: interval(found, steps=steps[name]) for name, found in known.items()}
     ranks = mean_ranks(known, measure.higher) if measure.higher is not None and measure.figure else {}
     best = _best([found.mean for found in intervals.values()], measure)
     rows = tuple(
@@ -158,7 +160,7 @@ def _table(results: ComparisonFolder, setting: Setting, measure: Measure) -> Mea
         )
         for name, method in ((method.name, method) for method in methods)
     )
-    return MeasureTable(column=setting.name, measure=measure.name, rows=rows, pairs=_pairs(known))
+    return MeasureTable(column=setting.name, measure=measure.name, rows=rows, pairs=_pairs(known, steps))
 
 
 def _finished(results: ComparisonFolder, setting: Setting, method: MethodVariant) -> dict[int, FinishedRun]:
@@ -185,20 +187,11 @@ def _best(means: Sequence[float], measure: Measure) -> float | None:
 
 def _spread(whole: Interval, measure: Measure, finished: Mapping[int, FinishedRun], values: Values) -> dict[str, Any]:
     """A result's mean and interval; for a measure of silos also the worst silo, and each domain and silo."""
-    found: dict[str, Any] = _ends(whole, measure)
+    found: dict[str, Any] = vars(ends_of(whole, measure))
     if measure.figure:
         domains = {silo.name: silo.domain for done in finished.values() for silo in done.silos}
-        found |= {"worst": _worst(values, measure), **_groups(values, domains, measure)}
+        found |= {"worst": _worst(values, measure), **_groups(values, domains, measure, finished)}
     return found
-
-
-def _ends(found: Interval, measure: Measure) -> dict[str, float]:
-    """An interval within what the measure can be: none is negative, and a share is at most 1."""
-    return {
-        "mean": found.mean,
-        "low": max(found.low, 0.0),
-        "high": min(found.high, 1.0 if measure.percent else math.inf),
-    }
 
 
 def _has_failed(results: ComparisonFolder, setting: Setting, method: MethodVariant, seed: int) -> bool:
@@ -217,25 +210,33 @@ def _worst(values: Values, measure: Measure) -> float | None:
     return sum(ends) / len(ends)
 
 
-def _groups(values: Values, domains: Mapping[str, str], measure: Measure) -> dict[str, dict[str, IntervalRecord]]:
+def _groups(
+    values: Values, domains: Mapping[str, str], measure: Measure, finished: Mapping[int, FinishedRun]
+) -> dict[str, dict[str, IntervalRecord]]:
     """The measure by domain, where there are several, and by silo."""
-    names = list(dict.fromkeys(domains.values()))
+    names, steps = list(dict.fromkeys(domains.values())), steps_of(finished, measure)
     by_domain = {
-        domain: interval({s: {k: v for k, v in silos.items() if domains[k] == domain} for s, silos in values.items()})
+        domain: interval(
+            {s: {k: v for k, v in silos.items() if domains[k] == domain} for s, silos in values.items()}, steps=steps
+        )
         for domain in names
     }
     by_silo = {
-        silo: over_seeds({seed: found[silo] for seed, found in values.items() if silo in found}) for silo in domains
+        silo: interval({s: {silo: found[silo]} for s, found in values.items() if silo in found}, steps=steps)
+        for silo in domains
     }
+    rests = {silo: rests_on(silo, measure, finished.values()) for silo in domains}
     return {
-        "domains": {name: IntervalRecord(**_ends(each, measure)) for name, each in by_domain.items() if len(names) > 1},
-        "silos": {name: IntervalRecord(**_ends(each, measure)) for name, each in by_silo.items()},
+        "domains": {name: ends_of(each, measure) for name, each in by_domain.items() if len(names) > 1},
+        "silos": {
+            name: ends_of(each, measure).model_copy(update={"rests_on": rests[name]}) for name, each in by_silo.items()
+        },
     }
 
 
-def _pairs(values: Mapping[str, Values]) -> tuple[DifferenceRecord, ...]:
+def _pairs(values: Mapping[str, Values], steps: Mapping[str, Steps]) -> tuple[DifferenceRecord, ...]:
     """Every pair of methods, on the seeds and silos that both have; p-values also as Holm corrects them."""
-    found = [(a, b, paired(values[a], values[b])) for b, a in itertools.combinations(values, 2)]
+    found = [(a, b, paired(values[a], values[b], steps=steps[a])) for b, a in itertools.combinations(values, 2)]
     corrected = holm([difference.p for _, _, difference in found])
     return tuple(
         DifferenceRecord(a=a, b=b, **vars(difference), p_holm=p)

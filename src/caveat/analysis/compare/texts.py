@@ -89,7 +89,8 @@ def _differences(record: Comparison) -> str:
         where = f"{setting.name}: " if setting.name else ""
         lines += [f"- {where}{shown or 'none'}, of {len(pairs)} pairs."] * bool(pairs)
     seeds = max((result.seeds for table in record.tables for result in table.rows), default=0)
-    about = f"Pairs that differ in {measure.name} (paired t over {seeds} seeds, Holm-corrected, p < 0.05):"
+    test = f"paired t over {seeds} seeds on these silos and test inputs, Holm-corrected, p < 0.05"
+    about = f"Pairs that differ in {measure.name} ({test}):"
     return "\n".join([about, "", *lines]) if lines else ""
 
 

@@ -81,15 +81,19 @@ class ComparedRun(Record):
 class IntervalRecord(Record):
     """A mean and its 95 % interval."""
 
+    OMITTED: ClassVar = frozenset({"rests_on"})
+
     mean: Finite = None
     low: Finite = None
     high: Finite = None
+    rests_on: int | None = None
+    """Of a silo's figure that tells errors from right answers: how many there are of the rarer ones, over all seeds."""
 
 
 class Result(IntervalRecord):
     """A measure of one method under one setting, over seeds and silos."""
 
-    OMITTED: ClassVar = frozenset({"domains", "silos"})
+    OMITTED: ClassVar = frozenset({"domains", "silos", "rests_on"})
 
     row: str
     seeds: int = 0

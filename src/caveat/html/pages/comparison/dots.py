@@ -13,7 +13,7 @@ from ...charts.dots import Groups, dot_plot, dots, lay_out, named
 from ...charts.marks import DIAMOND, colour, hollow
 from ...charts.svg import WIDTH, Point, group, line, rect, text
 from ...text import MINUS, cut, probability
-from .numbers import bracketed, directed, dot, figure, header, known, signed, tick, with_unit
+from .numbers import bracketed, directed, dot, few, figure, header, known, signed, tick, with_unit
 from .verdict import LEVEL
 
 BySilo = Mapping[str, IntervalRecord]
@@ -123,7 +123,7 @@ def silo_plot(
         found = [
             (one, y + offset)
             for silo, y in rows.places
-            if silo in values and (one := dot(values[silo], f"{method}, {silo}: {bracketed(measure, values[silo])}"))
+            if silo in values and (one := dot(values[silo], _titled(method, silo, values[silo], measure)))
         ]
         if titles:
             marked = [group(one.note, dots(rows.frame, series[method], [(one, y)], size)) for one, y in found]
@@ -131,6 +131,10 @@ def silo_plot(
             marked = [dots(rows.frame, series[method], found, size)]
         drawn.append(group("", *marked, class_=colour(series[method]), name=method))
     return dot_plot(rows, about, scale(measure, shown), header(measure), *drawn, class_="many")
+
+
+def _titled(method: str, silo: str, value: IntervalRecord, measure: Measure) -> str:
+    return ", ".join(filter(None, [f"{method}, {silo}: {bracketed(measure, value)}", few(value)]))
 
 
 def _silo_limits(values: Sequence[IntervalRecord], measure: Measure) -> Point | None:

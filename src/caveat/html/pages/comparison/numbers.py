@@ -11,6 +11,14 @@ from ...text import minus
 from ...text import signed as with_sign
 from ...text import tick as written_tick
 
+POPULATION = (
+    "Intervals and p-values are about training again, with other seeds, on these silos: seeds share test inputs, in "
+    "whole or in part, so that other inputs, and other silos, may differ by more."
+)
+"""Whom the statistics are about."""
+FEW = 10
+"""Errors, of all seeds, below which a figure that tells them from right answers says on how few it rests."""
+
 
 def figure(measure: Measure, value: float | None) -> str:
     """As a number alone; empty for None."""
@@ -31,6 +39,13 @@ def interval(measure: Measure, value: IntervalRecord) -> str:
     if value.low is None or value.high is None:
         return ""
     return f"{figure(measure, value.low)} to {figure(measure, value.high)}"
+
+
+def few(value: IntervalRecord) -> str:
+    """On how few errors, or right answers where they are rarer, a silo's figure rests; empty unless it is few."""
+    if value.mean is None or value.rests_on is None or value.rests_on >= FEW:
+        return ""
+    return f"rests on {value.rests_on} error{'s' * (value.rests_on != 1)}"
 
 
 def bracketed(measure: Measure, value: IntervalRecord) -> str:

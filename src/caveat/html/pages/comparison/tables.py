@@ -13,7 +13,19 @@ from ...charts.marks import swatch
 from ...charts.svg import element
 from ...tables import Cell, Column, Table, column, table, words
 from ...text import MINUS, count, decimal, duration, megabytes, probability
-from .numbers import as_number, bracketed, figure, header, interval, mean_of, not_done, setting_value, signed
+from .numbers import (
+    POPULATION,
+    as_number,
+    bracketed,
+    few,
+    figure,
+    header,
+    interval,
+    mean_of,
+    not_done,
+    setting_value,
+    signed,
+)
 
 _ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
 _EDGE = "at the edge of what was tried: a better value may lie beyond"
@@ -36,7 +48,7 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
     caption = (
         "Mean over silos and seeds above its 95 % interval, in bold the best; costs are those of one run, mean over "
     )
-    caption += "seeds; a triangle marks failed runs."
+    caption += f"seeds; a triangle marks failed runs. {POPULATION}"
     return table(columns, caption, [row.name for row in record.rows])
 
 
@@ -57,7 +69,8 @@ def _mean(measure: Measure, value: IntervalRecord, best: bool = False) -> str:
     """The mean over its interval."""
     if value.mean is None:
         return ""
-    bounds = interval(measure, value)
+    # What rests on a handful of errors has an interval that is no better known than the figure.
+    bounds = few(value) or interval(measure, value)
     below = element("small", bounds, class_="bounds") if bounds else ""
     return element("b" if best else "span", figure(measure, value.mean)) + below
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ....files.schema.comparison import ComparedMethod, ComparedRun, Comparison, Measure, Setting
 from ...text import duration, megabytes, plain
-from .numbers import bracketed, figure, header, mean_of, not_done
+from .numbers import POPULATION, bracketed, figure, header, mean_of, not_done
 
 _MEASURES = 2
 
@@ -39,8 +39,7 @@ def terminal(record: Comparison) -> Table:
 def _by_setting(record: Comparison) -> Table:
     measure, names = record.measures[0], [setting.name for setting in record.columns]
     table = _table(record, ["method", *names, "time", "MB\nup", "MB\ndown", ""], names)
-    table.caption = Text(f"{header(measure)}, mean and 95 % interval")
-    table.caption_justify = "left"
+    table.caption = Text(f"{header(measure)}, mean and 95 % interval. {POPULATION}")
     for row in record.rows:
         runs = record.runs(row)
         figures = [bracketed(measure, record.result(row, setting, measure)) for setting in record.columns]
@@ -50,8 +49,9 @@ def _by_setting(record: Comparison) -> Table:
 
 def _table(record: Comparison, heads: Sequence[str], wrapping: Sequence[str]) -> Table:
     table = Table(
-        title=Text(plain(record.title)), title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
-    )
+        title=Text(plain(record.title)), title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0),
+        caption=Text(POPULATION), caption_justify="left",
+    )  # fmt: skip
     for head in heads:
         left = head in ("method", "")
         # Where the terminal is too narrow for all, figures with their intervals break, names and costs do not.

@@ -109,6 +109,9 @@ def _lead(first: str, second: str, gap: DifferenceRecord, measure: Measure) -> s
 
 def _tested(gap: DifferenceRecord, seeds: int) -> str:
     if gap.p_holm is None:
-        return "One seed allows no test." if seeds < 2 else "The difference was not tested."
+        if seeds < 2:
+            return "One seed allows no test."
+        ties = gap.low is None and gap.mean is not None
+        return "All seeds give the same difference, which allows no test." if ties else "The difference was not tested."
     found = "significant" if gap.p_holm < LEVEL else "not significant"
     return f"With {plural(seeds, 'seed')} the difference is {found} after Holm's correction ({equation(gap.p_holm)})."

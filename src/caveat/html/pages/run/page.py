@@ -17,7 +17,7 @@ from .greeting import told_before
 from .guarantee import promise
 from .overview import overview
 from .panels import more_panels
-from .privacy import privacy
+from .privacy import privacy, protection
 from .quadrants import examples
 from .scatter import scatter
 
@@ -71,6 +71,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "lacking": lacking(run),
         "newcomers": newcomers(run),
         "privacy": privacy(run),
+        "protection": protection(run.summary.privacy if run.summary else None),
         "greeting": told_before(run.greeting),
         "facts": sections.headline(run),
         "cost_table": sections.cost_table(run),

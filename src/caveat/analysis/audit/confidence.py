@@ -1,0 +1,104 @@
+"""Whether confidence is what is right: every silo's calibration error against that of a calibrated model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import chi2
+
+from ...files.schema.audit import Finding, Verdict
+from ...files.schema.summary import Summary
+from ...metrics import EceTest, ece_test
+from .findings import CONFIDENCE, open_because
+from .observations import Spread
+
+TOLERATED = 0.05
+"""Excess of the calibration error over a calibrated model's, mean over silos, that "holds" has to rule out."""
+LEVEL = 0.05
+"""The p-value below which silos are miscalibrated."""
+
+
+def calibration(summaries: Sequence[Summary]) -> Finding:
+    """Whether the silos' calibration errors are what chance explains; from `summary.json` of a run per seed.
+
+    Seeds share test inputs, so that their p-values depend on each other: what counts is the p-value that more than half
+    of them stay below, times the number of seeds over that half (Rueger, 1978), which is valid whatever they have in
+    common and does not grow as seeds are added.
+    """
+    title, claim = CONFIDENCE, "of inputs predicted with probability p, a share p is predicted right"
+    tested = [_tests(summary) for summary in summaries]
+    if not all(tested):
+        return Finding(title, claim, "cannot say", "A calibration error needs test labels that are classes.", {})
+    by_seed = [among_silos([test.p for test in silos.values()]) for silos in tested]
+    above = [sum(1 for test in silos.values() if test.p < LEVEL) for silos in tested]
+    excess = Spread(tuple(float(np.mean([test.excess for test in silos.values()])) for silos in tested))
+    most, p = _upper(excess, tested), among_seeds(by_seed)
+    verdict: Verdict = "cannot say"
+    if len(tested) > 1 and (p < LEVEL or most < TOLERATED):
+        verdict = "does not hold" if p < LEVEL else "holds"
+    count = len(tested[0])
+    sentence = (
+        f"Expected calibration error is above what chance explains in {np.mean(above):.2g} of {count} "
+        f"silo{'s' * (count > 1)} (mean over seeds), where {LEVEL * count:.2g} would be expected of a calibrated "
+        f"model, and larger than such a model's by {excess.mean:z.3f} (mean over silos): p = {p:.2g} for all silos "
+        "together."
+    )
+    if verdict == "does not hold":
+        sentence += f" It is worst in {_worst(tested)}."
+    elif verdict == "holds":
+        sentence += f" An excess of {TOLERATED} would have been seen; a single silo's may hide."
+    elif len(tested) > 1:
+        sentence += f" So few test inputs would not show an excess of {TOLERATED} (it may be {most:.2f})."
+    measured = {
+        "silos": count, "above_chance": above, "probability_by_chance": by_seed, "p": p, "excess": excess.record,
+        "excess_at_most": most if math.isfinite(most) else None, "limit": TOLERATED,
+    }  # fmt: skip
+    why = open_because(verdict, len(tested)) if len(tested) < 2 else ""
+    return Finding(title, claim, verdict, sentence + why, measured)
+
+
+def among_silos(ps: Sequence[float]) -> float:
+    """The p-value of all silos of a run being calibrated, from those of each, whose test inputs are not shared.
+
+    Twice the smaller of Fisher's, which sees many that are a little off, and the smallest times their number, which
+    sees a single one that is far off; of one silo its own.
+    """
+    if len(ps) == 1:
+        return ps[0]
+    fisher = float(chi2.sf(-2 * sum(map(math.log, ps)), 2 * len(ps)))
+    return min(1.0, 2 * fisher, 2 * len(ps) * min(ps))
+
+
+def among_seeds(ps: Sequence[float]) -> float:
+    """A p-value from several of the same claim, however they depend on each other: see `calibration`."""
+    half = len(ps) // 2 + 1
+    return min(1.0, len(ps) / half * sorted(ps)[half - 1])
+
+
+def _tests(summary: Summary) -> dict[str, EceTest]:
+    """By silo, of those with test labels that are classes."""
+    return {
+        silo.name: ece_test(silo.reliability.count, silo.reliability.confidence, silo.reliability.correct)
+        for silo in summary.silos
+        if silo.reliability is not None and any(silo.reliability.count)
+    }
+
+
+def _upper(excess: Spread, tested: Sequence[dict[str, EceTest]]) -> float:
+    """The excess that other seeds and test inputs may well have at most, one-sided 95 %; infinite with one seed.
+
+    The spread over seeds knows nothing of the luck of test inputs, which seeds share; what chance does to a calibrated
+    model's is added to it.
+    """
+    inputs = np.mean([math.sqrt(sum(test.deviation**2 for test in silos.values())) / len(silos) for silos in tested])
+    return excess.mean + math.hypot(excess.half, 1.645 * float(inputs))
+
+
+def _worst(tested: Sequence[dict[str, EceTest]]) -> str:
+    """The silo with the largest excess, mean over seeds."""
+    names = sorted(set(tested[0]).intersection(*tested[1:]))
+    means = {name: float(np.mean([silos[name].excess for silos in tested])) for name in names}
+    name = max(means, key=lambda name: means[name])
+    return f"{name} (by {means[name]:.2f})"
