@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,14 +23,12 @@ from ..compare.folder import ComparisonFolder
 from .battery import Row, means, measure
 
 FEDERATIONS = Path(__file__).parent / "federations"
-VARIANTS = {
-    "fedavg": "fedavg: method.name=fedavg",
-    "fedbn": "fedbn: method.name=fedbn",
-    "uefl": "uefl: method.name=uefl method.segments=4 method.iterations=1",
-    "fedpn": "fedpn: method.name=fedpn method.layers=8 method.personal_epochs=5",
-    "trfeddis": "trfeddis: method.name=trfeddis model.dropout=0",
-}
-"""The methods of the battery, and their settings."""
+METHODS = Path(__file__).parent / "methods.toml"
+
+
+def variants() -> dict[str, str]:
+    """The methods of the battery by name, and their settings as a comparison takes them."""
+    return {name: f"{name}: {sets}" for name, sets in tomllib.loads(METHODS.read_text()).items()}
 
 
 def federations() -> list[str]:
@@ -50,15 +49,15 @@ def battery(
 
     The same call continues what was interrupted. Raises ConfigurationError for a name that there is not.
     """  # fmt: skip
-    for given, known, option in ((names, federations(), "--federations"), (methods, [*VARIANTS], "--methods")):
+    for given, known, option in ((names, federations(), "--federations"), (methods, [*variants()], "--methods")):
         for name in given:
             if name not in known:
                 raise ConfigurationError(f"{option} {name}: expected some of {', '.join(known)}{one_of(name, known)}")
     rows: list[Row] = []
     for name in names:
-        variants = [VARIANTS[method] for method in methods]
+        rows_of = [variants()[method] for method in methods]
         recipe = str(FEDERATIONS / f"{name}.toml")
-        grid = asked(recipe, None, variants, seeds, sets, (), None, 1, None)
+        grid = asked(recipe, None, rows_of, seeds, sets, (), None, 1, None)
         compare(grid, out / name, workers, progress)
         results = ComparisonFolder(grid, out / name)
         for run in results.known():
