@@ -2,8 +2,8 @@
 
 Calibration and test inputs of a silo, of which training saw none, are one pool; it is dealt anew 20 times into splits
 of the sizes that they have. Per run: the share of test inputs of familiarity at most 5 %, mean over silos and redraws,
-and the worst silo's mean over redraws, each with a one-sided p-value of the promise, t over redraws; Holm over runs, and
-over the silos of a run.
+and the worst silo's mean over redraws, each with a one-sided p-value of the promise, t over redraws; Holm over runs,
+and over the silos of a run.
 
 CAVEAT_DATA=DIR python benchmarks/false_alarms.py RUN...
 """
