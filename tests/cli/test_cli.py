@@ -33,6 +33,7 @@ COMMANDS = {
         "--workers", "--quiet",
     },
     "reproduce": {"--list", "--scale", "--seeds", "--out", "--workers", "--quiet"},
+    "foreign": {"--federations", "--methods", "--set", "--seeds", "--out", "--workers", "--quiet", "--list"},
     "flower": set(),
 }  # fmt: skip
 FLOWER = {"init": {"--set"}, "ledger": set()}

@@ -35,9 +35,16 @@ def states(folder: Path) -> dict[str, Path]:
     return {path.name: path for path in sorted(folder.glob("*.safetensors"))}
 
 
-@pytest.mark.parametrize("method", ["scaffold", "uefl", "fedpn", "fmlu"])
-def test_a_federation_of_separate_silos_is_the_run_of_one_machine(method: str, tmp_path: Path) -> None:
-    federation = Federation(tmp_path, method)
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        *[(method, "") for method in ("scaffold", "uefl", "fedpn", "fmlu")],
+        *[("fedbabu", f"[uncertainty]\nsource = '{source}'\n") for source in ("laplace", "ensemble")],
+    ],
+    ids=["scaffold", "uefl", "fedpn", "fmlu", "laplace", "ensemble"],
+)
+def test_a_federation_of_separate_silos_is_the_run_of_one_machine(method: str, more: str, tmp_path: Path) -> None:
+    federation = Federation(tmp_path, method, more=more)
     run, here = federation.serve(), federation.embedded()
     assert not [note for note in federation.notes if "without" in note or "not admitted" in note]
     assert_same(read_payload(run / "model" / "model.safetensors"), read_payload(here / "model" / "model.safetensors"))

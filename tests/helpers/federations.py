@@ -42,9 +42,11 @@ from caveat.nn.encoders import Model, Tokens, head
 from caveat.training.fit import Training
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.conformal import Conformal
+from caveat.wrappers.ensemble import Ensemble
 from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
+from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.private import Private
 from caveat.wrappers.switched import Switched
 from caveat.wrappers.tempered import Tempered
@@ -92,8 +94,18 @@ WRAPPED: list[Method] = [
     Familiar(Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.3, silos=3), shared=False),
     Guaranteed(FedBABU(rounds=2, training=FAST, fine_tune_epochs=2), risk=0.5, confidence=0.6),
     Conformal(Guaranteed(FedAvg(rounds=2, training=ADAM), risk=0.5, confidence=0.6, per="silo"), coverage=0.8),
+    Laplace(FedBN(rounds=2, training=FAST)),
+    Familiar(Laplace(FedPer(rounds=2, training=FAST))),
+    Laplace(Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.3, silos=3)),
+    Switched(Tempered(Laplace(FML(rounds=2, training=FAST))), score="logit_variance", abstain=0.3),
+    Familiar(Ensemble(FedPer(rounds=2, training=ADAM), members=3, seed=7)),
+    Guaranteed(Ensemble(FedPN(rounds=1, training=ADAM, layers=4, personal_epochs=2), members=2), risk=0.5),
+    Ensemble(
+        UEFL(rounds=2, extra_rounds=1, iterations=2, codewords=4, threshold=0, margin=0, training=ADAM, mc_samples=5),
+        members=2,
+    ),
 ]
-"""Methods with calibration, decisions, or clipping and noise around them."""
+"""Methods with other sources of uncertainty, calibration, decisions, or clipping and noise around them."""
 
 
 def model(seed: int = 0) -> Model:

@@ -74,12 +74,18 @@ class Federation:
     """Three hospitals behind a Grid, and a server's folder."""
 
     def __init__(
-        self, folder: Path, method: str = "scaffold", rounds: int = 3, quorum: int = 2, patience: float = 3
+        self,
+        folder: Path,
+        method: str = "scaffold",
+        rounds: int = 3,
+        quorum: int = 2,
+        patience: float = 3,
+        more: str = "",
     ) -> None:
         self.folder, self.run = folder, folder / "run"
         self.homes = {name: hospital(folder / "silos", name, seed) for seed, name in enumerate(NAMES)}
         (folder / "config.toml").write_text(
-            CONFIG.format(method=method, rounds=rounds, quorum=quorum, patience=patience)
+            CONFIG.format(method=method, rounds=rounds, quorum=quorum, patience=patience) + more
         )
         self.config = load(str(folder / "config.toml"))
         self.node = {name: 7 + k for k, name in enumerate(NAMES)}

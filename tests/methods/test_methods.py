@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from federations import ADAM, FAST, Federation, assert_same, model, silos
 from torch import nn
 
-from caveat.core import ConfigurationError, Data, Replies, Site, Update, seeded
+from caveat.core import ConfigurationError, Data, Replies, Site, Tensors, Update, seeded
 from caveat.methods import SCAFFOLD, UEFL, FedAvg, FedBN, FedProx, Local
 from caveat.methods.uefl import Codebook
 from caveat.nn.codebook import nearest
@@ -192,10 +192,26 @@ def test_uefl_margin_is_in_standard_errors_of_the_mean() -> None:
         method = uefl(margin=margin)
         server, state = method.init_server(where), method.init_silo(where)
         sent[margin] = method.score(method.broadcast(server), state, where)[0].payload["entropy"]
-        total = method.predict(method.broadcast(server), state, where, where.calibration.x).total
+        total = method.predict(method.broadcast(server), state, where, where.validation.x).total
     assert float(sent[0.0]["atleast"]) == float(sent[0.0]["own"]) == pytest.approx(float(total.mean()))
     expected = float(total.mean() - 2 * total.var().div(len(total)).sqrt())
     assert float(sent[2.0]["atleast"]) == pytest.approx(expected)
+
+
+def test_uefl_chooses_codebooks_on_inputs_of_validation_alone() -> None:
+    """A guarantee that is tested on the calibration split is of a model that knows none of it; nor of any labels."""
+    method = uefl()
+    where = site(method.build(model()))
+    x, y = where.validation
+
+    def sent(where: Site) -> Tensors:
+        with seeded(0, "score"):
+            server = method.init_server(where)
+            return method.score(method.broadcast(server), method.init_silo(where), where)[0].payload["entropy"]
+
+    before = sent(where)
+    assert before == sent(replace(where, calibration=where.train, validation=Data(x, 1 - y)))
+    assert before["own"] != sent(replace(where, validation=where.train))["own"]
 
 
 @pytest.mark.parametrize(("until", "scored"), [("certain", [2]), ("end", [2, 3, 4])])

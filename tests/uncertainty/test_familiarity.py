@@ -97,7 +97,7 @@ def test_more_numbers_than_rows_and_constant_numbers_have_a_density(width: int) 
 
 def naive(calibration: Tensor, new: Tensor) -> list[float]:
     """Full conformal p-values, input by input."""
-    found = []
+    found, calibration, new = [], calibration.float(), new.float()
     for each in new:
         points = torch.cat([calibration, each[None]])
         n = len(points)

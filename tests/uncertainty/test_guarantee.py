@@ -67,7 +67,7 @@ def test_edges_are_quantiles_of_the_scores_that_were_counted() -> None:
     edges = edges_of(reference, 20)
     exact = reference.sort().values[torch.tensor([math.ceil(997 * j / 20) - 1 for j in range(1, 20)])]
     assert (edges[:-1] >= exact).all()  # upper edges of bins
-    torch.testing.assert_close(edges[:-1], exact, rtol=0.004, atol=1e-6)
+    torch.testing.assert_close(edges[:-1], exact, rtol=0.007, atol=1e-6)
     assert edges[-1] == torch.finfo(torch.float64).max
     share = torch.stack([(ranks(edges, reference) <= limit).double().mean() for limit in limits(20)])
     torch.testing.assert_close(share, limits(20), rtol=0, atol=0.01)

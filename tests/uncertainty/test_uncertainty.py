@@ -249,7 +249,18 @@ def test_samples_give_the_total_and_aleatoric_of_their_entropies() -> None:
     p = Prediction.from_samples(samples)
     assert torch.equal(p.total, torch.special.entr(samples.mean(0)).sum(-1))
     torch.testing.assert_close(p.aleatoric, torch.special.entr(samples).sum(-1).mean(0))
-    assert torch.equal(p.epistemic, mutual_information(samples))
+    assert torch.equal(p.epistemic, torch.minimum(mutual_information(samples), p.total))
+
+
+def test_no_part_of_an_uncertainty_exceeds_it_also_after_a_temperature() -> None:
+    """Two samples that are sure of different classes: the jackknife overshoots, and a temperature keeps shares."""
+    sure = torch.tensor([[0.999, 0.0005, 0.0005], [0.0005, 0.999, 0.0005]], dtype=torch.float64)[:, None]
+    assert mutual_information(sure) > entropy(sure.mean(0)) + 0.1
+    p = Prediction.from_samples(sure)
+    for found in (p, p.tempered(0.2), p.tempered(3.0)):
+        assert found.epistemic <= found.total <= math.log(3)
+    many = Prediction.from_samples(draws(3, 2000))
+    assert (many.epistemic <= many.total).all()
 
 
 def test_scores_are_the_uncertainties_and_minus_the_log_evidence() -> None:

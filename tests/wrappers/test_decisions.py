@@ -239,8 +239,6 @@ def test_without_enough_data_nothing_is_guaranteed_and_nothing_answered() -> Non
     assert set(prediction.decision.tolist()) == {Decision.ABSTAIN}
 
 
-
-
 def test_uncertainty_settings_refuse_what_a_policy_ignores() -> None:
     with pytest.raises(ConfigurationError, match=r"uncertainty\.risk = 0\.1 is ignored by policy 'switch'"):
         Uncertainty(policy="switch", risk=0.1)
@@ -253,6 +251,7 @@ def test_uncertainty_settings_refuse_what_a_policy_ignores() -> None:
 def test_by_default_a_method_decides_as_it_says_itself() -> None:
     method = FedAvg()
     assert Uncertainty(temperature=False, familiarity=False).around(method) is method
+    assert Uncertainty(familiarity=False).around(method) == Tempered(method)
     assert Uncertainty().around(method) == Familiar(Tempered(method), alarm=0.05, shared=True)
 
 

@@ -15,9 +15,11 @@ from caveat.core import ConfigurationError, Decision, Method, Round
 from caveat.methods import FedAvg, FedBN, FedPN, TrFedDis
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.conformal import Conformal
+from caveat.wrappers.ensemble import Ensemble
 from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
+from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.private import Private
 from caveat.wrappers.switched import Switched
 from caveat.wrappers.tempered import Tempered
@@ -40,6 +42,8 @@ MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Conformal: Conformal,
     Familiar: Familiar,
     Private: private,
+    Laplace: Laplace,
+    Ensemble: Ensemble,
 }
 
 
@@ -101,13 +105,13 @@ def test_a_wrapper_hands_on_what_it_does_not_override(kind: type[Wrapper], name:
 def test_what_a_method_declares_holds_however_it_is_wrapped(method: Method) -> None:
     values = [name for name in ATTRIBUTES if not callable(getattr(Method, name)) and name != "evaluations"]
     assert {"models", "policy", "personal", "scores", "name"} <= set(values)
-    for make in MAKERS.values():
+    for kind, make in MAKERS.items():
         try:
             wrapped = Evaluated(make(method))
         except ConfigurationError:
             continue  # clipping and noise do not fit it
-        same = [name for name in values if name not in own(type(wrapped.base))]
-        assert [getattr(wrapped, name) for name in same] == [getattr(method, name) for name in same]
+        handed = [name for name in values if name not in own(kind)]
+        assert [getattr(wrapped, name) for name in handed] == [getattr(method, name) for name in handed]
 
 
 def test_the_models_that_a_wrapped_method_asks_are_its_own() -> None:

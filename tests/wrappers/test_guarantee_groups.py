@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +14,7 @@ from scipy.stats import binom
 from told import OneTold, agreed, drawn, told_site
 from torch import Tensor
 
-from caveat.core import Data, Decision, Prediction, Site, State
+from caveat.core import Answers, Data, Decision, Payload, Site, State
 from caveat.core.errors import ConfigurationError
 from caveat.methods import FedAvg
 from caveat.uncertainty.binomial import answers_needed
@@ -165,26 +164,30 @@ def test_nothing_is_promised_about_a_silo_that_was_not_counted_and_the_others_st
 
 
 @dataclass(frozen=True)
-class Wary(Guaranteed):
-    """Answers no input whose score is below .1, at any limit."""
+class Alarmed(OneTold):
+    """Calls unfamiliar what it is surest of."""
 
-    def rank(self, edges: dict[str, Tensor], whose: Decision, answer: Prediction) -> Tensor:
-        return super().rank(edges, whose, answer).masked_fill(answer.total < 0.1, math.inf)
+    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
+        answers = super().answer(down, state, site, x)
+        familiarity = torch.where(x[:, 0] < 0.1, 0.04, 0.06).double()
+        return {w: replace(each, familiarity=familiarity, alarm=0.05) for w, each in answers.items()}
 
 
 @pytest.mark.parametrize("per", ["federation", "silo"])
-def test_what_no_limit_answers_is_left_out_of_counts_and_decisions_alike(per: Any) -> None:
-    method, usual = Wary(OneTold(), per=per), Guaranteed(OneTold(), per=per)
+def test_what_is_unfamiliar_is_left_out_of_counts_and_decisions_alike(per: Any) -> None:
     site = told_site("a", 2000, 0.3, seed=0)
-    for each in (method, usual):
-        server, states = agreed(each, [site])
-        given = decided(each, server, states["a"], site, site.calibration.x)
-        counted = (states["a"] if per == "silo" else server)["decision"]["summed"][0]
-        column = round(float((states["a"] if per == "silo" else server)["decision"]["limits"][0]) * 100) - 1
+    refused = site.calibration.x[:, 0] < 0.1
+    assert refused.any()
+    for base in (Alarmed(), OneTold()):
+        method = Guaranteed(base, per=per)
+        server, states = agreed(method, [site])
+        given = decided(method, server, states["a"], site, site.calibration.x)
+        kept = (states["a"] if per == "silo" else server)["decision"]
+        counted, column = kept["summed"][0], round(float(kept["limits"][0]) * 100) - 1
         assert int(counted[0, column]) == int(given.sum()) > 500
-        refused = site.calibration.x[:, 0] < 0.1
-        assert bool((given & refused).any()) == (each is usual)
-        assert counted[0, -1] == 2000 - (int(refused.sum()) if each is method else 0)
+        alarmed = isinstance(base, Alarmed)
+        assert bool((given & refused).any()) is not alarmed
+        assert counted[0, -1] == 2000 - int(refused.sum()) * alarmed
         assert server["decision"]["totals"][0] == 2000
 
 

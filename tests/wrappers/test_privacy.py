@@ -7,13 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from commands import TINY, caveat, one_error, sets
 
 import caveat as library
 from caveat.core import ConfigurationError
 from caveat.data import Silos, from_arrays
-from caveat.wrappers.accounting import epsilon, epsilon_against_server
+from caveat.files.schema.costs import PrivacyRecord
+from caveat.html.pages.run.privacy import protection
+from caveat.wrappers.accounting import composed, epsilon, epsilon_against_server
 from caveat.wrappers.privacy import Privacy
+from caveat.wrappers.private import clip
 
 TRAINING = library.Training(batch_size=8, local_epochs=1)
 
@@ -32,6 +36,9 @@ def test_a_run_says_which_epsilon_its_noise_comes_to(silos: Silos) -> None:
     assert found["epsilon"] == epsilon(2.0, [4, 4, 4], 4, 1e-4)
     assert found["epsilon_server"] == epsilon_against_server(2.0, 3, 4, 1e-4)
     assert found["epsilon"] < found["epsilon_server"]
+    # Another row may turn a clipped update round: twice as far, with the same noise.
+    assert found["row"]["epsilon"] == epsilon(1.0, [4, 4, 4], 4, 1e-4) > 2 * found["epsilon"]
+    assert found["row"]["epsilon_server"] == epsilon_against_server(1.0, 3, 4, 1e-4) > 2 * found["epsilon_server"]
     assert (found["covers"], found["not_covered"]) == (["train"], ["test", "validation"])  # and no temperature
 
 
@@ -49,9 +56,45 @@ def test_only_rounds_that_a_silo_took_part_in_count(silos: Silos) -> None:
     assert result.summary["privacy"]["epsilon_server"] == epsilon_against_server(1.0, 4, 2, 1e-5)
 
 
+def test_a_row_can_move_a_clipped_update_by_twice_the_clip() -> None:
+    """Full-batch steps on one row or on another, whose updates point opposite ways, and both are clipped."""
+    down = {"model": {"w": torch.zeros(2)}}
+    one, other = ({"model": {"w": torch.tensor([side * 9.0, 0.0])}} for side in (1, -1))
+    moved = [clip(down, sent, 0.5)["model"]["w"] for sent in (one, other)]
+    assert float((moved[0] - moved[1]).norm()) == pytest.approx(2 * 0.5)
+    assert composed([0.5], 1e-5) == pytest.approx(10.73, abs=0.01)
+    assert composed([1.0], 1e-5) == pytest.approx(4.73, abs=0.01)
+
+
+@pytest.mark.parametrize("method", [library.FedBABU(), library.PerFedAvg()])
+def test_no_round_of_the_method_says_how_large_a_silo_is(silos: Silos, method: library.Method) -> None:
+    """Neither training nor the round after it, in which silos fit models of their own and send nothing."""
+    run = library.run(silos, method, rounds=2, training=TRAINING, privacy=Privacy(clip=1.0))
+    phases = {"train", "personalise"}
+    lines = [json.loads(line) for line in (run.folder / "ledger.jsonl").read_text().splitlines()]
+    sent = [line for line in lines if line.get("phase") in phases and "split" not in line]
+    assert {line["phase"] for line in sent} == phases
+    assert {step.linear for step in Privacy(clip=1.0).around(method, 4).schedule()} == {"silos"}
+    assert {line["examples"] for line in sent} == {1}
+
+
+def test_the_page_says_both_epsilons(silos: Silos) -> None:
+    found = library.run(silos, library.FedAvg(), rounds=1, training=TRAINING, privacy=Privacy(clip=0.5, noise=2.0))
+    record = PrivacyRecord.model_validate(found.summary["privacy"])
+    text, row = protection(record), record.row
+    assert row is not None
+    for value in (record.epsilon, record.epsilon_server, row.epsilon, row.epsilon_server):
+        assert f"{value:.3g}" in text
+    older = PrivacyRecord.model_validate({k: v for k, v in found.summary["privacy"].items() if k != "row"})
+    assert "one row" in text
+    assert "one row" not in protection(older)
+    assert protection(None) == ""
+
+
 def test_clipping_alone_promises_nothing(silos: Silos) -> None:
     result = library.run(silos, library.FedAvg(), rounds=1, training=TRAINING, privacy=Privacy(clip=1.0, noise=0.0))
     assert result.summary["privacy"]["epsilon"] is None
+    assert result.summary["privacy"]["row"] == {"epsilon": None, "epsilon_server": None}
 
 
 def test_what_calibration_sends_is_named_as_not_covered(silos: Silos) -> None:

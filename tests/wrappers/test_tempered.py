@@ -89,7 +89,7 @@ def test_temperature_is_the_optimum_of_all_validation_splits_pooled() -> None:
 
 
 def test_calibration_labels_are_left_to_promises() -> None:
-    method = Uncertainty(policy="guaranteed").around(Overconfident())
+    method = Uncertainty(policy="guaranteed", familiarity=False).around(Overconfident())
     assert isinstance(method, Guaranteed)
     tempered = method.base
     assert isinstance(tempered, Tempered)
@@ -124,7 +124,7 @@ def test_a_silo_without_inputs_to_fit_takes_the_federations_temperature() -> Non
 
 
 def test_under_privacy_a_silo_fits_its_own_temperature_and_sends_nothing() -> None:
-    method = Uncertainty().around(Private(Overconfident(), clip=1.0, noise=1.0, silos=3))
+    method = Uncertainty(familiarity=False).around(Private(Overconfident(), clip=1.0, noise=1.0, silos=3))
     assert isinstance(method, Tempered)
     places = logit_sites(200, 3)
     server, states = agreed(method, places)
@@ -139,7 +139,7 @@ def test_under_privacy_a_silo_fits_its_own_temperature_and_sends_nothing() -> No
 def test_of_a_large_federation_those_are_asked_that_a_round_asks() -> None:
     for silos, everyone in ((99, True), (100, False)):
         method = Uncertainty().around(FedAvg(rounds=1), silos)
-        assert [step.everyone for step in method.schedule()] == [False, everyone]
+        assert [step.everyone for step in method.schedule()] == [False, everyone, everyone]
 
 
 def test_what_version_0_1_found_is_still_the_temperature() -> None:

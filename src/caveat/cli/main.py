@@ -31,6 +31,7 @@ from .console import (
 )
 from .data import data
 from .flower import flower
+from .foreign import foreign
 from .predict import predict
 from .streams import outlets
 
@@ -276,6 +277,7 @@ def _show_result(folder: Path) -> None:
 
 app.command()(compare)
 app.command()(reproduce)
+app.command()(foreign)
 app.add_typer(flower, name="flower")
 
 

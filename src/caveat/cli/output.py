@@ -136,6 +136,7 @@ def _times(shape: Sequence[int]) -> str:
 def prediction_rows(prediction: Prediction, classes: Sequence[str], notes: Sequence[str] = ()) -> str:
     """CSV with a row per input, counted from 0; probabilities and nats with nine significant digits.
 
+    Where predictions have sets of classes, the column "set" holds their names with "; " between them.
     The last column holds notes on the inputs, if there are any, "" among them.
     """
     numbers = [*prediction.uncertainty.values()]
@@ -148,10 +149,13 @@ def prediction_rows(prediction: Prediction, classes: Sequence[str], notes: Seque
         numbers.append(prediction.familiarity)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([as_text(cell) for cell in (*header, "decision", *(["input_note"] if notes else []))])
+    ends = ["decision", *(["set"] if prediction.sets is not None else []), *(["input_note"] if notes else [])]
+    writer.writerow([as_text(cell) for cell in (*header, *ends)])
     for i, (label, probs) in enumerate(zip(prediction.label.tolist(), prediction.probs.tolist(), strict=True)):
         values = [*probs, *(float(column[i]) for column in numbers)]
         decision = Decision(int(prediction.decision[i])).name.lower()
         cells = [i, as_text(classes[label]), *(f"{value:.9g}" for value in values), decision]
+        if prediction.sets is not None:
+            cells.append(as_text("; ".join(classes[k] for k in prediction.sets[i].nonzero().flatten().tolist())))
         writer.writerow([*cells, *([as_text(notes[i])] if notes else [])])
     return text.getvalue()

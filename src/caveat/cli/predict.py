@@ -19,7 +19,8 @@ def predict(
     """Predict with a finished run.
 
     Writes a row per input: label, probabilities, uncertainties, and the decision: whose model gave the label, or
-    abstain, where the label is not to be relied on; of a table also what is unlike training, in column input_note.
+    abstain, where the label is not to be relied on; with uncertainty.sets the set of classes; of a table also what is
+    unlike training, in column input_note.
     """
     with reported(named=True):
         from ..api import load

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeVar, final, get_args
 
@@ -124,6 +124,18 @@ class Method:
 
     def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
         """What every model at hand says of inputs `x` at a silo, from what was broadcast and what it keeps."""
+        raise NotImplementedError
+
+    @property
+    def softmax(self) -> bool:
+        """Whether an answer is the softmax of what a module of `loaded` says, sampled by dropout or not."""
+        return False
+
+    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
+        """The models that `answer` asks, in its order, each in a workspace that the next one may overwrite.
+
+        For sources of uncertainty that ask them in another way. Only where `softmax` holds.
+        """
         raise NotImplementedError
 
     def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:

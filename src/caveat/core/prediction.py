@@ -49,14 +49,16 @@ class Prediction:
 
         Total is the entropy of the mean sample and aleatoric the samples' mean entropy. Epistemic is their mutual
         information freed from the bias that S samples cause, so that aleatoric and epistemic add up to
-        more than the total, the fewer the samples the more: it is the total that is too small.
+        more than the total, the fewer the samples the more: it is the total that is too small. Where the estimate
+        exceeds even the total, which no part of it can, it is cut to it: for a few inputs in a thousand of few samples.
         """
         samples = samples.double()
         probs = samples.mean(0)
         total = entropy(probs)
         # Rounding may put the mean entropy an ulp above the entropy of the mean.
         aleatoric = torch.minimum(expected_entropy(samples), total)
-        uncertainty = {"total": total, "aleatoric": aleatoric, "epistemic": mutual_information(samples)}
+        epistemic = torch.minimum(mutual_information(samples), total)
+        uncertainty = {"total": total, "aleatoric": aleatoric, "epistemic": epistemic}
         return cls(probs, uncertainty, _spread(decision, len(probs)))
 
     @classmethod

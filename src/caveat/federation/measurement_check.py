@@ -20,7 +20,7 @@ def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) 
     info, sums, tested = run.info.silo_infos[silo], payload["sums"], split == TEST
     if int(sums["examples"]) != info.examples[split]:
         raise DataError(f"{int(sums['examples'])} inputs of {split}, of which it has {info.examples[split]}")
-    scores = {f"score.{name}" for name in run.method.scores} if tested else set()
+    scores = {f"score.{name}" for name in run.complete_method.scores} if tested else set()
     shape = (len(run.info.classes), metrics.BINS)
     for group, tensors in payload.items():
         if group.rpartition(".")[2] in ("method", "choice"):

@@ -10,6 +10,7 @@ statistics of its own, measured on the mixture while it trains, since those of t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from typing import Annotated, ClassVar
@@ -19,7 +20,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..core import Answers, Decision, Payload, Site, State, Tensors, Update
+from ..core import Decision, Payload, Site, State, Tensors, Update
 from ..core.settings import frozen_settings
 from ..training.fit import Loss
 from ..training.modules import load, snapshot
@@ -82,14 +83,13 @@ class APFL(FedAvg):
         alpha = state["mixture"]["alpha"] if "mixture" in state else torch.tensor(self.alpha)
         return Mixture(own, load(site.module, down["model"]), alpha)
 
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
-        answers = {Decision.GLOBAL: self.ask(load(site.module, down["model"]), x, Decision.GLOBAL)}
+    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
+        yield Decision.GLOBAL, load(site.module, down["model"])
         if "own" in state:
             mixture = self.mixture(down, state, site)
             with torch.no_grad():
                 mixed = snapshot(mixture.own) | mixture.parts()
-            answers[Decision.LOCAL] = self.ask(load(site.module, mixed), x, Decision.LOCAL)
-        return answers
+            yield Decision.LOCAL, load(site.module, mixed)
 
 
 @torch.no_grad()

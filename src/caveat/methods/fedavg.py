@@ -5,7 +5,7 @@ McMahan et al., Communication-Efficient Learning of Deep Networks from Decentral
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Annotated
 
@@ -61,11 +61,18 @@ class FedAvg(Method):
     def average(self, server: State, replies: Replies, site: Site) -> State:
         return server | {"model": replies.mean("model")}
 
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
-        at_hand = {self.models[0]: down["model"] | state.get("model", {})}
+    @property
+    def softmax(self) -> bool:
+        """True while `answer` and `ask` are the ones below; a subclass that overrides them may say otherwise."""
+        return type(self).answer is FedAvg.answer and type(self).ask is FedAvg.ask
+
+    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
+        yield self.models[0], load(site.module, down["model"] | state.get("model", {}))
         if "own" in state:
-            at_hand[Decision.LOCAL] = state["own"]
-        return {whose: self.ask(load(site.module, model), x, whose) for whose, model in at_hand.items()}
+            yield Decision.LOCAL, load(site.module, state["own"])
+
+    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
+        return {whose: self.ask(module, x, whose) for whose, module in self.loaded(down, state, site)}
 
     def ask(self, module: nn.Module, x: Tensor, whose: Decision) -> Prediction:
         """The prediction of the model that was loaded into a module."""

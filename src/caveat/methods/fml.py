@@ -11,6 +11,7 @@ optimiser starts afresh every round like the meme's (code: persists, which matte
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -19,7 +20,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import Answers, Decision, Payload, Replies, Site, State, Update, Weights
+from ..core import Decision, Payload, Replies, Site, State, Update, Weights
 from ..core.settings import frozen_settings
 from ..training.modules import expect, load, reset, snapshot
 from .fedavg import FedAvg
@@ -72,11 +73,10 @@ class FML(FedAvg):
         uniform = [1.0] * len(replies)
         return server | {"model": replies.mean("model", uniform if self.weights == "uniform" else None)}
 
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
-        answers = {Decision.GLOBAL: self.ask(load(site.module, down["model"]), x, Decision.GLOBAL)}
+    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
+        yield Decision.GLOBAL, load(site.module, down["model"])
         if "own" in state:
-            answers[Decision.LOCAL] = self.ask(self.own(state, site), x, Decision.LOCAL)
-        return answers
+            yield Decision.LOCAL, self.own(state, site)
 
 
 def learn(student: Tensor, teacher: Tensor, y: Tensor, label: float | Tensor, imitation: float | Tensor) -> Tensor:

@@ -4,9 +4,9 @@ Uncertainty-Based Extensible-Codebook Federated Learning in Heterogeneous Data S
 Algorithm 1. A silo k whose MC-dropout entropy e_k exceeds (1 + gamma) min_j e_j is given new codewords,
 the K-means centres of its own features, which never leave it; training then goes on for a few rounds.
 
-Where paper and released code differ: dropout is on when uncertainty is measured (paper; off in the code);
-the entropy decides on the silo's calibration split (both use the test set); shared codewords are averaged
-over the silos that use them, by use (paper; never averaged in the code); beta weighs the commitment (code).
+Where paper and released code differ: dropout is on when uncertainty is measured (paper; off in the code); the entropy
+decides on the silo's validation inputs, whose labels it does not need (both use the test set); shared codewords are
+averaged over the silos that use them, by use (paper; never averaged in the code); beta weighs the commitment (code).
 Ours: features are normalised before they are discretised, so that codewords from N(0, 1) lie among them; a silo's
 entropy must exceed the threshold by two standard errors, since silos that differ by chance cross it; silos keep
 batch normalisation of their own (Li et al., FedBN, ICLR 2021), to which most of the gain over FedAvg is due; and
@@ -164,10 +164,12 @@ class UEFL(FedAvg):
     # Uncertainty: every silo scores itself, the server compares.
 
     def score(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        """Send e_k, the mean entropy in nats of MC-dropout predictions on the calibration split, and what it
+        """Send e_k, the mean entropy in nats of MC-dropout predictions on the validation inputs, and what it
         surely is at least: `margin` standard errors less.
+
+        Not on the calibration split, since a guarantee that is tested there would be of a model that was chosen on it.
         """
-        entropies = self.predict(down, state, site, site.calibration.x).total
+        entropies = self.predict(down, state, site, site.validation.x).total
         own = entropies.mean()
         error = entropies.std() / len(entropies) ** 0.5 if len(entropies) > 1 else own
         atleast = (own - self.margin * error).float()

@@ -39,6 +39,13 @@ class Codebook(nn.Module):
         self.register_buffer("used", torch.zeros((), dtype=torch.int64))
         self.used: Tensor
 
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the shared codewords anew, and have none of the silo's own."""
+        self.shared.normal_()
+        self.private.zero_()
+        self.used.zero_()
+
     def words(self) -> Tensor:
         """(V, D / S): the codewords within reach."""
         return torch.cat([self.shared, self.private[: int(self.used)]])

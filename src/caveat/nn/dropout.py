@@ -1,31 +1,60 @@
-"""Monte Carlo dropout: only dropout layers sample, and what comes before the first is computed once.
+"""Monte Carlo dropout: only what drops units samples, and what comes before the first such stage is computed once.
 
 Gal & Ghahramani, Dropout as a Bayesian Approximation, ICML 2016. A pass draws one mask per layer and shows
 it to every input, so that a pass is one sampled network; and the same networks are sampled every time. So an
 input's prediction depends neither on when it is made nor on the inputs beside it, and silos are compared
 under common random numbers.
+
+Dropout inside a stage with a forward of its own (a block, attention, a recurrent layer, or `F.dropout` in code that
+reads `self.training`) samples too. There each input draws its own masks, which then depend on the inputs beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from types import CodeType, FunctionType
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from ..core import seeded
+from ..core import ConfigurationError, seeded
 
 ELEMENTWISE = (nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh)
 """Stages for which it makes no difference whether units or inputs are the first axis."""
 
 
 def has_dropout(module: nn.Module) -> bool:
-    """Whether any layer of the module drops anything."""
-    return (isinstance(module, _DropoutNd) and module.p > 0) or any(map(has_dropout, module.children()))
+    """Whether any part of the module drops anything, or may: code that reads `training` is taken to."""
+    return any(map(_drops, module.modules()))
+
+
+def _drops(part: nn.Module) -> bool:
+    """Whether a module drops something itself, apart from the modules in it."""
+    if isinstance(part, _DropoutNd):
+        return part.p > 0
+    if isinstance(part, nn.MultiheadAttention):
+        return bool(part.dropout > 0)
+    if isinstance(part, nn.RNNBase):
+        return bool(part.dropout > 0 and part.num_layers > 1)
+    return not isinstance(part, _NormBase) and _reads_training(type(part))  # type: ignore[arg-type]  # torch types hashes of modules otherwise
+
+
+@lru_cache(maxsize=1024)
+def _reads_training(kind: type) -> bool:
+    """Whether code of a class, torch's own aside, asks whether the module is in training: for `F.dropout`, mostly."""
+    own = (each for each in kind.__mro__ if not each.__module__.startswith("torch."))
+    codes = [value.__code__ for each in own for value in vars(each).values() if isinstance(value, FunctionType)]
+    while codes:
+        code = codes.pop()
+        if "training" in code.co_names:
+            return True
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+    return False
 
 
 def flat(module: nn.Module) -> Iterator[nn.Module]:
@@ -43,7 +72,8 @@ def mc_dropout(module: nn.Module, x: Tensor, samples: int, seed: int = 0) -> Ten
 
     The module is used as in evaluation: BatchNorm keeps its statistics. With no dropout anywhere the
     result has one sample, since all would be equal. The networks are a function of `seed` and the module's
-    layers alone, except where dropout is hidden inside a stage of its own forward.
+    layers alone, except where dropout is hidden inside a stage of its own forward. Raises ConfigurationError for a
+    stage that cannot sample without changing the model.
     """
     if any(part.training for part in module.modules()):
         module.eval()
@@ -137,18 +167,33 @@ def _pass(part: nn.Module, x: Tensor) -> Tensor:
     """One stage on (S, N, ...), with a mask per sample that all inputs share."""
     if isinstance(part, nn.Dropout):
         return x * F.dropout(x.new_ones(len(x), 1, *x.shape[2:]), part.p)
-    # Dropout inside a stage: each input draws its own masks, which nn.Dropout does by itself.
+    # Dropout inside a stage: each input draws its own masks, which the stage does by itself.
     y = _with_dropout(part, x.flatten(0, 1)) if has_dropout(part) else part(x.flatten(0, 1))
     return y.view(*x.shape[:2], *y.shape[1:])
 
 
+FUSED = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+"""Layers that have a faster way for evaluation, which knows no dropout."""
+
+
 def _with_dropout(part: nn.Module, x: Tensor) -> Tensor:
-    layers = [layer for layer in part.modules() if isinstance(layer, _DropoutNd)]
-    for layer in layers:
-        layer.train()
+    """A stage as in training where it drops something, and as in evaluation where it does not.
+
+    Raises ConfigurationError for one that changes its buffers meanwhile: then every prediction would change the next.
+    """
+    live = [each for each in part.modules() if _drops(each) or isinstance(each, FUSED)]
+    before = [(buffer, buffer._version) for buffer in part.buffers()]
     try:
+        for each in live:
+            each.training = True  # not train(), which would reach normalisation within
         y: Tensor = part(x)
-        return y
     finally:
-        for layer in layers:
-            layer.eval()
+        for each in live:
+            each.training = False
+    after = [(buffer, buffer._version) for buffer in part.buffers()]
+    if [(id(buffer), version) for buffer, version in before] != [(id(buffer), version) for buffer, version in after]:
+        raise ConfigurationError(
+            f"{type(part).__name__} changes its buffers while it drops units, so that MC dropout would change the model"
+            " with every prediction; set uncertainty.source = 'laplace' or 'ensemble', or keep them in evaluation"
+        )
+    return y

@@ -12,6 +12,8 @@ from ..engines import rounds
 from ..engines.one_thread import one_thread
 from ..files.checkpoints import ServerStore
 from ..files.schema.small_files import RunState
+from ..wrappers.base import find
+from ..wrappers.ensemble import Ensemble
 from .base import BaseRun
 from .progress import Progress
 from .recorder import Recorder
@@ -25,6 +27,8 @@ def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
         return
     steps = Counter(step.trains for step in run.complete_method.schedule())
     progress.begin(title, steps[True])
+    if (ensemble := find(run.complete_method, Ensemble)) is not None:
+        progress.note(ensemble.cost)
     try:
         run.prepare()
         finish(run, progress)

@@ -86,7 +86,7 @@ class LocalRun(BaseRun):
         return gallery(self.silos, self.measured, self.predictor)
 
     def features(self) -> Features | None:
-        return features(self.silos, self.measured, lambda silo: self._asked(silo, self.method.features))
+        return features(self.silos, self.measured, lambda silo: self._asked(silo, self.complete_method.features))
 
     @property
     def manifest(self) -> Manifest:

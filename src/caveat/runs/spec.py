@@ -76,13 +76,14 @@ class RunSpec:
         return [participants[i] for i in sorted(chosen.tolist())]
 
     def complete_method(self, silos: int) -> Method:
-        """The method with privacy, calibration and decisions around it, for a federation of so many silos.
+        """The method with privacy, a source of uncertainty, calibration and decisions around it, for so many silos.
 
         Raises ConfigurationError for what does not fit the method.
         """
         size = self.cohort_size(silos)
         if size not in self._completed:
-            self._completed[size] = self.uncertainty.around(self.privacy.around(self.method, size), size)
+            method = self.privacy.around(self.method, size)
+            self._completed[size] = self.uncertainty.around(method, size, seed=self.seed)
         return self._completed[size]
 
     @cached_property

@@ -33,7 +33,7 @@ LEAST_UNIT = 0.05
 """The least unit of a stage, in which all own inputs may be equally far, as where a model has collapsed."""
 UNLIKE = 1e6
 """The score of inputs whose distance is no number."""
-BLOCK = 2**21
+BLOCK = 2**15
 """Comparisons of new inputs with calibration inputs that are made at once."""
 
 
@@ -119,19 +119,21 @@ def conformal(calibration: Tensor, new: Tensor) -> Tensor:
     ranked among all n + 1. For an input that is exchangeable with the calibration inputs, P(p <= a) <= a for every a.
     The least p is 1 / (n + 1), so that below 19 calibration inputs no p is as low as 0.05.
     """
-    n, stages = calibration.shape
+    n, calibration, new = len(calibration), calibration.float(), new.float()
     if not n:
         return torch.ones(len(new), dtype=torch.float64)
-    units = torch.cat(_units_with(calibration, new), 1)
-    own = _combined(new, units[:, :stages], units[:, stages:])
+    low, unit, alike = _units_with(calibration, new)
+    own = _combined(new, low, unit)
     # Few units differ: most new inputs lie beyond the calibration inputs that the quantiles are among.
-    units, which = torch.unique(units, dim=0, return_inverse=True)
-    p = torch.empty(len(new), dtype=torch.float64)
+    _, which = torch.unique(alike, return_inverse=True)
+    first = torch.empty(int(which.max()) + 1 if len(new) else 0, dtype=torch.long)
+    first[which] = torch.arange(len(new))  # any of those that share units
+    at_least = torch.empty(len(new), dtype=torch.float64)
     for part in torch.split(torch.arange(len(new)), max(1, BLOCK // n)):
         used, local = torch.unique(which[part], return_inverse=True)
-        theirs = _combined(calibration[None], units[used, None, :stages], units[used, None, stages:])
-        p[part] = (theirs[local] >= own[part, None]).sum(1).double()
-    return (1 + p) / (n + 1)
+        theirs = _combined(calibration[None], low[first[used], None], unit[first[used], None])
+        at_least[part] = (theirs[local] >= own[part, None]).sum(1).double()
+    return (1 + at_least) / (n + 1)
 
 
 def score(calibration: Tensor, new: Tensor) -> Tensor:
@@ -158,10 +160,20 @@ def _units(ordered: Tensor) -> tuple[Tensor, Tensor]:
     return low, (high - low).clamp_min(LEAST_UNIT)
 
 
-def _units_with(calibration: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-    """(N, S) each: what `_units` are for the calibration inputs and one new input together, for every new input."""
-    n = len(calibration)
-    ordered = torch.cat([calibration, torch.tensor([[-math.inf], [math.inf]]).expand(2, calibration.shape[1])])
+def _units_with(calibration: Tensor, new: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(N, S) twice: what `_units` are for the calibration inputs and one new input together, for every new input.
+
+    And (N,) marks that are the same only for new inputs with the same units.
+    """
+    n, stages = calibration.shape
+    ordered = torch.cat([calibration, torch.tensor([[-math.inf], [math.inf]]).expand(2, stages)])
     ordered = ordered.sort(0).values  # padded: the k-th of n + 1 lies between the k-1-th and the k-th of n
-    low, high = (new.maximum(ordered[k]).minimum(ordered[k + 1]) for k in _ends(n + 1))
-    return low, (high - low).clamp_min(LEAST_UNIT)
+    ends, marks = [], torch.zeros(len(new), dtype=torch.long)
+    between = torch.zeros(len(new), dtype=torch.bool)
+    for k in _ends(n + 1):
+        below, above = new <= ordered[k], new >= ordered[k + 1]
+        ends.append(torch.where(below, ordered[k], torch.where(above, ordered[k + 1], new)))
+        marks = 2**stages * marks + (below.long() << torch.arange(stages)).sum(1)
+        between |= (~below & ~above).any(1)
+    marks = torch.where(between, -1 - torch.arange(len(new)), marks)
+    return ends[0], (ends[1] - ends[0]).clamp_min(LEAST_UNIT), marks

@@ -37,10 +37,10 @@ def edges(name: str, classes: int | None = None) -> Tensor:
     Entropies in nats, vacuity and conflict, up to their largest value M, ln C or 1: 1.1 % of the score from 1e-8 M,
     in the middle .3 % of M, and above that 1.1 % of what is missing to M, down to 1e-6 M; further on 5 %, from 1e-24 M
     and until 1e-12 M is missing. Without `classes` entropies have no largest value: .6 % of the score from 1e-8 to 20,
-    9 % from 1e-24. `logit_variance`: 1.2 % from 1e-12 to a million, 9 % from 1e-24 and to 1e12. Log-evidence, of
-    either sign: 0.04 nats apart at 0, further out 0.4 % up to 10,000 nats, then 2.3 % up to a million. All others, of
-    either sign and any size: 0.007 apart at 0, further out 0.7 % of the score, up to a million on either side. The
-    outermost edges are infinite, since the first and the last bin hold what lies beyond.
+    9 % from 1e-24. `logit_variance` and surprise: 1.2 % from 1e-12 to a million, 9 % from 1e-24 and to 1e12.
+    Log-evidence, of either sign: 0.04 nats apart at 0, further out 0.4 % up to 10,000 nats, then 2.3 % up to a million.
+    All others, of either sign and any size: 0.007 apart at 0, further out 0.7 % of the score, up to a million on either
+    side. The outermost edges are infinite, since the first and the last bin hold what lies beyond.
     """
     if name in SHARES:
         inner = _bounded(1.0)

@@ -25,7 +25,7 @@ import math
 import torch
 from torch import Tensor
 
-POWERS = tuple(2.0 ** (k / 2) for k in range(-16, 17))
+POWERS: tuple[float, ...] = tuple(2.0 ** (k / 2) for k in range(-16, 17))
 """The 33 powers b at which silos say their sums, 1/256 to 256, equally far apart in ln b."""
 STEP = math.log(2) / 2
 """How far, in ln b."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -68,6 +68,13 @@ class Wrapper(Method):
 
     def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
         return self.base.answer(down, state, site, x)
+
+    @property
+    def softmax(self) -> bool:
+        return self.base.softmax
+
+    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
+        return self.base.loaded(down, state, site)
 
     def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
         return self.base.decide(down, state, answers)

@@ -28,10 +28,14 @@ from .base import Wrapper
 from .groups import ABOUT, NOBODY, Per, Whose, domain_code, known_domains, members, row_of
 from .switched import choose, scalar
 
+NUMBERS = ("limit", "answered", "errors", "total", "upper", "needed", "enough", "enough_share")
+"""What a silo reports of its promise: fields of a guarantee, the limit 0 for none."""
+FRACTIONS = frozenset({"limit", "upper", "enough_share"})
+
 
 @dataclass(frozen=True)
-class Promise:
-    """What a silo decides by: the edges that rank the scores of each model, the limit, and who was counted for it."""
+class Rule:
+    """What a silo decides by, and whose promise that is: edges to rank each model's scores by, a limit, its counts."""
 
     whose: Whose
     edges: Tensors
@@ -179,7 +183,7 @@ class Guaranteed(Wrapper):
         found = fixed_sequence(counts, self.risk, 1 - (1 - self.confidence) / float(promises), total=total)
         return dataclasses.replace(found, confidence=self.confidence)
 
-    def promise(self, down: Payload, state: State) -> Promise | None:
+    def promise(self, down: Payload, state: State) -> Rule | None:
         """What a silo decides by; None for one that was not counted, about which nothing is promised."""
         kept, group = state.get("decision", {}), down["decision"]
         if "domain" not in kept:
@@ -203,22 +207,23 @@ class Guaranteed(Wrapper):
         described = self.base.describe(down, state, site, x)
         if not down["decision"]["ready"] or self.per == "federation":
             return described
-        by, group = self.promise(down, state), down["decision"]
-        about = {
-            "whose": scalar(NOBODY if by is None else float(by.whose)),
-            "counts": group["summed"][0] if by is None else by.counts,
-            "total": group["totals"][0] if by is None else by.total,
-            "own": scalar(len(site.calibration)),
-            "promises": group["promises"],
-        }
-        return described | {f"promise.{name}": each for name, each in about.items()}
+        by, own = self.promise(down, state), scalar(len(site.calibration))
+        told = {"whose": scalar(NOBODY), "own": own, "found": torch.zeros(len(NUMBERS), dtype=torch.float64)}
+        if by is not None:
+            found = self.guarantee(by.counts, int(by.total), down["decision"]["promises"])
+            numbers = [float(getattr(found, name) or 0) for name in NUMBERS]
+            told |= {"whose": scalar(float(by.whose)), "found": torch.tensor(numbers, dtype=torch.float64)}
+        return described | {f"promise.{name}": each for name, each in told.items()}
 
     def summarise(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
         found = self.base.summarise(sums)
         if sums.get("promise.whose", NOBODY) == NOBODY:
             return found
         whose, own = Whose(int(sums["promise.whose"])), int(sums["promise.own"])
-        granted = self.guarantee(sums["promise.counts"], int(sums["promise.total"]), sums["promise.promises"])
+        numbers = dict(zip(NUMBERS, sums["promise.found"].tolist(), strict=True))
+        whole = {name: int(value) for name, value in numbers.items() if name not in FRACTIONS}
+        limit = numbers["limit"] or None
+        granted = Guarantee(**numbers | whole | {"limit": limit, "risk": self.risk, "confidence": self.confidence})
         few = f" (its {own:,} calibration inputs are fewer than the {self.least:,} that one of its own takes)"
         who = f"for {ABOUT[whose]}{few if whose < Whose[self.per.upper()] else ''}"
         statement = f"{who}: {granted.statement}, {self.together}"
@@ -253,5 +258,5 @@ def at(group: Tensors, row: int) -> Tensors:
     return {name.removeprefix("edges."): each[row] for name, each in group.items() if name.startswith("edges.")}
 
 
-def promise(whose: Whose, group: Tensors, row: int) -> Promise:
-    return Promise(whose, at(group, row), group["limits"][row], group["summed"][row], group["totals"][row])
+def promise(whose: Whose, group: Tensors, row: int) -> Rule:
+    return Rule(whose, at(group, row), group["limits"][row], group["summed"][row], group["totals"][row])

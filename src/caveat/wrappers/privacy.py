@@ -73,7 +73,9 @@ class Privacy:
 
         "epsilon" is towards whoever sees sums only, the largest of all silos'. "epsilon_server" is towards a server
         that sees each update, also those that came too late to count: of a silo that worked in every round of training.
-        null is infinite: some round had no noise. Not covered: what else left the silos.
+        null is infinite: some round had no noise. Both are of a silo that took part or not; "row" has those of one row
+        of a silo having been another, which can move a clipped update by twice the clip. Not covered: what else left
+        the silos.
         """
         trained, other = list[SentMessage](), set[str]()
         for message in messages:
@@ -86,10 +88,15 @@ class Privacy:
         for message in trained:
             rounds.setdefault(message.silo, []).append(replies[message.t])
         delta, noise = self.delta or DELTA, self.multiplier
+
+        def epsilons(multiplier: float) -> dict[str, float | None]:
+            return {
+                "epsilon": _largest(epsilon(multiplier, each, silos, delta) for each in _distinct(rounds.values())),
+                "epsilon_server": _largest([epsilon_against_server(multiplier, len(replies), silos, delta)]),
+            }
+
         return {
-            "clip": self.clip, "noise": noise, "delta": delta,
-            "epsilon": _largest(epsilon(noise, each, silos, delta) for each in _distinct(rounds.values())),
-            "epsilon_server": _largest([epsilon_against_server(noise, len(replies), silos, delta)]),
+            "clip": self.clip, "noise": noise, "delta": delta, **epsilons(noise), "row": epsilons(noise / 2),
             "covers": list(covers), "not_covered": sorted(other),
         }  # fmt: skip
 

@@ -26,7 +26,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from ..core import ConfigurationError, Method, Payload, Replies, Round, Site, State, Tensors, Update
+from ..core import ConfigurationError, Method, Payload, Replies, Round, Site, State, Tensors, Update, Work
 from .base import Wrapper
 
 VARIANCE = "running_var"
@@ -81,7 +81,11 @@ class Private(Wrapper):
         for own, step in zip(self.base.schedule(), super().schedule(), strict=True):
             # By the name that it has at the base, and with its random numbers, but carried out here.
             protected = replace(own, work=self.train, aggregate=partial(self.settle, own), linear="silos", path="")
-            yield protected if step.trains else step
+            if step.trains:
+                yield protected
+            else:
+                # Where nothing but a mean is asked for, no silo has to say how large it is.
+                yield replace(step, work=partial(self.alike, own.work), linear="silos") if step.linear else step
 
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         """The base's work of the site's round, and its update clipped and noised.
@@ -104,6 +108,11 @@ class Private(Wrapper):
                 else:
                     payload[group][name] = before.clone()
         return Update(payload, 1), after
+
+    def alike(self, work: Work, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        """The base's work, of which the update speaks for 1 example, as those of training do."""
+        update, after = work(down, state, site)
+        return Update(update.payload, 1), after
 
     def settle(self, step: Round, server: State, replies: Replies, site: Site) -> State:
         """The base's aggregation; a variance that noise has made negative stays what it was."""

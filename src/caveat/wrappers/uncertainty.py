@@ -12,9 +12,11 @@ from ..core.settings import frozen_settings
 from ..uncertainty.familiarity import SCORE
 from .base import find
 from .conformal import Conformal
+from .ensemble import Ensemble
 from .familiar import Familiar
 from .groups import Per
 from .guaranteed import Guaranteed
+from .laplace import Laplace
 from .private import Private
 from .switched import Switched
 from .tempered import Tempered
@@ -28,6 +30,8 @@ OWNERS = {
 
 ENOUGH = 100
 """Silos asked in a round of training of which a temperature can be fitted without asking all others."""
+MEMBERS = 5
+"""Models of an ensemble, unless a user says otherwise."""
 
 
 @frozen_settings
@@ -35,7 +39,13 @@ class Uncertainty:
     """How predictions get their uncertainty, and what is done about it."""
 
     mc_samples: Annotated[int, Field(ge=1, le=10_000)] = 20
-    """MC-dropout passes per prediction, for methods that sample."""
+    """MC-dropout passes per prediction, for methods that sample; draws of logits where the source is laplace."""
+    source: Literal["own", "dropout", "laplace", "ensemble"] | None = None
+    """What predictions are uncertain by: dropout samples; laplace, a posterior of the last layer, which narrows as
+    silos have more data; ensemble, several models trained anew, at so many times the cost. By default the method's own:
+    evidence where it has such, or else dropout."""
+    members: Annotated[int, Field(ge=2, le=100)] | None = None
+    """ensemble: how many models (5 by default)."""
     temperature: bool = True
     """Scale probabilities by a temperature per model and silo, fitted on validation splits after training: the silo's
     own, near the federation's where silos are alike. Under privacy.clip silos send nothing for it."""
@@ -69,6 +79,11 @@ class Uncertainty:
     """Share of inputs for which the set of classes that predictions get holds the true one (no sets by default)."""
 
     def __post_init__(self) -> None:
+        if self.members is not None and self.source != "ensemble":
+            raise ConfigurationError(
+                f"uncertainty.members = {self.members} has no meaning unless uncertainty.source = 'ensemble'",
+                "uncertainty.members",
+            )
         for key, owners in OWNERS.items():
             value = getattr(self, key)
             if value is not None and self.policy is not None and self.policy not in owners:
@@ -81,15 +96,32 @@ class Uncertainty:
     def fitting(self, method: Method) -> Uncertainty:
         """These settings for a method beside the configured one: without the keys that mean nothing to it."""
         policy = self.policy or method.policy
-        strange = {key: None for key, owners in OWNERS.items() if policy not in owners}
-        if self.score not in (*method.scores, SCORE):
-            strange["score"] = None
-        return replace(self, **strange)  # type: ignore[arg-type]
+        strange: dict[str, Any] = {key: None for key, owners in OWNERS.items() if policy not in owners}
+        if self.source in ("dropout", "laplace") and not method.softmax:
+            strange["source"] = None
+        fitting = replace(self, **strange)
+        known = fitting.score in (*fitting.sourced(method, 0).scores, SCORE)
+        return fitting if known else replace(fitting, score=None)
 
-    def around(self, method: Method, silos: int = 1) -> Method:
-        """The method with calibration and decisions around it, `silos` being asked in a round of training.
+    def sourced(self, method: Method, seed: int) -> Method:
+        """The method with the source of uncertainty around it. Raises ConfigurationError for one that does not fit."""
+        if self.source == "laplace":
+            return Laplace(method, self.mc_samples)
+        if self.source == "ensemble":
+            return Ensemble(method, MEMBERS if self.members is None else self.members, seed)
+        if self.source == "dropout" and not method.softmax:
+            raise ConfigurationError(
+                f"uncertainty.source = 'dropout' does not fit {method.name!r}, whose models do not sample; leave it to "
+                "the method's own",
+                "uncertainty.source",
+            )
+        return method
 
-        Raises ConfigurationError for what does not fit.
+    def around(self, method: Method, silos: int = 1, *, seed: int = 0) -> Method:
+        """The method with a source of uncertainty, calibration and decisions around it.
+
+        `silos` are asked in a round of training, and the seed is that of the run. Raises ConfigurationError for what
+        does not fit.
         """
         policy = self.policy or method.policy
         given: dict[str, Any] = {key: getattr(self, key) for key in OWNERS if getattr(self, key) is not None}
@@ -106,11 +138,12 @@ class Uncertainty:
                 "uncertainty.per = 'silo' and 'domain'",
                 "uncertainty.familywise",
             )
-        inner = method
-        if self.temperature:
-            inner = Tempered(method, shared=find(method, Private) is None, everyone=silos < ENOUGH)
+        sends = method.federated and find(method, Private) is None
+        everyone = silos < ENOUGH
+        method = self.sourced(method, seed)
+        inner = Tempered(method, sends, everyone) if self.temperature else method
         if self.familiarity:
-            inner = Familiar(inner, self.alarm, shared=method.federated and find(method, Private) is None)
+            inner = Familiar(inner, self.alarm, sends, everyone)
         decided = inner if policy == "own" else self._deciding(inner, policy, given)
         return Conformal(decided, self.sets) if self.sets is not None else decided
 

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from ...core import Prediction, SiloId
 
-KEPT = ("total", "aleatoric", "epistemic", "vacuity")
+LOGITS = "logit_variance"
+"""The variance of logits under a posterior of the last layer."""
+KEPT = ("total", "aleatoric", "epistemic", "vacuity", LOGITS)
 """The uncertainties that are looked at, where a prediction has them."""
 
 

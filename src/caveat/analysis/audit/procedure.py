@@ -35,7 +35,8 @@ from .chance import against_chance, judged
 from .confidence import calibration
 from .disagreement import disagreement
 from .fusion import RULES, copies_are_no_evidence, fused_with_copies, no_opinions
-from .observations import KEPT, Observed, mean_over_silos, rank_shares
+from .logits import about_logits
+from .observations import KEPT, LOGITS, Observed, mean_over_silos, rank_shares
 from .sweep import Sweep, mean_size, observed, with_equal_steps
 
 PLANE = 12
@@ -183,12 +184,13 @@ def _examine(sweep: Sweep, progress: Progress) -> Audit:
 def _findings(
     rows: list[dict[str, int | float]], full: Sequence[Observed], summaries: Sequence[Summary]
 ) -> tuple[Finding, ...]:
-    falling = [name for name in KEPT if name in ("epistemic", "vacuity") and all(name in row for row in rows)]
+    falling = [name for name in KEPT if name in ("epistemic", "vacuity", LOGITS) and all(name in row for row in rows)]
     return (
         *(promises.sample_size(rows, name) for name in falling),
         promises.two_things(full),
         disagreement(full),
         promises.seeds_agree(full),
+        *about_logits(full),
         calibration(summaries),
     )
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from .record import Record
 
 
+class RowEpsilons(Record):
+    """Epsilons of one row of a silo having been another, which may turn a clipped update round. None is infinite."""
+
+    epsilon: float | None
+    epsilon_server: float | None
+
+
 class PrivacyRecord(Record):
-    """What clipping and noise come to. An epsilon of None is infinite."""
+    """What clipping and noise come to, for a silo that took part or sent nothing. An epsilon of None is infinite."""
+
+    OMITTED: ClassVar = frozenset({"row"})
 
     clip: float | None
     noise: float
@@ -15,6 +26,8 @@ class PrivacyRecord(Record):
     epsilon_server: float | None
     covers: list[str]
     not_covered: list[str]
+    row: RowEpsilons | None = None
+    """For a row of a silo that took part; absent in older runs."""
 
 
 class RoundTraffic(Record):

@@ -216,6 +216,16 @@ class Policy(Record):
     name: str = ""
 
 
+class SourceRecord(Record):
+    """What predictions are uncertain by, where that is not the method's own."""
+
+    OMITTED: ClassVar = frozenset({"members", "prior_precision"})
+
+    name: str
+    members: int | None = None
+    prior_precision: dict[str, float] = {}  # of the last layers that silos share, by model
+
+
 class SiloRecord(Record):
     """The final figures of one silo, and what its method adds."""
 
@@ -265,12 +275,13 @@ class Summary(File):
 
     SCHEMA: ClassVar = 2
     SEALED: ClassVar = True
-    OMITTED: ClassVar = frozenset({"absent", "streams", "privacy", "newcomers", "reset", "sets"})
+    OMITTED: ClassVar = frozenset({"absent", "source", "streams", "privacy", "newcomers", "reset", "sets"})
 
     schema_version: int = Field(alias="schema")
     version: str | None = None
     method: str
     policy: Policy = Policy()
+    source: SourceRecord | None = None
     seed: int | None = None
     rounds_run: int
     complete: bool

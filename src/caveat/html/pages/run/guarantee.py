@@ -50,7 +50,8 @@ def promise(run: RunFolder) -> Promise | None:
     if own:
         broken = [silo.name for silo in own if _broken_at(silo, found.risk)]
         caption = _unbroken(f"{_told(own, broken)}. {_ABOUT_GROUPS}{trusted}")
-        return Promise(statement, caption, bool(broken or trusted), _by_silo(own, found.risk, caption), streams)
+        alarm = bool(broken or trusted) or not any(silo.promise.guaranteed for silo in own if silo.promise)
+        return Promise(statement, caption, alarm, _by_silo(own, found.risk, caption), streams)
     if not found.guaranteed:
         verdict = "So every input is abstained from; predictions keep the label of the model that was asked last."
         return Promise(statement, verdict, True, None)

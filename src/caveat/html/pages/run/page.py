@@ -20,7 +20,7 @@ from .guarantee import promise
 from .outcomes import outcome_bars
 from .overview import overview
 from .panels import more_panels
-from .privacy import privacy
+from .privacy import privacy, protection
 from .quadrants import examples
 from .scatter import scatter
 from .trust import trust
@@ -79,6 +79,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "lacking": lacking(run),
         "newcomers": newcomers(run),
         "privacy": privacy(run),
+        "protection": protection(run.summary.privacy if run.summary else None),
         "greeting": told_before(run.greeting),
         "facts": sections.headline(run),
         "cost_table": sections.cost_table(run),

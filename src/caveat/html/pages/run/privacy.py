@@ -9,6 +9,7 @@ from typing import Any
 
 from ....files.ledger_totals import Sent
 from ....files.run_folder import RunFolder, natural
+from ....files.schema.costs import PrivacyRecord
 from ....files.schema.ledger import Form
 from ...tables import Table, column, table, words
 from ...text import count, listed, plain, ranges, size, times
@@ -25,6 +26,28 @@ def privacy(run: RunFolder) -> list[dict[str, Any]]:
     """What left the silos by the run and by each beside it that has a ledger: tables and words by name."""
     runs = {run.title: run, **run.beside}
     return [_privacy(name, each.sent) for name, each in runs.items() if each.sent]
+
+
+def protection(record: PrivacyRecord | None) -> str:
+    """What clipping and noise come to, for a silo and for a row; empty for a run without."""
+    if record is None or record.clip is None:
+        return ""
+    said = (
+        f"Updates of training were clipped to a norm of {record.clip:g}, with a noise multiplier of {record.noise:g}. "
+        f"For a silo having taken part or not, epsilon is {_epsilon(record.epsilon)} towards everyone who sees models "
+        f"and {_epsilon(record.epsilon_server)} towards the server, at a delta of {record.delta:g}"
+    )
+    if record.row is not None:
+        said += (
+            f"; for one row of a silo having been another, {_epsilon(record.row.epsilon)} and "
+            f"{_epsilon(record.row.epsilon_server)}"
+        )
+    left = f" Not covered: {listed(record.not_covered, _MOST_SILOS)}." if record.not_covered else ""
+    return f"{said}.{left}"
+
+
+def _epsilon(value: float | None) -> str:
+    return "infinite" if value is None else f"{value:.3g}"
 
 
 def _privacy(method: str, sent: Sent) -> dict[str, Any]:

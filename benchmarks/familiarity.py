@@ -1,0 +1,71 @@
+"""What familiarity costs when a run predicts: time with it over time without, and what it adds per input.
+
+Random images of 28 and 8 pixels and rows of a table, 200 calibration inputs, batches of 1,000 inputs on one thread; the
+two are timed in turns, and the ratio is that of medians.
+
+python benchmarks/familiarity.py
+"""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import caveat
+from caveat.data import from_arrays
+from caveat.wrappers.base import find
+from caveat.wrappers.familiar import Familiar
+
+TURNS, INPUTS = 15, 1000
+CASES = {
+    "lenet5, 28 px": ((28, 28, 1), caveat.ModelSettings(name="lenet5")),
+    "cnn, 28 px": ((28, 28, 1), caveat.ModelSettings(name="cnn")),
+    "residual, width 16, 28 px": ((28, 28, 1), caveat.ModelSettings(name="residual")),
+    "residual, width 16, 32 px in colour": ((32, 32, 3), caveat.ModelSettings(name="residual")),
+    "residual, width 16, 8 px": ((8, 8, 1), caveat.ModelSettings(name="residual")),
+    "perceptron, 20 columns": ((20,), caveat.ModelSettings(name="mlp")),
+}
+
+
+def silos(shape: tuple[int, ...]) -> caveat.data.Silos:
+    rng = np.random.default_rng(0)
+    raw = rng.integers(0, 256, (1000, *shape)).astype(np.uint8) if len(shape) > 1 else rng.normal(0, 1, (1000, *shape))
+    return from_arrays({name: (raw, rng.integers(0, 10, 1000)) for name in "ab"})
+
+
+def measure(shape: tuple[int, ...], model: caveat.ModelSettings) -> tuple[float, float]:
+    """The ratio of times, and microseconds that are added per input."""
+    run = caveat.run(silos(shape), caveat.FedAvg(), rounds=1, model=model, every=10)
+    whole = run.experiment.complete_method
+    familiar = find(whole, Familiar)
+    assert familiar is not None
+    x = run.silos.named("a").train.x
+    x = x.repeat(INPUTS // len(x) + 1, *[1] * (x.ndim - 1))[:INPUTS]
+    ask = [run.experiment._asked("a", method.predict) for method in (familiar, familiar.base)]
+
+    def seconds(predict: object, x: Tensor) -> float:
+        began = time.perf_counter()
+        predict(x)  # type: ignore[operator]
+        return time.perf_counter() - began
+
+    taken: tuple[list[float], list[float]] = ([], [])
+    for _ in range(TURNS):
+        for each, predict in zip(taken, ask, strict=True):
+            each.append(seconds(predict, x))
+    return median(taken[0]) / median(taken[1]), 1e6 * (median(taken[0]) - median(taken[1])) / INPUTS
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print("| model | time with over without | added, µs an input |\n|---|---:|---:|")
+    for name, (shape, model) in CASES.items():
+        ratio, added = measure(shape, model)
+        print(f"| {name} | {ratio:.2f} | {added:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

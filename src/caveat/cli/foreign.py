@@ -1,0 +1,57 @@
+"""`caveat foreign`: does a federation notice what it does not know?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import Quiet, SetOptions, Workers, reported, say_unverified, show
+
+
+def foreign(
+    runs: Annotated[list[Path] | None, typer.Argument(metavar="[RUN]...", help="Folders of finished runs.")] = None,
+    names: Annotated[
+        str | None, typer.Option("--federations", metavar="A,B,...|all", help="Train these instead; --list has them.")
+    ] = None,
+    methods: Annotated[str, typer.Option(metavar="A,B,...", help="Of these federations.")] = (
+        "fedavg,fedbn,uefl,fedpn,trfeddis"
+    ),
+    sets: SetOptions = None,
+    seeds: Annotated[str, typer.Option(metavar="N,N,...", help="Of these federations.")] = "0,1,2",
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, or one to continue.")] = None,
+    workers: Workers = None,
+    quiet: Quiet = False,
+    listed: Annotated[bool, typer.Option("--list", help="The federations that can be trained.")] = False,
+) -> None:
+    """Measure whether runs notice foreign inputs.
+
+    Noise, other data, shuffled pixels or moved columns of a table, against the silos' own test inputs: how well the
+    familiarity tells them, and how well every other uncertainty does.
+    """
+    with reported(named=True):
+        from ..analysis.foreign import battery, command, federations
+        from ..core import ConfigurationError
+        from ..runs.progress import on_terminal
+
+        if listed:
+            typer.echo("\n".join(federations()))
+            return
+        if bool(runs) == bool(names):
+            raise ConfigurationError("expected finished runs or --federations, and not both")
+        if runs:
+            for folder in runs:
+                say_unverified(folder)
+            rows = command.of_runs(runs)
+            if out is not None:
+                command.write(rows, out / "foreign.csv")
+        else:
+            chosen = federations() if names == "all" else [name.strip() for name in str(names).split(",")]
+            out = out or Path("runs") / "foreign"
+            asked = [method.strip() for method in methods.split(",")]
+            rows = battery(chosen, asked, sets or (), seeds, out, workers or 2, on_terminal(quiet, "run"))
+        for table in command.tables(rows):
+            show(table)
+        if out is not None:
+            typer.echo(f"rows: {out / 'foreign.csv'}")

@@ -1,0 +1,160 @@
+"""The posterior of a linear last layer by Laplace's approximation, from sums that add up over silos.
+
+MacKay, A Practical Bayesian Framework for Backpropagation Networks, Neural Computation 1992, for the approximation and
+the prior precision by marginal likelihood; Ritter et al., A Scalable Laplace Approximation for Neural Networks, ICLR
+2018, for the Kronecker factors; Kristiadi et al., Being Bayesian, Even Just a Bit, Fixes Overconfidence in ReLU
+Networks, ICML 2020, for the last layer alone; Daxberger et al., Laplace Redux, NeurIPS 2021 (arXiv 2106.14806), for all
+of it together.
+
+Logits are W phi, with D numbers phi per input (hidden units, and a 1 for the bias) and C classes. The generalised
+Gauss-Newton matrix of the cross-entropy is the sum over inputs of (diag p - p p') (x) phi phi', for which stands
+A (x) B / n with A = sum phi phi' and B = sum (diag p - p p'). What is added to all logits of an input is seen by no
+softmax: everything is about the C - 1 directions beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from .measures import entropy
+
+STEPS = 100
+"""Halvings in the search for a prior precision: more than float64 tells apart."""
+RANGE = (-30.0, 30.0)
+"""Natural logarithms between which a prior precision is looked for."""
+CELLS = 1 << 15
+"""Numbers of the largest tensor that is made for some inputs at a time."""
+
+
+def sums(hidden: Tensor, logits: Tensor) -> dict[str, Tensor]:
+    """What inputs say of a last layer: A "inputs" (D, D), B "outputs" (C, C) and n "examples" (), float64.
+
+    `hidden` are (N, D) numbers before the layer, with the 1 for its bias, `logits` (N, C) those behind it.
+    """
+    phi, p = hidden.double(), logits.double().softmax(-1)
+    examples = torch.tensor(len(phi), dtype=torch.float64)
+    return {"inputs": phi.T @ phi, "outputs": p.sum(0).diag() - p.T @ p, "examples": examples}
+
+
+def posterior(found: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
+    """The posterior of a layer with that `weight` (C, D), the bias its last column, from `sums` of all inputs.
+
+    "inputs" (D, D) and "outputs" (C, C - 1) have directions for columns, "variances" (D, C - 1) is the posterior
+    variance of each pair of them, and "prior" () the prior precision, of the largest marginal likelihood.
+    """
+    q = contrasts(len(weight))
+    a, u = torch.linalg.eigh(found["inputs"])
+    b, s = torch.linalg.eigh(q.T @ found["outputs"] @ q)
+    curvature = (a.clamp_min(0)[:, None] * b.clamp_min(0)) / found["examples"].clamp_min(1)
+    prior = prior_precision(curvature, float((q.T @ weight.double()).square().sum()))
+    variances = 1 / (curvature + prior)
+    return {
+        "inputs": u,
+        "outputs": q @ s,
+        "variances": variances,
+        "prior": torch.tensor(prior, dtype=torch.float64),
+    }
+
+
+@lru_cache(maxsize=16)
+def contrasts(classes: int) -> Tensor:
+    """(C, C - 1) float64 orthonormal columns that each add up to 0: Helmert's."""
+    rows = torch.tril(torch.ones(classes, classes, dtype=torch.float64))[: classes - 1]
+    rows[torch.arange(classes - 1), torch.arange(1, classes)] = -torch.arange(1, classes, dtype=torch.float64)
+    normed: Tensor = rows / rows.square().sum(1, keepdim=True).sqrt()
+    return normed.T.contiguous()
+
+
+def log_evidence(curvature: Tensor, square: float, prior: float) -> float:
+    """The logarithm of the marginal likelihood at a prior precision, up to what does not depend on it.
+
+    `curvature` holds the eigenvalues of the Gauss-Newton matrix, `square` is the squared norm of the layer's weights.
+    """
+    count = curvature.numel()
+    return 0.5 * (count * math.log(prior) - prior * square - float((curvature + prior).log().sum()))
+
+
+def prior_precision(curvature: Tensor, square: float) -> float:
+    """The prior precision of the largest marginal likelihood (MacKay, 1992), between e^-30 and e^30.
+
+    It is where gamma = sum e / (e + lambda), the number of well determined parameters, is lambda times the squared norm
+    of the weights: the one falls in lambda and the other rises, so that there is one such place and halving finds it.
+    """
+    low, high = RANGE
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        prior = math.exp(middle)
+        determined = float((curvature / (curvature + prior)).sum())
+        low, high = (middle, high) if determined > prior * square else (low, middle)
+    return math.exp((low + high) / 2)
+
+
+def direction_variances(found: dict[str, Tensor], hidden: Tensor) -> Tensor:
+    """(N, C - 1) float64: the variances of the logits of `hidden` (N, D) along the columns of "outputs".
+
+    Along these directions logits are independent: their covariance is outputs diag(variances) outputs'.
+    """
+    # In the precision of the model: the rotation is most of what a prediction costs here, and all terms are positive.
+    turned = hidden @ found["inputs"].to(hidden.dtype)
+    return (turned.square() @ found["variances"].to(hidden.dtype)).double()
+
+
+def logit_variance(variances: Tensor) -> Tensor:
+    """(N,) the variance of a logit less the mean of all C, averaged over classes, from `direction_variances`."""
+    return variances.sum(-1) / (variances.shape[-1] + 1)
+
+
+def mean_probabilities(outputs: Tensor, logits: Tensor, variances: Tensor) -> Tensor:
+    """(N, C) class probabilities expected under Gaussian logits, in closed form; rows sum to one.
+
+    The log-odds of each class against all others, Gaussian to first order, by MacKay's probit approximation,
+    sigmoid(m / sqrt(1 + pi / 8 v)), then normalised. For two classes it is MacKay's own; what is added to all logits of
+    an input makes no difference.
+    """
+    classes = len(outputs)
+    rest = 1 - torch.eye(classes, dtype=outputs.dtype)
+    # Classes before inputs, as everywhere below: operations run along inputs, of which there are more.
+    pull = (rest[:, :, None] * outputs).transpose(1, 2).flatten(0, 1)  # (C (C - 1), C)
+    parts = []
+    for m, v in _chunks(classes**2, logits.T, variances.T):
+        weights = (m - m.amax(0)).exp()
+        others = (rest @ weights).clamp_min(torch.finfo(weights.dtype).tiny)
+        gradient = outputs[:, :, None] - (pull @ weights).view(classes, classes - 1, -1) / others[:, None]
+        variance = (gradient.square_() * v).sum(1)  # (C, N): of the log-odds
+        odds = m - m.amax(0) - others.log()
+        parts.append(nn.functional.logsigmoid(odds / (1 + math.pi / 8 * variance).sqrt()).softmax(0))
+    return torch.cat(parts, 1).T
+
+
+def draw_logits(outputs: Tensor, logits: Tensor, variances: Tensor, noise: Tensor) -> Tensor:
+    """(S, C, N) logits around (N, C), for standard normal `noise` (S, C - 1) that all inputs share."""
+    along = (noise[:, None] * outputs).flatten(0, 1)  # (S C, C - 1)
+    return (along @ variances.T.sqrt()).view(len(noise), len(outputs), -1).add_(logits.T)
+
+
+def decomposed(outputs: Tensor, logits: Tensor, variances: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean entropy of `draw_logits`'s probabilities, and their mutual information; (N,) nats each.
+
+    The mutual information is that of the draws times S / (S - 1), cut to [0, ln C]: it is half the variance of
+    the probabilities, weighed, where that is small, and S draws have that too small by (S - 1) / S.
+    """
+    count, classes = len(noise), len(outputs)
+    found = []
+    for m, v in _chunks(count * classes, logits.T, variances.T):
+        log_p = draw_logits(outputs, m.T, v.T, noise).log_softmax(1)
+        p = log_p.exp()
+        total = entropy(p.mean(0).T)
+        within = -(log_p.mul_(p)).sum((0, 1)) / count
+        found.append(torch.stack([within, (total - within) * (count / max(count - 1, 1))]))
+    within, between = torch.cat(found, 1)
+    return within, between.clamp(0, math.log(classes))
+
+
+def _chunks(width: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Tensors (..., N) cut along inputs, so that `width` numbers for each of them stay in a processor's cache."""
+    return zip(*(torch.split(each, max(1, CELLS // width), -1) for each in tensors), strict=True)
