@@ -13,7 +13,7 @@ from .dots import Dot, dot_plot, lay_out, named
 from .marks import hollow, marks, strokes
 from .svg import group, text
 
-_BESIDE = 100.0
+_BESIDE = 110.0
 """Room for words at the right."""
 NAMED = 40
 """The most rows that have a name."""

@@ -82,6 +82,8 @@ class Confidence:
     """Those of lowest accuracy first."""
     sure: SureErrors | None
     ece: float | None
+    upper: float | None
+    """Up to which chance explains it."""
     above_chance: bool
     """Whether the ECE of all silos' inputs together is."""
 
@@ -119,7 +121,9 @@ def confidence(run: RunFolder) -> Confidence | None:
         return None
     bins = reduce(add, (each.silo.reliability for each in found if each.silo.reliability))
     ordered = sorted(found, key=lambda each: (each.accuracy, -each.confidence))
-    return Confidence(ordered, _sure_errors(bins), summary.pooled.ece, summary.pooled.ece_above_chance)
+    pooled = summary.pooled
+    upper = pooled.ece_null.upper if pooled.ece_null else None
+    return Confidence(ordered, _sure_errors(bins), pooled.ece, upper, pooled.ece_above_chance)
 
 
 def _of_silo(silo: SiloRecord) -> SiloConfidence | None:

@@ -75,6 +75,7 @@ def _confidence_line(found: Confidence) -> Statement:
         within, judged = len(found.judged) - len(found.off), len(found.judged)
         where = f"in {within} of {plural(judged, 'silo')}" if judged > 1 else "at its one silo"
         off = f", {decimal(found.ece)} over all inputs" if found.ece is not None else ""
+        off += f", where chance explains {decimal(found.upper)}" if off and found.upper is not None else ""
         inputs = sum(one.inputs for one in found.silos)
         text = Markup("<b>Its confidence can be trusted</b>, as far as {:,} test inputs show: ECE within chance {}{}.")
         return Statement("good", text.format(inputs, where, off))
