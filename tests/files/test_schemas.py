@@ -38,6 +38,7 @@ from caveat.files.schema.rounds import LeftOut, RoundRow
 from caveat.files.schema.small_files import (
     BegunData,
     Checkpoint,
+    Failure,
     KeptState,
     ModelFile,
     Origin,
@@ -55,7 +56,7 @@ SCHEMAS: dict[str, type[Record]] = {
     "summary.json": Summary, "gallery.json": Gallery, "features.json": Features, "origin.json": Origin,
     "model.json": ModelFile, "checkpoint.json": Checkpoint, "checkpoint-durable.json": Checkpoint,
     "federation.json": FederationFile, "started.json": Started, "silo.json": SiloKeeps, "kept.json": OwnState,
-    "settings.json": SettingsFile,
+    "settings.json": SettingsFile, "failure.json": Failure,
     "data.json": BegunData, "comparison.json": Comparison, "audit.json": AuditFile, "plan.json": AuditPlan,
 }  # fmt: skip
 FINGERPRINTS = {"splits.json", "call.json"}

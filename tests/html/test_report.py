@@ -90,7 +90,7 @@ def test_every_figure_has_a_name_and_a_caption(full_page: str) -> None:
     drawings = [a for a in page.all("svg") if a.get("aria-hidden") != "true"]
     assert len(drawings) > SILOS
     assert all(a["role"] == "img" and a["aria-label"] for a in drawings)
-    assert len(page.all("figure")) == len(page.all("figcaption")) == 14
+    assert len(page.all("figure")) == len(page.all("figcaption")) == 15
     assert all(a["alt"] for a in page.all("img"))
 
 

@@ -90,7 +90,12 @@ class Shares:
 
 def foreign(summary: Summary) -> dict[str, Shares]:
     """By stream of inputs that silos do not know, what was answered of it; a mixture with what they know is none."""
-    found = {name: _shares(each) for name, each in summary.tested.items() if name not in (INSIDE, "mix")}
+    return {name: each for name, each in shares_of(summary).items() if name not in (INSIDE, "mix")}
+
+
+def shares_of(summary: Summary) -> dict[str, Shares]:
+    """By stream, what was answered of it."""
+    found = {name: _shares(each) for name, each in summary.tested.items()}
     return {name: each for name, each in found.items() if each}
 
 
