@@ -14,7 +14,7 @@ from typing import Any
 import old_calls
 import pytest
 from commands import caveat as command
-from old_calls import AUDIT, COMPARE, HERE, HOME, HOSPITALS, METHODS, MODELS, Told, figures, predictions
+from old_calls import AS_THEN, AUDIT, COMPARE, HERE, HOME, HOSPITALS, METHODS, MODELS, Told, figures, predictions
 
 import caveat
 from caveat.core import ConfigurationError
@@ -131,7 +131,10 @@ def test_an_interrupted_run_is_resumed_after_its_last_round(old: Path) -> None:
 def test_a_call_that_was_killed_is_continued_by_the_same_call(old: Path) -> None:
     done("report", "call")
     rows, told = counted(old / "call"), Told()
-    run = old_calls.call(old / "call", told)
+    how = r"caveat\.Uncertainty\(temperature=False, familiarity=False\), beside what it was given"
+    with pytest.raises(ConfigurationError, match=f"version 0.1 began it, .*{how}"):
+        old_calls.call(old / "call")  # the defaults are others now
+    run = old_calls.call(old / "call", told, **AS_THEN)
     assert told.rounds[0] == 3
     assert run.summary["rounds_run"] == 4
     assert (old / "call" / "rounds.jsonl").read_bytes().startswith(rows)

@@ -39,6 +39,10 @@ MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+AS_THEN: dict[str, Any] = {"temperature": False, "familiarity": False}
+"""What calls have to say of `uncertainty`, as the defaults were those of version 0.1."""
+
+
 class Told:
     """Notes what a run tells, and stops it before its first round if it is told to."""
 
@@ -74,19 +78,21 @@ def images() -> Silos:
     return caveat.data.from_arrays(made)
 
 
-def call(out: Path, progress: Told | None = None) -> caveat.Run:
-    """The call that was killed after two of four rounds."""
+def call(out: Path, progress: Told | None = None, **as_then: Any) -> caveat.Run:
+    """The call that was killed after two of four rounds, and what a later version has to be told of it."""
     training = caveat.Training(batch_size=16, lr=0.01, local_steps=2)
     return caveat.run(
         silos(), caveat.TrFedDis(), rounds=4, seed=1, model=SMALL, training=training, out=out, progress=progress,
-        uncertainty=caveat.Uncertainty(policy="switch", outliers=0.2, abstain=0.2), newcomers=["silo-2"], every=2,
+        uncertainty=caveat.Uncertainty(policy="switch", outliers=0.2, abstain=0.2, **as_then),
+        newcomers=["silo-2"], every=2,
     )  # fmt: skip
 
 
 def described(method: str, out: Path) -> dict[str, Any]:
     """What a call of a method writes of itself before its first round, or compares with what is there."""
     kind = getattr(caveat, method)
-    asked: dict[str, Any] = {"training": dataclasses.replace(kind().training, batch_size=16)}
+    asked: dict[str, Any] = {"uncertainty": caveat.Uncertainty(**AS_THEN)}
+    asked["training"] = dataclasses.replace(kind().training, batch_size=16)
     if kind.personal:
         asked["personal"] = OWN
     if method == "FedProx":
@@ -104,7 +110,7 @@ def tensors_of_method(method: str, out: Path) -> dict[str, list[str]]:
     kind = getattr(caveat, method)
     training = dataclasses.replace(kind().training, batch_size=16, local_epochs=None, local_steps=1)
     caveat.run(silos(), kind(), rounds=1, model=SMALL, training=training, every=9, out=out,
-               uncertainty=caveat.Uncertainty(mc_samples=1))  # fmt: skip
+               uncertainty=caveat.Uncertainty(mc_samples=1, **AS_THEN))  # fmt: skip
     return tensors(out)
 
 
@@ -112,7 +118,8 @@ def tensors_of_model(name: str, out: Path) -> dict[str, list[str]]:
     """The same of FedAvg with a model of that name."""
     training = caveat.Training(batch_size=16, local_steps=1)
     model = caveat.ModelSettings(name=name, hidden=4, **MODELS[name])  # type: ignore[arg-type]
-    caveat.run(images(), caveat.FedAvg(mc_samples=1), rounds=1, model=model, training=training, every=9, out=out)
+    caveat.run(images(), caveat.FedAvg(mc_samples=1), rounds=1, model=model, training=training, every=9, out=out,
+               uncertainty=caveat.Uncertainty(**AS_THEN))  # fmt: skip
     return tensors(out / "model")
 
 

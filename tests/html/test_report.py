@@ -17,8 +17,9 @@ from rich.console import Console
 
 from caveat.core import DataError
 from caveat.files.run_folder import natural, read_run
+from caveat.files.schema.figures import Reliability
 from caveat.files.schema.rounds import RoundRow
-from caveat.files.schema.summary import Codewords, Reliability
+from caveat.files.schema.summary import Codewords
 from caveat.html.charts.axes import ticks
 from caveat.html.intervals import wilson
 from caveat.html.pages.run.page import write_report

@@ -14,7 +14,8 @@ from markupsafe import Markup
 from scipy.stats import betabinom
 
 from caveat.files.run_folder import read_run
-from caveat.files.schema.summary import Metrics, SiloRecord
+from caveat.files.schema.figures import Metrics
+from caveat.files.schema.summary import SiloRecord
 from caveat.html.charts.reliability import oracle_risk, risk_curve
 from caveat.html.pages.run.confidence import SureErrors, confidence
 from caveat.html.pages.run.familiarity import familiarity, least, too_many, too_many_in_all

@@ -199,12 +199,15 @@ def audit(
     """
     with reported() as reporter:
         from ..analysis.audit.command import audit_configured
+        from ..analysis.audit.sweep import began_earlier
         from ..config import find, load
         from ..runs.progress import on_terminal
 
         settings = load(config, sets or ())
         folder = out or Path("runs") / f"audit-{find(config).stem}-{settings.method.name}"
         reporter.audit = folder
+        if began_earlier(folder):
+            settings = load(config, sets or (), earlier=True)
         show(audit_configured(settings, folder, seeds, shares, workers, on_terminal(quiet)))
         typer.echo(f"audit:  {folder / 'audit.json'}\nreport: {folder / 'audit.html'}")
 

@@ -5,7 +5,8 @@ defaults the defaults, their docstrings the help texts.
 """
 
 from ..wrappers.uncertainty import Uncertainty
-from .load import by_own_rules, find, load, loads, recipes
+from .earlier import by_own_rules
+from .load import find, load, load_kept, loads, loads_kept, recipes
 from .schema import Config, EngineSettings, Evaluation, Federation, MethodSettings, check_personal
 from .text import one_of
 from .write import dump, first_line
@@ -23,7 +24,9 @@ __all__ = [
     "find",
     "first_line",
     "load",
+    "load_kept",
     "loads",
+    "loads_kept",
     "one_of",
     "recipes",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import tomllib
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from ..core import ConfigurationError
 from ..core.errors import cut, shown
 from ..core.settings import KeyPath, Problem, dotted, explain, problems_of
-from ..data.settings import DataSettings
 from ..methods import METHODS
+from .earlier import is_earlier, with_defaults
 from .schema import (
     ELSEWHERE,
     Config,
@@ -36,17 +35,18 @@ ALTERNATIVES: tuple[KeyPath, KeyPath] = (("training", "local_epochs"), ("trainin
 """Two keys of which a configuration sets one: `--set` of one overrides a file's other."""
 
 
-def load(source: str | None = None, sets: Sequence[str] = ()) -> Config:
+def load(source: str | None = None, sets: Sequence[str] = (), *, earlier: bool = False) -> Config:
     """The configuration of a TOML file or a recipe (None: "digits"), with overrides "SECTION.KEY=VALUE".
 
     A VALUE is TOML; what is no TOML is a string. Naming another method, model, engine, data source or partition starts
     that section afresh, as the keys of one mean nothing to the other; what a method's default training has of its own
-    replaces the file's.
+    replaces the file's. With `earlier`, keys that are left out are what they were by default in
+    version 0.1, which began what is to go on.
     Raises ConfigurationError with one line per problem: the file and line, the key, and the nearest valid key.
     """
     file = find(source)
     text = read(file, f"recipe {file.stem}" if file.parent == RECIPES else str(file), sets)
-    return _checked(_merged(text), text)
+    return _checked(_merged(text, earlier), text)
 
 
 def loads(text: str, called: str) -> Config:
@@ -55,14 +55,19 @@ def loads(text: str, called: str) -> Config:
     return _checked(_merged(parsed), parsed)
 
 
-def by_own_rules(settings: DataSettings, text: str) -> DataSettings:
-    """The `[data]` of a configuration that a folder keeps as a text, by the rules of the version that wrote it.
+def load_kept(file: Path, sets: Sequence[str] = ()) -> Config:
+    """The configuration that a folder keeps, written in full; what 0.1 did not write is as it was then.
 
-    Version 0.1 did not turn images as their EXIF data say, and had no `data.exif_rotation` to say so.
+    Raises ConfigurationError as `load` does.
     """
-    if "exif_rotation" in tomllib.loads(text.removeprefix("\ufeff")).get("data", {}) or not settings.reads_images:
-        return settings
-    return dataclasses.replace(settings, exif_rotation=False)
+    text = read(file, str(file), sets)
+    return _checked(_merged(text, earlier=is_earlier(text.table)), text)
+
+
+def loads_kept(text: str, called: str) -> Config:
+    """The same of a text, called so in messages. Raises ConfigurationError as `load` does."""
+    parsed = parse(text, called)
+    return _checked(_merged(parsed, earlier=is_earlier(parsed.table)), parsed)
 
 
 def find(source: str | None) -> Path:
@@ -85,9 +90,9 @@ def recipes() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
-def _merged(source: ConfigText) -> dict[str, Any]:
+def _merged(source: ConfigText, earlier: bool = False) -> dict[str, Any]:
     """The file's table with the overrides in it."""
-    table: dict[str, Any] = _plain(source.table)
+    table: dict[str, Any] = with_defaults(_plain(source.table)) if earlier else _plain(source.table)
     for section in ("method", "model"):
         named = table[section].get("name") if isinstance(table.get(section), dict) else None
         if named is not None and source.overrides.get((section, "name"), named) != named:

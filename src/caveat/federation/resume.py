@@ -7,7 +7,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..config import Config, load
+from ..config import Config, load, load_kept
+from ..config.earlier import wrote
 from ..core import ConfigurationError, RunError
 from ..files.reading import record_of
 from ..files.schema.small_files import Started
@@ -70,7 +71,7 @@ def _confirmed(folder: Path, config: Config, sets: Sequence[str]) -> list[str]:
         if ";" in each or not each.isprintable():
             raise ConfigurationError(f"{where}: '{plain(each)}' is no override, expected SECTION.KEY=VALUE")
     try:
-        if load(str(folder / "config.toml"), sets) == config:
+        if load_kept(folder / "config.toml", sets) == config:
             return list(sets)
         why = "they change it"
     except ConfigurationError as error:
@@ -84,7 +85,7 @@ def _check_same(folder: Path, config: Config, project: Path, sets: Sequence[str]
     file = project / "config.toml"
     if not file.is_file():
         raise ConfigurationError(f"--project {project}: it has no config.toml; expected a federation's project")
-    if lasting(load(str(file), sets)) != lasting(config):
+    if lasting(load(str(file), sets, earlier=wrote(folder / "config.toml"))) != lasting(config):
         with_sets = f" with {plain(' '.join(sets))}" if sets else ""
         raise ConfigurationError(
             f"--project {project}: {file}{with_sets} is another configuration than {folder / 'config.toml'}, which the "

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from .. import config as configuration
 from ..config import Config
+from ..config.earlier import wrote
 from ..core import ConfigurationError
 from ..core.silo_info import FederationInfo
 from ..data import load
@@ -129,7 +130,7 @@ def server_app(config_file: Path) -> ServerApp:
         sets = [item.strip() for item in str(given.get("set", "")).split(";") if item.strip()]
         folder = Path(str(given.get("run") or "runs/federation")).expanduser().absolute()
         print(f"run: {folder}", flush=True)
-        config = configuration.load(str(config_file), sets)
+        config = configuration.load(str(config_file), sets, earlier=wrote(folder / "config.toml"))
         serve(config, grid, folder, Plain(), StartCommand(os.environ.get(PROJECT, ""), tuple(sets)))
 
     return app

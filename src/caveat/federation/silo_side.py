@@ -123,7 +123,7 @@ class SiloSide:
         path = self.file.private(self.home(terms).name) / "config.toml"
         if not path.exists():
             write_bytes(path, configuration.dump(terms.config).encode())
-        elif lasting(configuration.loads(path.read_text(), str(path))) != lasting(terms.config):
+        elif lasting(configuration.loads_kept(path.read_text(), str(path))) != lasting(terms.config):
             raise DataError(f"the federation's configuration is not the one that was joined, {path}")
 
     def run(self, terms: Terms) -> SiloRun:

@@ -40,7 +40,7 @@ class Terms:
         try:
             found: dict[str, Any] = json.loads(text)
             agreement = found.pop("agreement")
-            config = configuration.loads(str(found.pop("config")), "the federation's configuration")
+            config = configuration.loads_kept(str(found.pop("config")), "the federation's configuration")
             names = tuple(map(str, found.pop("names")))
             found = {key: str(found[key]) for key in ("federation", "method", "folder")}
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -16,10 +16,11 @@ from .ledger_totals import Sent, read_sent
 from .manifest import manifest_of
 from .reading import checked, lines_of, record_of, text_of
 from .schema.federation import FederationFile
+from .schema.figures import Metrics
 from .schema.gallery import Features, Gallery
 from .schema.rounds import LeftOut, RoundRow
 from .schema.small_files import Failure, Origin
-from .schema.summary import Metrics, SiloRecord, Summary, Worst
+from .schema.summary import SiloRecord, Summary, Worst
 
 _FILES = ("config.toml", "rounds.jsonl", "summary.json")
 _CHECKED = (

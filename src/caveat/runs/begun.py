@@ -12,12 +12,16 @@ from typing import Any
 from .. import config as configuration
 from .. import data
 from ..config import Config
-from ..core import ConfigurationError, DataError, RunError, SiloId
+from ..config.earlier import TEMPERATURE
+from ..core import ConfigurationError, DataError, Method, RunError, SiloId, State
 from ..data.population import Population
 from ..files.atomic import write_record
 from ..files.manifest import manifest_of
 from ..files.reading import read_plain, record_of
 from ..files.schema.small_files import BegunData, SettingsFile
+from ..wrappers.base import find
+from ..wrappers.guaranteed import Guaranteed, is_counted
+from ..wrappers.tempered import Tempered
 
 SETTINGS, DATA = "settings.json", "data.json"
 FREE = ("engine", "federation.deadline", "federation.patience", "data.source", "data.streams.ood_global")
@@ -73,6 +77,21 @@ def difference(was: Any, now: Any, place: str = "", known_only: bool = False) ->
     keys = was if known_only else {**was, **now}
     found = (difference(was.get(key), now.get(key), f"{place}.{key}".lstrip("."), known_only) for key in keys)
     return next((each for each in found if each is not None), None)
+
+
+def check_goes_on(method: Method, server: State, folder: str) -> None:
+    """Raises ConfigurationError for a server's state from which version 0.1 alone can go on with its rounds."""
+    if find(method, Tempered) is not None and any(name.startswith("temperature ") for name in server):
+        key, value, why = "uncertainty.temperature", "true", f"{TEMPERATURE} than this version does"
+    elif find(method, Guaranteed) is not None and is_counted(server["decision"]):
+        key, value, why = "uncertainty.policy", '"guaranteed"', "version 0.1 counted by other scores than this version"
+    else:
+        return
+    raise ConfigurationError(
+        f"{folder}: version 0.1 began this run with {key} = {value}; {why}: finish it with version 0.1, or begin "
+        "another run",
+        key,
+    )
 
 
 def check_begun(folder: Path) -> None:
@@ -133,6 +152,6 @@ def _digest(value: object) -> str:
 def check_configuration(folder: Path) -> None:
     """Raises ConfigurationError if a run's configuration is not the one that it began with, DataError if it is gone."""
     if (folder / "config.toml").exists():
-        check_settings(configuration.load(str(folder / "config.toml")), folder)
+        check_settings(configuration.load_kept(folder / "config.toml"), folder)
     elif (folder / SETTINGS).exists():
         raise DataError(f"{folder / 'config.toml'} is missing: put it back from a copy")

@@ -116,7 +116,7 @@ def load_config(folder: Path) -> Config:
         if (folder / "summary.json").exists() and folder.parent.name == "beside":
             raise ConfigurationError(f"{folder} is what ran beside {folder.parent.parent}, which is the run")
         raise ConfigurationError(f"{folder} is not a run: it has no config.toml")
-    return configuration.load(str(folder / "config.toml"))
+    return configuration.load_kept(folder / "config.toml")
 
 
 def _kept_config(folder: Path) -> Config:

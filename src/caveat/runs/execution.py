@@ -15,6 +15,7 @@ from ..files.schema.small_files import RunState
 from ..wrappers.base import find
 from ..wrappers.ensemble import Ensemble
 from .base import BaseRun
+from .begun import check_goes_on
 from .progress import Progress
 from .recorder import Recorder
 
@@ -39,7 +40,8 @@ def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
 def finish(run: BaseRun, progress: Progress) -> None:
     """Carry out all rounds that are left, from the newest checkpoint, and write the result.
 
-    Raises RunError if the folder is damaged, StateLost if a silo's state is, RunError if a round fails.
+    Raises RunError if the folder is damaged, StateLost if a silo's state is, RunError if a round fails;
+    ConfigurationError for a run of version 0.1 that this version cannot go on with.
     """
     began = time.perf_counter()
     store = ServerStore(run.folder / "state")
@@ -48,6 +50,7 @@ def finish(run: BaseRun, progress: Progress) -> None:
         with seeded(run.spec.seed, "init_server"):
             start, server, run_state = 0, run.complete_method.init_server(site), RunState()
     else:
+        check_goes_on(run.complete_method, saved.server, str(run.folder))
         start, server = saved.checkpoint.t + 1, saved.server
         run_state = RunState.model_validate(saved.checkpoint.model_dump(include=set(RunState.model_fields)))
         if saved.damage:

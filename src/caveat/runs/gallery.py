@@ -11,9 +11,9 @@ from PIL import Image
 
 from ..core import Data, Decision, Prediction, SiloId
 from ..data import Silos
+from ..files.schema.figures import INSIDE
 from ..files.schema.gallery import Gallery, GallerySilo, Item, Quadrant, SureError
 from ..files.schema.record import as_json
-from ..files.schema.summary import INSIDE
 
 SHOWN = 6
 """Most and least certain inputs per silo."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar, get_type_hints
 
 from ..config import Evaluation, Federation
+from ..config.earlier import completed, how_to_continue, is_earlier
 from ..core import ConfigurationError, ConfigurationErrors, Method, SiloId
 from ..core.errors import shown
 from ..core.settings import FieldError, check_seed
@@ -205,13 +206,26 @@ def check_call(run: BaseRun) -> str:
         text = json.dumps(_described({name: getattr(run.spec, name) for name in DECIDING}), indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"the fields of {run.method.name!r} have to be plain values: {error}") from None
-    if path.exists() and (found := difference(read_plain(path), json.loads(text))) is not None:
-        place, was, now = found
-        raise ConfigurationError(
-            f"out = {str(run.folder)!r} holds an interrupted run with {place} = {was!r}, not {now!r}; make the same "
-            "call to continue it, or name a new folder"
-        )
+    if path.exists():
+        _check_same_call(run.folder, read_plain(path), json.loads(text))
     return text
+
+
+def _check_same_call(folder: Path, begun: Any, now: Any) -> None:
+    """Raises ConfigurationError for a call that is not the one which a folder's run is of."""
+    earlier = isinstance(begun, dict) and isinstance(begun.get("uncertainty"), dict) and is_earlier(begun)
+    if earlier:
+        begun = begun | {"uncertainty": completed(begun["uncertainty"])}
+    if (found := difference(begun, now)) is None:
+        return
+    place, was, given = found
+    how = "make the same call to continue it"
+    if earlier and place in ("uncertainty.temperature", "uncertainty.familiarity"):
+        how = how_to_continue(begun["uncertainty"])
+    raise ConfigurationError(
+        f"out = {str(folder)!r} holds an interrupted run with {place} = {was!r}, not {given!r}; {how}, or name a new "
+        "folder"
+    )
 
 
 def keep_call(run: BaseRun) -> None:

@@ -8,11 +8,13 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...config.earlier import TEMPERATURE, completed, how_to_continue, is_earlier
 from ...core import ConfigurationError, Data, DataError, Method, RunError, Silo, key
 from ...data import Silos, splits_record
 from ...files.atomic import write_record
@@ -121,11 +123,24 @@ class Sweep:
         begun = record_of(plan, AuditPlan)
         if begun is not None:
             asked = checked(json.loads(json.dumps(as_json(common))), AuditPlan, str(plan))
-            if begun != asked:
-                other = ", ".join(name for name, value in asked if getattr(begun, name) != value)
-                raise ConfigurationError(f"{folder} holds an audit with other settings: {other}; name a new folder")
+            self._check_same(begun, asked)
         elif not nothing_begun(folder):
             raise ConfigurationError(f"{folder} exists and is not an audit; name a new folder")
+
+    def _check_same(self, begun: AuditPlan, asked: AuditPlan) -> None:
+        """Raises ConfigurationError for a plan that is not the one which the folder's audit began with."""
+        folder, earlier = self.whole.folder, is_earlier(as_json(begun))
+        same = begun.model_copy(update={"uncertainty": completed(begun.uncertainty)})
+        if same != asked:
+            other = ", ".join(name for name, value in asked if getattr(same, name) != value)
+            how = f"{how_to_continue(begun.uncertainty)}, or " if earlier and "uncertainty" in other else ""
+            raise ConfigurationError(f"{folder} holds an audit with other settings: {other}; {how}name a new folder")
+        runs = [self.run_of(share, seed).folder for share in self.shares for seed in self.seeds]
+        if earlier and begun.uncertainty["temperature"] and not all((run / "summary.json").exists() for run in runs):
+            raise ConfigurationError(
+                f"{folder} was begun by version 0.1; {TEMPERATURE}: its runs cannot be judged together with others; "
+                "name a new folder"
+            )
 
     @contextmanager
     def begun(self) -> Iterator[None]:
@@ -138,7 +153,8 @@ class Sweep:
             raise ConfigurationError(f"cannot make the folder {folder}: {error.strerror}") from error
         with locked(folder / "runs"):
             self.check_folder()
-            write_record(folder / "plan.json", self.common())
+            if not (folder / "plan.json").exists():
+                write_record(folder / "plan.json", self.common())
             yield
 
     def common(self) -> AuditPlan:
@@ -185,6 +201,12 @@ class Sweep:
                 self._keep(run)
                 carry_out(run, progress, f"run {number} of {count}: {share:.3g} of the data, seed {seed}")
                 yield share, seed, Run(run)
+
+
+def began_earlier(folder: Path) -> bool:
+    """Whether version 0.1 began the audit in a folder, if there is one. Raises DataError if its plan is damaged."""
+    plan = record_of(folder / "plan.json", AuditPlan)
+    return plan is not None and is_earlier(as_json(plan))
 
 
 def observed(run: Run) -> Observed:

@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...config import Config, load
+from ...config import Config, load_kept
+from ...config.earlier import wrote
 from ...core import ConfigurationError, SiloId
 from ...files.manifest import Manifest, manifest_of
 from ...files.reading import read, read_plain
@@ -137,8 +138,13 @@ class ComparisonFolder:
 
     def config(self, run: PlannedRun, rounds: int | None) -> Config:
         if (run.folder, rounds) not in self._configs:
-            self._configs[run.folder, rounds] = run.config(rounds)
+            self._configs[run.folder, rounds] = run.config(rounds, self.earlier)
         return self._configs[run.folder, rounds]
+
+    @cached_property
+    def earlier(self) -> bool:
+        """Whether version 0.1 began a run of the folder: all others are by its defaults then, for they are compared."""
+        return any(map(wrote, self.folder.glob("runs/**/config.toml")))
 
     def done(self, run: PlannedRun) -> FinishedRun | None:
         """What a planned run has left, if it is finished."""
@@ -155,7 +161,7 @@ class ComparisonFolder:
         path, rounds = self.place(run) / "config.toml", self._known_rounds(run)
         if not path.exists():
             return
-        begun = load(str(path))
+        begun = load_kept(path)
         check_settings(begun, path.parent)
         if rounds is None and self._follows(run):
             rounds = begun.rounds  # nobody knows yet

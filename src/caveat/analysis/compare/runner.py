@@ -14,6 +14,7 @@ import torch
 
 from ... import data
 from ...config import Config
+from ...config.earlier import TEMPERATURE
 from ...core import CaveatError, ConfigurationError
 from ...data import Silos
 from ...engines.processes.children import end_with_parent
@@ -152,6 +153,18 @@ def check_folder(results: ComparisonFolder) -> None:
         raise ConfigurationError(f"{folder} exists and is not a comparison; name a new folder with --out")
     for run in results.known():
         results.check_begun(run)
+    if results.earlier:
+        _check_temperatures(results)
+
+
+def _check_temperatures(results: ComparisonFolder) -> None:
+    """Raises ConfigurationError for runs to come beside those of version 0.1 whose temperatures are of another kind."""
+    for run in results.known():
+        if results.done(run) is None and results.config(run, None).uncertainty.temperature:
+            raise ConfigurationError(
+                f"{results.folder} was begun by version 0.1; {TEMPERATURE}: {run.title} would be compared with what it "
+                "cannot be compared with; name a new folder with --out"
+            )
 
 
 def _key(config: Config) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from ...files.schema.summary import Reliability
+from ...files.schema.figures import Reliability
 from ..intervals import score_interval, wilson
 from ..text import percent_tick, tick
 from .axes import Axes, plot, ticks, written

@@ -10,7 +10,8 @@ from operator import add
 from scipy.stats import binom, poisson
 
 from ....files.run_folder import RunFolder
-from ....files.schema.summary import Reliability, SiloRecord
+from ....files.schema.figures import Reliability
+from ....files.schema.summary import SiloRecord
 
 _LEVEL = 0.05
 """A silo's ECE is above its chance band in so many of cases where confidence is right."""

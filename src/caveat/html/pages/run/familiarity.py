@@ -10,7 +10,8 @@ from markupsafe import Markup
 from scipy.stats import betabinom
 
 from ....files.run_folder import RunFolder
-from ....files.schema.summary import INSIDE, NOBODY, Metrics, Separation, SiloRecord, Stream
+from ....files.schema.figures import INSIDE, NOBODY, Metrics, Separation, Stream
+from ....files.schema.summary import SiloRecord
 from ...charts.axes import ticks, written
 from ...charts.dots import Dot, dot_plot, dots
 from ...charts.svg import Chart, group, line, text

@@ -7,7 +7,8 @@ from functools import reduce
 from operator import add
 
 from ....files.run_folder import RunFolder
-from ....files.schema.summary import Codewords, Reliability, SiloRecord
+from ....files.schema.figures import Reliability
+from ....files.schema.summary import Codewords, SiloRecord
 from ...charts.cells import heat_map
 from ...charts.reliability import reliability_diagram, risk_curve, small_reliability_diagram
 from ...charts.svg import Chart

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....files.schema.summary import INSIDE, Metrics, SiloRecord, Stream, Summary
+from ....files.schema.figures import INSIDE, Metrics, Stream
+from ....files.schema.summary import SiloRecord, Summary
 from ...intervals import score_interval
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from ....files.run_folder import RunFolder
-from ....files.schema.summary import INSIDE
+from ....files.schema.figures import INSIDE
 from ...charts.marks import sample
 from ...charts.svg import WIDTH, Chart, Point, drawing, element, rect, text
 from ...text import percent
