@@ -17,7 +17,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 os.environ |= {"OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -34,6 +36,26 @@ def of_group(group: str, seed: int) -> Result:
     began = time.monotonic()
     found = {name: carry_out(name) for name in names(group, LONG, seed)}
     return group, found, time.monotonic() - began
+
+
+def apart(group: str, seed: int) -> Result:
+    """`of_group` in a process of its own, not in a pool's: those may have no children, which comparisons need."""
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=_send_group, args=(group, seed, send))
+    process.start()
+    send.close()
+    try:
+        result: Result = receive.recv()
+    except EOFError:
+        raise SystemExit(f"{group}: its process ended without results") from None
+    finally:
+        process.join()
+    return result
+
+
+def _send_group(group: str, seed: int, send: Connection) -> None:
+    send.send(of_group(group, seed))
 
 
 def one(name: str) -> int:
@@ -86,8 +108,8 @@ def main() -> int:
         if given.case:
             return one(given.case)
         results = list[Result]()
-        with multiprocessing.get_context("fork").Pool(given.processes, maxtasksperchild=1) as pool:
-            for result in pool.imap(partial(of_group, seed=given.seed), given.only, chunksize=1):
+        with ThreadPoolExecutor(given.processes) as threads:
+            for result in threads.map(partial(apart, seed=given.seed), given.only):
                 results.append(result)
                 bad = failed([result])
                 print(f"{result[0]}: {len(result[1])} cases, {len(bad)} failed, {result[2]:.0f} s", file=sys.stderr)

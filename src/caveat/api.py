@@ -11,6 +11,7 @@ from typing import Unpack
 
 from .config import EngineSettings
 from .core import Method, SiloId
+from .core.errors import Diverged
 from .core.settings import path_of
 from .data import Silos
 from .files.checkpoints import StateLost
@@ -79,7 +80,10 @@ def _carry_out(run: LocalRun, progress: Progress) -> None:
             carry_out(run, progress, type(run.method).__name__)
         except BaseException as error:
             folder = str(run.folder)
-            error.add_note(f"What was computed is in {folder}: the same call with out={folder!r} continues it.")
+            goes_on = f"the same call with out={folder!r} continues it"
+            if isinstance(error, Diverged):
+                goes_on = "the same settings diverge again, so that it takes others, and another folder"
+            error.add_note(f"What was computed is in {folder}: {goes_on}.")
             if isinstance(error, StateLost):
                 error.add_note(f"With reset=[{error.silo!r}] that silo begins afresh.")
             raise

@@ -31,6 +31,7 @@ from caveat.files.run_folder import read_run
 from caveat.files.schema.audit import AuditFile, AuditPlan
 from caveat.files.schema.comparison import Comparison, read_comparison
 from caveat.files.schema.federation import FederationFile
+from caveat.files.schema.figures import Metrics
 from caveat.files.schema.gallery import Features, Gallery
 from caveat.files.schema.ledger import Form, Message
 from caveat.files.schema.record import FROM_FILE, Record, as_json
@@ -38,6 +39,7 @@ from caveat.files.schema.rounds import LeftOut, RoundRow
 from caveat.files.schema.small_files import (
     BegunData,
     Checkpoint,
+    Failure,
     KeptState,
     ModelFile,
     Origin,
@@ -46,7 +48,7 @@ from caveat.files.schema.small_files import (
     SiloKeeps,
     Started,
 )
-from caveat.files.schema.summary import Metrics, Summary
+from caveat.files.schema.summary import Summary
 from caveat.files.seals import sealed
 from caveat.html.pages.run.page import write_report
 from caveat.runs.begun import check_same
@@ -55,7 +57,7 @@ SCHEMAS: dict[str, type[Record]] = {
     "summary.json": Summary, "gallery.json": Gallery, "features.json": Features, "origin.json": Origin,
     "model.json": ModelFile, "checkpoint.json": Checkpoint, "checkpoint-durable.json": Checkpoint,
     "federation.json": FederationFile, "started.json": Started, "silo.json": SiloKeeps, "kept.json": OwnState,
-    "settings.json": SettingsFile,
+    "settings.json": SettingsFile, "failure.json": Failure,
     "data.json": BegunData, "comparison.json": Comparison, "audit.json": AuditFile, "plan.json": AuditPlan,
 }  # fmt: skip
 FINGERPRINTS = {"splits.json", "call.json"}

@@ -60,6 +60,30 @@ def minimal_run(folder: Path) -> Path:
     return folder
 
 
+def confident_run(
+    folder: Path, sure: list[tuple[int, int, float]], off: int, temperature: bool = False, unfamiliar: float = 0.05
+) -> Path:
+    """A finished run of silos with as many test inputs in their bin of highest confidence as `sure` says, together
+    with how many of these are right and how sure they are; the ECE of the first `off` silos is beyond chance.
+    """
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(CONFIG.format(method="uefl"))
+    silos = []
+    for i, (count, correct, confidence) in enumerate(sure):
+        test = {"accuracy": correct / count, "ece": 0.2 if i < off else 0.02, "ece_null": {"mean": 0.05, "upper": 0.1}}
+        counts = {"n_train": 100, "n_calibration": 30, "n_test": count}
+        reliability = {"count": [0, count], "confidence": [0.0, count * confidence], "correct": [0, correct]}
+        test["unfamiliar"] = unfamiliar
+        silos.append({"name": f"silo-{i}", **counts, "test": test, "reliability": reliability})
+    right = sum(correct for _, correct, _ in sure) / sum(count for count, _, _ in sure)
+    content = {"schema": 1, "method": "uefl", "rounds_run": 1, "complete": True, "silos": silos}
+    content |= {"mean": {"accuracy": right}, "pooled": {"accuracy": right, "ece": 0.015}}
+    content |= {"temperature": {"global": 1.5}} if temperature else {}
+    content["risk_coverage"] = {"coverage": [0.5, 0.9, 1.0], "risk": [0.0, 0.01, 1 - right]}
+    write_json(folder / "summary.json", content)
+    return folder
+
+
 def decided_run(folder: Path, guaranteed: bool = True) -> Path:
     """A finished run of two silos with 100 test inputs each, which choose between two models under a guarantee."""
     folder.mkdir(parents=True)

@@ -81,10 +81,10 @@ def images() -> Silos:
 def call(out: Path, progress: Told | None = None, **as_then: Any) -> caveat.Run:
     """The call that was killed after two of four rounds, and what a later version has to be told of it."""
     training = caveat.Training(batch_size=16, lr=0.01, local_steps=2)
-    uncertainty = caveat.Uncertainty(policy="switch", outliers=0.2, abstain=0.2, **as_then)
     return caveat.run(
         silos(), caveat.TrFedDis(), rounds=4, seed=1, model=SMALL, training=training, out=out, progress=progress,
-        uncertainty=uncertainty, newcomers=["silo-2"], every=2,
+        uncertainty=caveat.Uncertainty(policy="switch", outliers=0.2, abstain=0.2, **as_then),
+        newcomers=["silo-2"], every=2,
     )  # fmt: skip
 
 

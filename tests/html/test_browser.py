@@ -205,7 +205,7 @@ def test_a_silo_is_highlighted_in_every_picture(browser: Browser, full: Path) ->
         choice.dispatchEvent(new Event("change"));
     """)
     focused = "[...document.querySelectorAll('SECTION svg [data-name].focus')].map((e) => e.dataset.name)"
-    for section, pictures in (("#overview", 3), ("#silos", 4), ("#rounds", 2), ("#features", 2)):
+    for section, pictures in (("#overview", 4), ("#silos", 4), ("#rounds", 2), ("#features", 2)):
         assert browser.run(focused.replace("SECTION", section)) == ["silo-4"] * pictures
     assert browser.run('[...document.querySelectorAll("select")].map((e) => e.value)') == ["silo-4"] * 3
     faded = "getComputedStyle(document.querySelector(\"#features [data-name='silo-3']\")).opacity"

@@ -20,7 +20,8 @@ from rich.console import Console
 from caveat.core import DataError
 from caveat.files.schema.comparison import ComparedRun, Comparison, IntervalRecord, Measure, read_comparison
 from caveat.html.charts.axes import limits
-from caveat.html.pages.comparison import terminal
+from caveat.html.pages.comparison import conclusion, terminal
+from caveat.html.pages.comparison.budgets import unequal_budgets
 from caveat.html.pages.comparison.dots import silo_plot
 from caveat.html.pages.comparison.numbers import bracketed, figure, signed
 from caveat.html.pages.comparison.page import render
@@ -250,7 +251,7 @@ def test_a_choice_at_the_edge_of_what_was_tried_is_marked() -> None:
 
 
 def test_settings_share_a_scale_unless_it_would_hide_their_differences() -> None:
-    found = fake_comparison(settings=("near", "far"), paper=False)
+    found = fake_comparison(settings=("near", "far"), paper=False, seeds=5)
     assert "scale of its own" not in headline(Comparison.model_validate(found), SHARE)[1]
     for row in found["tables"][len(found["measures"])]["rows"]:
         row |= {name: row[name] / 3 for name in ("mean", "low", "high")}
@@ -431,3 +432,68 @@ def test_names_that_begin_alike_stay_different_when_they_are_cut() -> None:
     assert cut("As published, 128 codewords", 22) == "As published\N{HORIZONTAL ELLIPSIS}codewords"
     assert cut("As published, 128 codewords, new ones from N(0, 1)", 22).endswith("\N{HORIZONTAL ELLIPSIS}N(0, 1)")
     assert cut("a" * 30, 22) == "a" * 10 + "\N{HORIZONTAL ELLIPSIS}" + "a" * 11
+
+
+def budgeted(rounds: dict[str, int]) -> Comparison:
+    """Methods that stopped after so many rounds; the first is ahead in the end, and behind before."""
+    found = record(methods=tuple(rounds), seeds=2, paper=False, tuned=False)
+    cells = []
+    for run in found.cells:
+        level = 0.8 if run.row == next(iter(rounds)) else 0.76
+        curve = tuple((at, level - 0.6 / at - 0.02 * (level > 0.78) * (10 - at), 0.2) for at in range(1, 20))
+        cells.append(run.model_copy(update={"rounds": rounds[run.row], "curve": curve[: rounds[run.row]]}))
+    return found.model_copy(update={"cells": tuple(cells)})
+
+
+def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() -> None:
+    found = budgeted({"uefl": 16, "fedavg": 6, "fedbn": 6})
+    told = unequal_budgets(found, found.columns[0])
+    assert told == (
+        "uefl 16 rounds; fedavg and fedbn 6 rounds. At round 6, the last that all have, fedavg and fedbn are level on "
+        "validation data (66.0 %)."
+    )
+    found = budgeted({"uefl": 16, "fedavg": 6})
+    assert unequal_budgets(found, found.columns[0]) == (
+        "uefl 16 rounds; fedavg 6 rounds. At round 6, the last that all have, fedavg leads on validation data by 4.0 "
+        "points (66.0 %, uefl 62.0 %)."
+    )
+    assert verdict(found, found.columns[0]).startswith("After 16 rounds against 6, uefl is ahead of fedavg by ")
+    text = " ".join(Page(render(found)).text.split())
+    assert text.index("▲ Unequal budgets : uefl 16") < text.index("After 16 rounds against 6")
+    assert "--rounds-of uefl gives all of them as many." in text
+
+
+def test_equal_budgets_are_not_mentioned() -> None:
+    found = budgeted({"uefl": 6, "fedavg": 6})
+    assert unequal_budgets(found, found.columns[0]) == ""
+    assert "After" not in verdict(found, found.columns[0])
+    assert "Unequal budgets" not in render(found)
+
+
+def test_without_a_common_round_nobody_leads_there() -> None:
+    found = budgeted({"uefl": 16, "fedavg": 6})
+    bare = tuple(run.model_copy(update={"curve": ()}) if run.row == "fedavg" else run for run in found.cells)
+    told = unequal_budgets(found.model_copy(update={"cells": bare}), found.columns[0])
+    assert told.endswith("fedavg 6 rounds. No round has validation figures of all of them.")
+
+
+@pytest.mark.parametrize(("seeds", "shown"), [(2, True), (4, True), (5, False)])
+def test_fewer_than_five_seeds_are_dots_of_their_own(seeds: int, shown: bool) -> None:
+    found = record(seeds=seeds, paper=False)
+    charts, about = headline(found, found.measures[0])
+    assert charts[0].drawing.count('class="seed"') == (len(METHODS) * seeds if shown else 0)
+    assert ("A small dot is a seed" in about) is shown
+    if shown:
+        runs = found.runs(found.rows[0], found.columns[0])
+        mean = sum(silo.figures["accuracy"] or 0.0 for silo in runs[1].silos) / len(runs[1].silos)
+        assert f"uefl, seed 1: {100 * mean:.1f} %" in charts[0].drawing
+
+
+def test_the_terminal_ends_with_the_verdict() -> None:
+    found = budgeted({"uefl": 16, "fedavg": 6})
+    first, last = conclusion(found)
+    assert first.startswith("UNEQUAL BUDGETS: uefl 16 rounds; fedavg 6 rounds.")
+    assert first.endswith("--rounds-of uefl gives all as many.")
+    assert last == verdict(found, found.columns[0]).replace("\N{NO-BREAK SPACE}", " ")
+    several = record(settings=("mnist", "svhn"))
+    assert [line.partition(":")[0] for line in conclusion(several)] == ["mnist", "svhn"]

@@ -17,8 +17,9 @@ from rich.console import Console
 
 from caveat.core import DataError
 from caveat.files.run_folder import natural, read_run
+from caveat.files.schema.figures import Reliability
 from caveat.files.schema.rounds import RoundRow
-from caveat.files.schema.summary import Codewords, Reliability
+from caveat.files.schema.summary import Codewords
 from caveat.html.charts.axes import ticks
 from caveat.html.intervals import wilson
 from caveat.html.pages.run.page import write_report
@@ -90,7 +91,7 @@ def test_every_figure_has_a_name_and_a_caption(full_page: str) -> None:
     drawings = [a for a in page.all("svg") if a.get("aria-hidden") != "true"]
     assert len(drawings) > SILOS
     assert all(a["role"] == "img" and a["aria-label"] for a in drawings)
-    assert len(page.all("figure")) == len(page.all("figcaption")) == 14
+    assert len(page.all("figure")) == len(page.all("figcaption")) == 15
     assert all(a["alt"] for a in page.all("img"))
 
 

@@ -87,8 +87,9 @@ def reproduce(
 
 
 def _compare(grid: Any, folder: Path, workers: int | None, quiet: bool, reporter: Reporter) -> None:
-    from ..analysis.compare.command import compare, lacking, shown
+    from ..analysis.compare.command import compare, concluded, lacking, shown
     from ..core import RunError
+    from ..html.text import escaped
     from ..runs.progress import on_terminal
 
     reporter.grid = folder
@@ -96,5 +97,7 @@ def _compare(grid: Any, folder: Path, workers: int | None, quiet: bool, reporter
     page = compare(grid, folder, workers or 2, on_terminal(quiet, "run"))
     show(shown(folder))
     typer.echo(f"tables: {folder / 'comparison.json'}\nreport: {page}")
+    for line in concluded(folder):
+        typer.echo(escaped(line))
     if without := lacking(folder):
         raise RunError(without)

@@ -52,6 +52,14 @@ class Reporter:
         begun = self.run is not None and exists(self.run / "config.toml")
         return f"; `caveat resume {self.run}` continues" if begun else ""
 
+    def cause(self, error: Exception) -> str:
+        """What an error message should add for an error: how to go on, but never with what would fail again."""
+        from ..core.errors import Diverged
+
+        if self.run is not None and isinstance(error, Diverged):
+            return "; resuming would fail again: lower training.lr in another run"
+        return self.hint()
+
     def mending(self, silo: str) -> str:
         """What to do about a silo's state that is lost."""
         afresh = f", or `caveat resume {self.run} --reset {silo}` has it begin afresh" if self.run is not None else ""
@@ -91,7 +99,7 @@ def reported(named: bool = False) -> Iterator[Reporter]:
             _fail(str(error) + reporter.mending(error.silo), FAILED)
         known = isinstance(error, CaveatError | OSError)
         text = str(error) if known else f"{type(error).__name__}: {error} (CAVEAT_DEBUG=1 shows where)"
-        _fail(text + reporter.hint(), FAILED)
+        _fail(text + reporter.cause(error), FAILED)
 
 
 def say_unverified(folder: Path) -> None:

@@ -5,6 +5,8 @@ What needs torch is imported inside the commands, so that `caveat --help` answer
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -94,7 +96,7 @@ def run(
     workers: Workers = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run an experiment and report on it."""
+    """Run an experiment and report on it, also where it fails on the way."""
     with reported() as reporter:
         from ..config import find, load
         from ..runs.configured import start
@@ -103,7 +105,9 @@ def run(
         settings = load(config, [*(sets or ()), *([f"engine.workers={workers}"] if workers else ())])
         stem = f"{find(config).stem}-{settings.method.name}-seed{settings.seed}"
         reporter.run = out or Path("runs") / stem
-        _show_result(start(settings, reporter.run, on_terminal(quiet)))
+        with _reported_failure(reporter.run):
+            start(settings, reporter.run, on_terminal(quiet))
+        _show_result(reporter.run)
 
 
 @app.command()
@@ -145,7 +149,8 @@ def resume(
         reporter.run = folder
         say_unverified(folder)
         if not federation:
-            resume(folder, on_terminal(quiet), workers, reset=reset or ())
+            with _reported_failure(folder):
+                resume(folder, on_terminal(quiet), workers, reset=reset or ())
         _show_result(folder)
 
 
@@ -233,6 +238,22 @@ def config_(config: ConfigArgument = None, sets: SetOptions = None) -> None:
 
 
 app.command()(data)
+
+
+@contextmanager
+def _reported_failure(folder: Path) -> Iterator[None]:
+    """Writes the page of a run that fails on the way, which says of what."""
+    try:
+        yield
+    except Exception:
+        from ..core import CaveatError
+        from ..files.run_folder import FAILURE
+        from ..html.pages.run.page import write_report
+
+        if any(folder.glob(FAILURE)) or any(folder.glob(f"beside/*/{FAILURE}")):
+            with suppress(CaveatError, OSError):  # the run's own error is what is told
+                write_report(folder)
+        raise
 
 
 def _show_result(folder: Path) -> None:

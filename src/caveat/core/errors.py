@@ -72,4 +72,12 @@ class DataWarning(UserWarning):
 
 
 class RunError(CaveatError):
-    """A run that failed part-way; what was computed before is kept."""
+    """A run that failed part-way; what was computed before is kept. `silo` is where it failed, if that is known."""
+
+    def __init__(self, text: str = "", silo: str = "") -> None:
+        super().__init__(text)
+        self.silo = silo
+
+
+class Diverged(RunError):
+    """Numbers that are not finite any more: the same settings would come to them again."""

@@ -14,6 +14,7 @@ from torch import nn
 
 from ..core import Method, Payload, Round, RunError, Silo, SiloId, Site, State, Update, Work, key, seeded
 from ..core.aggregation import all_finite
+from ..core.errors import Diverged
 from ..files.checkpoints import SiloStore, StateLost
 from ..files.schema.small_files import KeptState
 from ..training.modules import load, snapshot
@@ -22,6 +23,10 @@ from .one_thread import one_thread
 
 class SiloError(RunError):
     """A silo's work failed: names the silo, the round and the work."""
+
+
+class SiloDiverged(SiloError, Diverged):
+    """A silo's work came to numbers that are not finite."""
 
 
 class Performed(NamedTuple):
@@ -125,7 +130,8 @@ class Executor:
         except StateLost:
             raise
         except Exception as error:
-            raise SiloError(_failure(silo, t, address, payload, data, error)) from error
+            kind = SiloDiverged if isinstance(error, FloatingPointError) else SiloError
+            raise kind(_failure(silo, t, address, payload, data, error), silo) from error
         if not evaluates and (any(before.values()) or any(after.values())):
             kept = self.states.save(silo, t, after, durable)
         return Performed(update, kept)

@@ -25,10 +25,6 @@ NEWEST, DURABLE = "checkpoint.json", "checkpoint-durable.json"
 class StateLost(RunError):
     """A silo's private state is not there, or not the one that it kept: names the silo, the round and the file."""
 
-    def __init__(self, text: str, silo: SiloId) -> None:
-        super().__init__(text)
-        self.silo = silo
-
 
 class SiloStore:
     """The private states of silos, each in a folder of its own under `root`."""

@@ -16,16 +16,18 @@ from .ledger_totals import Sent, read_sent
 from .manifest import manifest_of
 from .reading import checked, lines_of, record_of, text_of
 from .schema.federation import FederationFile
+from .schema.figures import Metrics
 from .schema.gallery import Features, Gallery
 from .schema.rounds import LeftOut, RoundRow
-from .schema.small_files import Origin
-from .schema.summary import Metrics, SiloRecord, Summary, Worst
+from .schema.small_files import Failure, Origin
+from .schema.summary import SiloRecord, Summary, Worst
 
 _FILES = ("config.toml", "rounds.jsonl", "summary.json")
 _CHECKED = (
     "settings.json", "call.json", "splits.json", "data.json", "rounds.jsonl", "ledger.jsonl", "origin.json",
     "gallery.json", "features.json", "federation.json",
 )  # fmt: skip
+FAILURE = "failure.json"
 _COMMON = ("settings.json", "splits.json")
 """Files that are the same for the methods beside a run."""
 
@@ -43,6 +45,8 @@ class RunFolder:
     left_out: Sequence[LeftOut] = ()
     """Silos that were asked and are not counted."""
     summary: Summary | None = None
+    failure: Failure | None = None
+    """What it failed of, if it did and has not gone on."""
     gallery: Gallery | None = None
     features: Features | None = None
     sent: Sent | None = None
@@ -173,6 +177,7 @@ def read_run(path: Path) -> RunFolder:
     manifest_of(path).check(*_CHECKED)
     config = text_of(path / "config.toml")
     rows, left_out = read_rows(path / "rounds.jsonl")
+    summary = record_of(path / "summary.json", Summary)
     return RunFolder(
         path=path.resolve(),  # so that it has a name, even if it is .
         config=config,
@@ -180,7 +185,8 @@ def read_run(path: Path) -> RunFolder:
         settings=_settings(config, path / "config.toml"),
         rows=rows,
         left_out=left_out,
-        summary=record_of(path / "summary.json", Summary),
+        summary=summary,
+        failure=record_of(path / FAILURE, Failure) if summary is None else None,
         gallery=record_of(path / "gallery.json", Gallery),
         features=record_of(path / "features.json", Features),
         sent=read_sent(path / "ledger.jsonl"),
@@ -220,7 +226,7 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
 
 
 def _is_run(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in _FILES)
+    return any((folder / name).is_file() for name in (*_FILES, FAILURE))
 
 
 def _settings(config: str | None, path: Path) -> Mapping[str, Any]:

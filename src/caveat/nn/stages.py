@@ -27,7 +27,7 @@ NUMBERS = 128
 """The most numbers of a stage; of more, as many random projections are taken, the same ones everywhere."""
 STAGES = 4
 """The most stages of an encoder that are recorded, evenly over its depth; its output is always one."""
-PART = 100
+PART = 200
 """Inputs that are described at once: their numbers stay in a processor's cache."""
 CELLS = 4
 """Rows and columns of cells whose means stand for where an image is bright."""

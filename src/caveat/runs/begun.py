@@ -115,7 +115,7 @@ def check_same(folder: Path, silos: data.Silos) -> None:
         raise DataError(f"{splits}: expected what the splits of the silos that are measured were")
     same = [silos.named(name) for name in begun if name in silos.by_name]
     if len(same) < len(begun) or begun != json.loads(json.dumps(data.splits_record(same))):
-        raise RunError(f"{folder}: the data are not those that the run began with")
+        raise RunError(f"{splits}: the data are not those that the run began with")
     known = record_of(folder / DATA, BegunData)
     if known is not None:
         now = _begun_data(silos, begun)

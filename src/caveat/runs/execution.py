@@ -65,15 +65,19 @@ def finish(run: BaseRun, progress: Progress) -> None:
         if store.durable is not None:
             engine.keep(store.durable.t)
         run_state.seconds["engine"] += time.perf_counter() - began
-        server = rounds.run(
-            engine.method,
-            engine,
-            site,
-            server,
-            participation=run.spec.participation,
-            start=start,
-            number=run_state.number,
-            after=recorder.after,
-        )
-        recorder.finish(server)
+        try:
+            server = rounds.run(
+                engine.method,
+                engine,
+                site,
+                server,
+                participation=run.spec.participation,
+                start=start,
+                number=run_state.number,
+                after=recorder.after,
+            )
+            recorder.finish(server)
+        except Exception as error:
+            recorder.fail(error)
+            raise
     logger.info("%s: finished after %d rounds of training", run.folder, run_state.number)

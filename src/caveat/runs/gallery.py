@@ -11,34 +11,50 @@ from PIL import Image
 
 from ..core import Data, Decision, Prediction, SiloId
 from ..data import Silos
-from ..files.schema.gallery import Gallery, GallerySilo, Item, Quadrant
-from ..files.schema.summary import INSIDE
+from ..files.schema.figures import INSIDE
+from ..files.schema.gallery import Gallery, GallerySilo, Item, Quadrant, SureError
+from ..files.schema.record import as_json
 
 SHOWN = 6
 """Most and least certain inputs per silo."""
 EXAMPLES = 3
 """Inputs per stream and quadrant."""
+SURE_ERRORS = 12
+"""Wrong answers of all silos."""
 SILOS = 20
-"""Silos that are shown at most, so that a report of many silos stays readable."""
+"""Silos whose ends are shown, so that a report of many silos stays readable; wrong answers are sought at all."""
 
 
 def gallery(
     silos: Silos, names: Sequence[SiloId], predictor: Callable[[SiloId], Callable[[torch.Tensor], Prediction]]
 ) -> Gallery:
     """The most and the least certain test inputs of silos, and some of every stream and quadrant: whose answer it is,
-    and whether it was abstained from. A silo's own business: it never leaves a silo.
+    and whether it was abstained from; and of all silos together the wrong answers of highest probability.
+    A silo's own business: it never leaves a silo.
     """
-    shown = []
-    for silo in map(silos.named, names[:SILOS]):
+    shown, wrong = [], list[SureError]()
+    for i, silo in enumerate(map(silos.named, names)):
         predict = predictor(silo.name)
         prediction = predict(silo.test.x)
+        wrong += _sure_errors(silos, silo.test, prediction, silo.name)
+        if i >= SILOS:
+            continue
         order = prediction.total.argsort(stable=True).tolist()
         ends = {"certain": order[:SHOWN], "uncertain": order[::-1][:SHOWN]}
         items = {end: [_item(silos, silo.test, prediction, i) for i in chosen] for end, chosen in ends.items()}
         streams = {INSIDE: (silo.test, prediction)} | {n: (d, predict(d.x)) for n, d in silo.streams.items()}
         found = _quadrants(silos, streams)
         shown.append(GallerySilo(name=silo.name, domain=silo.domain, **items, quadrants=found))
-    return Gallery(classes=list(silos.classes), silos=shown)
+    surest = sorted(wrong, key=lambda item: -item.probability)[:SURE_ERRORS]
+    return Gallery(classes=list(silos.classes), silos=shown, sure_errors=surest)
+
+
+def _sure_errors(silos: Silos, data: Data, prediction: Prediction, silo: SiloId) -> list[SureError]:
+    """A silo's wrong answers of highest probability, as many as could be among those of all silos."""
+    wrong = (prediction.label != data.y) & (prediction.decision != Decision.ABSTAIN)
+    places = wrong.nonzero()[:, 0].tolist()
+    surest = sorted(places, key=lambda i: -float(prediction.probs[i].max()))[:SURE_ERRORS]
+    return [SureError(**as_json(_item(silos, data, prediction, i)), silo=silo) for i in surest]
 
 
 def _quadrants(silos: Silos, streams: Mapping[str, tuple[Data, Prediction]]) -> list[Quadrant]:

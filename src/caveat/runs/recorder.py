@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -10,19 +11,21 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from ..config import one_of
-from ..core import ConfigurationError, Payload, RunError, SiloId, State
+from ..core import CaveatError, ConfigurationError, Payload, RunError, SiloId, State
 from ..core.aggregation import all_finite
+from ..core.errors import Diverged
 from ..engines.rounds import FinishedRound
 from ..files.atomic import forget_parts, sync, write_bytes, write_record
-from ..files.checkpoints import Saved, ServerStore, SiloStore
+from ..files.checkpoints import Saved, ServerStore, SiloStore, StateLost
 from ..files.kept_states import adopted, read_kept
 from ..files.ledger import About, Ledger, read_ledger
 from ..files.logs import AppendLog
 from ..files.manifest import STATES, sum_of, sums_of_folder
 from ..files.payloads import to_bytes
+from ..files.run_folder import FAILURE
 from ..files.schema.costs import PrivacyRecord
 from ..files.schema.rounds import LeftOut
-from ..files.schema.small_files import Checkpoint, KeptState, ModelFile, Reset, RunState, Sums
+from ..files.schema.small_files import Checkpoint, Failure, KeptState, ModelFile, Reset, RunState, Sums
 from ..metrics import across, figures
 from ..wrappers.base import find
 from ..wrappers.private import Private
@@ -97,6 +100,7 @@ class Recorder:
             self.progress.note(", ".join(f"{name} {value:.4g}" for name, value in milestone.items()))
         self.run_state.number = done.number
         self._save(done.t, server)
+        (self.run.folder / FAILURE).unlink(missing_ok=True)
         self.progress.round(done.number, phase, {**metrics, "seconds": seconds})
         self._lap("engine")
 
@@ -142,7 +146,7 @@ class Recorder:
             for group, tensors in state.items():
                 for name, tensor in tensors.items():
                     if not all_finite(tensor) and (state is sent or bool(tensor.isnan().any())):
-                        raise RunError(
+                        raise Diverged(
                             f"round {number}, {phase}: the server's {group}/{name} is not finite after it; what was "
                             "saved before is kept"
                         )
@@ -165,9 +169,29 @@ class Recorder:
                 write_record(self.run.folder / f"{name}.json", shown, lasting=True)
         self._lap("engine")
         self._sync()
+        (self.run.folder / FAILURE).unlink(missing_ok=True)
         summary = summarise(self.run, self.run_state, final["test"], server, self._privacy(), newcomers)
         complete = summary.model_copy(update={"files": sums_of_folder(self.run.folder)})
         write_record(self.run.folder / "summary.json", complete, lasting=True)
+
+    def fail(self, error: Exception) -> None:
+        """Write down what the run has failed of, as far as that can still be written."""
+        number = min(self.run_state.number + 1, max(self.rounds_planned, 1))
+        known = Failure(
+            schema=Failure.SCHEMA,
+            error=str(error) if isinstance(error, CaveatError | OSError) else f"{type(error).__name__}: {error}",
+            diverged=isinstance(error, Diverged),
+            lost=isinstance(error, StateLost),
+            round=number,
+            silo=getattr(error, "silo", ""),
+        )
+        with contextlib.suppress(RunError):
+            write_record(self.run.folder / FAILURE, known)
+
+    @cached_property
+    def rounds_planned(self) -> int:
+        """Rounds of training."""
+        return sum(step.trains for step in self.run.complete_method.schedule())
 
     def _privacy(self) -> PrivacyRecord | None:
         """What clipping and noise come to, by what was sent."""

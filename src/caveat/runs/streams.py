@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import metrics
 from ..core import Decision, Method, Payload, SiloId, Tensors
-from ..files.schema.summary import INSIDE, Histogram, Metrics, ModelRecord, Separation, SeparationOverSilos, Stream
+from ..files.schema.figures import INSIDE, Histogram, Metrics, ModelRecord, Separation, SeparationOverSilos, Stream
 from ..uncertainty import histograms
 
 SWITCH = "switch"

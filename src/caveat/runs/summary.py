@@ -12,24 +12,11 @@ from ..core.silo_info import SiloInfo
 from ..core.tensors import size
 from ..engines.rounds import FinishedRound
 from ..files.schema.costs import PrivacyRecord, RoundTraffic, Traffic
+from ..files.schema.figures import INSIDE, Metrics, ModelRecord, Reliability, SiloStream, Stream
 from ..files.schema.record import as_json
 from ..files.schema.rounds import RoundRow
 from ..files.schema.small_files import RunState
-from ..files.schema.summary import (
-    INSIDE,
-    DomainRecord,
-    Metrics,
-    ModelRecord,
-    Newcomers,
-    Policy,
-    Reliability,
-    Selective,
-    SiloRecord,
-    SiloStream,
-    Stream,
-    Summary,
-    Worst,
-)
+from ..files.schema.summary import DomainRecord, Newcomers, Policy, Selective, SiloRecord, Summary, Worst
 from ..uncertainty import histograms
 from .base import BaseRun
 from .streams import by_model, summarise_streams

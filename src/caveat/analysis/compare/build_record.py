@@ -225,12 +225,10 @@ def _groups(
         silo: interval({s: {silo: found[silo]} for s, found in values.items() if silo in found}, steps=steps)
         for silo in domains
     }
-    rests = {silo: rests_on(silo, measure, finished.values()) for silo in domains}
+    rests = {silo: {"rests_on": n} for silo in domains if (n := rests_on(silo, measure, finished.values())) is not None}
     return {
         "domains": {name: ends_of(each, measure) for name, each in by_domain.items() if len(names) > 1},
-        "silos": {
-            name: ends_of(each, measure).model_copy(update={"rests_on": rests[name]}) for name, each in by_silo.items()
-        },
+        "silos": {name: ends_of(each, measure).model_copy(update=rests.get(name)) for name, each in by_silo.items()},
     }
 
 

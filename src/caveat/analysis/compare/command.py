@@ -24,7 +24,7 @@ from ...files.locks import locked
 from ...files.reading import read_plain
 from ...files.schema.comparison import read_comparison
 from ...files.schema.grid import MethodVariant, Setting, TuningPlan
-from ...html.pages.comparison import terminal
+from ...html.pages.comparison import conclusion, terminal
 from ...html.pages.comparison.page import render
 from ...methods import METHODS
 from ...runs.progress import Progress
@@ -189,6 +189,11 @@ def write(results: ComparisonFolder, out: Path | None = None) -> Path:
 def shown(folder: Path) -> Table:
     """The table of a comparison for the terminal."""
     return terminal(read_comparison(folder / "comparison.json"))
+
+
+def concluded(folder: Path) -> list[str]:
+    """What came out of a comparison, in lines for the terminal."""
+    return conclusion(read_comparison(folder / "comparison.json"))
 
 
 def opened(folder: Path) -> ComparisonFolder:

@@ -23,7 +23,7 @@ from ...files.checkpoints import StateLost
 from ...files.schema.record import as_json
 from ...files.schema.small_files import KeptState
 from ..allocator import keep_freed_memory
-from ..executor import Executor, Performed, SiloError
+from ..executor import Executor, Performed, SiloDiverged, SiloError
 from .children import end_with_parent
 from .collectors import AHEAD, BufferedReplies, ReplyCollector, StreamingMean
 from .shared_buffer import SharedBuffer
@@ -205,14 +205,16 @@ class _Worker:
         if "error" in answer:
             if answer["kind"] == StateLost.__name__:
                 raise StateLost(answer["error"], self.order["silo"])
-            raise SiloError(answer["error"])
+            kind = SiloDiverged if answer["kind"] == SiloDiverged.__name__ else SiloError
+            raise kind(answer["error"], self.order["silo"])
         update = Update(self.buffers[self.order["slot"]].read(answer["up"]), answer["examples"])
         return self.order["silo"], Performed(update, _kept(answer["kept"]))
 
     def _dead(self) -> RunError:
         return RunError(
             f"a worker process died at silo {self.order['silo']!r} in round {self.order['t']}, work "
-            f"{self.order['work']!r}; was it out of memory?"
+            f"{self.order['work']!r}; was it out of memory?",
+            self.order["silo"],
         )
 
     def end(self) -> None:

@@ -51,10 +51,20 @@ class GallerySilo(Record):
     quadrants: Sequence[Quadrant] = ()
 
 
+class SureError(Item):
+    """A wrong answer, and whose."""
+
+    silo: str
+
+
 class Gallery(Record):
     """`gallery.json`."""
 
+    OMITTED: ClassVar = frozenset({"sure_errors"})
+
     classes: Sequence[str] = ()
+    sure_errors: Sequence[SureError] = ()
+    """The most certain of all silos' wrong answers, surest first."""
     silos: list[GallerySilo]
 
     @property

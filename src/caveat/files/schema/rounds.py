@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from .figures import Metrics
 from .record import Figure, Record
-from .summary import Codewords, Metrics
+from .summary import Codewords
 
 
 class RoundRow(Metrics):

@@ -90,6 +90,19 @@ class DataFile(File):
     file: FileSum
 
 
+class Failure(File):
+    """`failure.json`: what the run that was last carried out in a folder failed of; gone once it has gone on."""
+
+    SCHEMA: ClassVar = 2
+    SEALED: ClassVar = True
+
+    error: str
+    diverged: bool = False  # the same settings fail again
+    lost: bool = False  # a silo's private state is
+    round: int  # of training, the first is 1
+    silo: str = ""  # where, if at one
+
+
 class Reset(Record):
     """A silo that began afresh after a round, since its state was lost."""
 

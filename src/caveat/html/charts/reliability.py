@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from ...files.schema.summary import Reliability
-from ..intervals import wilson
+from ...files.schema.figures import Reliability
+from ..intervals import score_interval, wilson
 from ..text import percent_tick, tick
 from .axes import Axes, plot, ticks, written
 from .marks import DIAMOND, marks, strokes
-from .svg import Point, drawing, element, group, line, polyline, rect, text
+from .svg import Point, drawing, element, group, line, polygon, polyline, rect, text
 
 _SHARES = (0, 0.2, 0.4, 0.6, 0.8, 1)
 
@@ -59,13 +59,22 @@ def _bins(frame: Axes, bins: Reliability, size: float) -> list[Markup]:
 
 
 def risk_curve(
-    coverage: Sequence[float], risk: Sequence[float], limit: float | None, policy: Point | None, label: str
+    coverage: Sequence[float],
+    risk: Sequence[float],
+    inputs: int,
+    limit: float | None,
+    policy: Point | None,
+    label: str,
 ) -> Markup:
-    """Risk over coverage; `limit`, a risk, is a rule across, and `policy`, coverage and risk, a mark."""
+    """Risk over coverage within its 95 % band, where `inputs` were counted, over what an oracle would reach, which
+    answers all right predictions first; `limit`, a risk, is a rule across, and `policy`, coverage and risk, a mark.
+    """
     top = max([*risk, limit or 0.0, policy[1] if policy else 0.0, 0.01])
-    y_ticks = ticks(0.0, top)
+    y_ticks = ticks(0.0, 1.15 * top)
     frame = Axes(46, 10, 418, 220, (0, 1), (0, y_ticks[-1]))
-    drawn = [polyline(list(map(frame.at, zip(coverage, risk, strict=True))), "stroke")]
+    drawn = [_risk_band(frame, coverage, risk, inputs)] if inputs else []
+    drawn.append(polyline(list(map(frame.at, zip(coverage, risk, strict=True))), "stroke"))
+    drawn.append(polyline([frame.at((c, oracle_risk(c, risk[-1]))) for c in coverage], "oracle"))
     if limit is not None:
         y = frame.y(limit)
         drawn += [line((frame.left, y), (frame.right, y), "event"), text(frame.left + 4, y - 5, "promised", "", "note")]
@@ -74,3 +83,17 @@ def risk_curve(
         drawn.append(group(note, marks(DIAMOND, [frame.at(policy)], 5, "dot")))
     x_ticks, y_written = written(_SHARES, percent_tick), written(y_ticks, percent_tick)
     return plot(frame, label, x_ticks, y_written, "answered", group("", *drawn, class_="line mean"))
+
+
+def oracle_risk(coverage: float, errors: float) -> float:
+    """The least share of errors among so large a share of inputs, of which the share `errors` is wrong in all."""
+    return max(0.0, coverage - (1 - errors)) / coverage if coverage > 0 else 0.0
+
+
+def _risk_band(frame: Axes, coverage: Sequence[float], risk: Sequence[float], inputs: int) -> Markup:
+    """Wilson intervals point by point, cut at the top of the frame."""
+    spans = [score_interval(r, max(c * inputs, 1.0)) for c, r in zip(coverage, risk, strict=True)]
+    most = frame.y_range[1]
+    upper = [frame.at((c, min(high, most))) for c, (_, high) in zip(coverage, spans, strict=True)]
+    lower = [frame.at((c, low)) for c, (low, _) in zip(coverage, spans, strict=True)]
+    return polygon([*upper, *reversed(lower)], "band")

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .page import render
-from .terminal import terminal
+from .terminal import conclusion, terminal
 
-__all__ = ["render", "terminal"]
+__all__ = ["conclusion", "render", "terminal"]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
 from ....files.schema.comparison import DifferenceRecord, IntervalRecord, Measure
 from ...charts.axes import Axes, Ticks, inner_ticks, limits
 from ...charts.dots import Groups, dot_plot, dots, lay_out, named
-from ...charts.marks import DIAMOND, colour, hollow
+from ...charts.marks import DIAMOND, colour, hollow, marks
 from ...charts.svg import WIDTH, Point, group, line, rect, text
 from ...text import MINUS, cut, probability
 from .numbers import bracketed, directed, dot, few, figure, header, known, signed, tick, with_unit
@@ -34,11 +34,14 @@ class MethodRow:
     paper: float | None = None
     absent: str = ""
     """What stands where there is no figure."""
+    seeds: Mapping[int, float] = field(default_factory=dict)
+    """The figure of each seed, where these are few."""
 
 
 def method_limits(rows: Sequence[MethodRow], measure: Measure) -> Point | None:
     printed = [row.paper for row in rows if row.paper is not None]
-    return limits([*known(row.value for row in rows), *printed], measure.percent)
+    seeds = [value for row in rows for value in row.seeds.values()]
+    return limits([*known(row.value for row in rows), *printed, *seeds], measure.percent)
 
 
 def scale(measure: Measure, shown: Point) -> Ticks:
@@ -59,10 +62,14 @@ def _method(frame: Axes, one: MethodRow, y: float, measure: Measure) -> Markup:
     drawn = [] if one.paper is None else [hollow(DIAMOND, (frame.x(one.paper), y), 4.4)]
     if found := dot(one.value):
         drawn.append(dots(frame, one.series, [(found, y)], 4.6))
+        for seed, value in one.seeds.items():
+            said = f"{one.name}, seed {seed}: {with_unit(measure, value)}"
+            drawn.append(group(said, marks(0, [(frame.x(value), y + 8)], 2.4, "seed"), class_="one-seed"))
         drawn.append(text(WIDTH, y + 4, figure(measure, found.value), "end"))
     else:
         drawn.append(text(frame.left + 6, y + 4, one.absent, "start", "alarm"))
-    note = f"{one.name}: {bracketed(measure, one.value) or one.absent}{printed}"
+    each = ", ".join(figure(measure, value) for value in one.seeds.values())
+    note = f"{one.name}: {bracketed(measure, one.value) or one.absent}{printed}{f'; seeds: {each}' if each else ''}"
     return group(note, *drawn, class_=colour(one.series), name=one.name)
 
 

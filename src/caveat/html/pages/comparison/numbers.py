@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from ....files.schema.comparison import ComparedRun, IntervalRecord, Measure
+from ....files.schema.comparison import ComparedMethod, ComparedRun, Comparison, IntervalRecord, Measure, Setting
 from ...charts.dots import Dot
 from ...text import minus
 from ...text import signed as with_sign
@@ -16,6 +16,8 @@ POPULATION = (
     "whole or in part, so that other inputs, and other silos, may differ by more."
 )
 """Whom the statistics are about."""
+SEEDS = 5
+"""Seeds from which on intervals stand for them."""
 FEW = 10
 """Errors, of all seeds, below which a figure that tells them from right answers says on how few it rests."""
 
@@ -83,6 +85,17 @@ def better(measure: Measure) -> str:
 def directed(name: str, measure: Measure) -> str:
     """A name of the measure with the direction that is better."""
     return f"{name} ({better(measure)})" if better(measure) else name
+
+
+def per_seed(record: Comparison, row: ComparedMethod, setting: Setting, measure: Measure) -> dict[int, float]:
+    """The figure of each finished run, the mean over its silos where it is theirs."""
+    found = {}
+    for run in record.runs(row, setting, "done"):
+        values = [value for silo in run.silos if (value := silo.figures.get(measure.name)) is not None]
+        whole = run.figures.get(measure.name)
+        if values or whole is not None:
+            found[run.seed] = math.fsum(values) / len(values) if values else float(whole or 0.0)
+    return found
 
 
 def mean_of(runs: Sequence[ComparedRun], name: str) -> float | None:

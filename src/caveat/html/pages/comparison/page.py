@@ -8,6 +8,7 @@ from ....files.schema.comparison import Comparison, Measure, Setting
 from ... import templates
 from ...charts.marks import swatch
 from . import pictures, tables
+from .budgets import equal_by, unequal_budgets
 from .verdict import leaders, state, verdict
 
 _TEMPLATE = "pages/comparison/comparison.html.j2"
@@ -25,6 +26,9 @@ def render(record: Comparison) -> str:
         alarm=alarm,
         failed=[run for run in record.cells if run.status == "failed"],
         leaders=leaders(record),
+        budgets=[
+            (one.name, told, equal_by(record, one)) for one in record.columns if (told := unequal_budgets(record, one))
+        ],
         facts=pictures.facts(record),
         methods=[(swatch(series), name) for name, series in record.series.items()],
         verdicts=[(whole["setting"], whole["verdict"]) for whole in wholes],

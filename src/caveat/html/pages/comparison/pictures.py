@@ -13,7 +13,7 @@ from ...charts.svg import Chart, Point
 from ...text import duration, megabytes
 from ...text import tick as plain_tick
 from .dots import MethodRow, forest, method_limits, method_plot, silo_plot
-from .numbers import better, directed, dot, figure, header, mean_of, setting_value, tick
+from .numbers import SEEDS, better, directed, dot, figure, header, mean_of, per_seed, setting_value, tick
 from .planes import Place, course, course_chart, plane
 from .verdict import LEVEL, ranked
 
@@ -34,6 +34,8 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
         shown = shared or own.get(name, (0.0, 1.0))
         charts.append(Chart(name, method_plot(each, measure, shown, f"{of}, with 95 % intervals")))
     said = f"Mean over silos and seeds, with its 95 % interval; {better(measure) or 'neither direction is better'}."
+    if any(row.seeds for each in rows.values() for row in each):
+        said += " A small dot is a seed: so few are shown one by one."
     if any(row.paper is not None for each in rows.values() for row in each):
         said += " A hollow diamond is the paper's figure."
     return charts, said + (" Every setting has a scale of its own." if len(rows) > 1 and shared is None else "")
@@ -53,7 +55,8 @@ def _rows(record: Comparison, setting: Setting, measure: Measure) -> list[Method
         failed, missing = (record.runs(row, setting, status) for status in ("failed", "missing"))
         absent = "failed" if failed else "to come" if missing else "no figure"
         result, printed = record.result(row, setting, measure), record.printed(row, setting, measure)
-        rows.append(MethodRow(row.name, record.series[row.name], result, printed, absent))
+        seeds = per_seed(record, row, setting, measure) if len(record.seeds) < SEEDS else {}
+        rows.append(MethodRow(row.name, record.series[row.name], result, printed, absent, seeds))
     order = [result.row for result in ranked(record.results(setting, measure).rows, measure)]
     return sorted(rows, key=lambda row: order.index(row.name) if row.name in order else len(order))
 

@@ -11,7 +11,9 @@ from rich.text import Text
 
 from ....files.schema.comparison import ComparedMethod, ComparedRun, Comparison, Measure, Setting
 from ...text import duration, megabytes, plain
+from .budgets import equal_by, unequal_budgets
 from .numbers import POPULATION, bracketed, figure, header, mean_of, not_done
+from .verdict import verdict
 
 _MEASURES = 2
 
@@ -34,6 +36,22 @@ def terminal(record: Comparison) -> Table:
         for row in record.rows:
             table.add_row(*_plain(_cells(record, row, setting, shown)), end_section=row == record.rows[-1])
     return table
+
+
+def conclusion(record: Comparison) -> list[str]:
+    """What came out, a line per setting, after what is unfair about it: the last lines in a terminal."""
+    lines = []
+    for setting in record.columns:
+        where = f"{plain(setting.name)}: " if setting.name else ""
+        if told := unequal_budgets(record, setting):
+            lines.append(f"{where}UNEQUAL BUDGETS: {plain(told)} {equal_by(record, setting)} gives all as many.")
+        lines.append(f"{where}{plain(_breaking(verdict(record, setting)))}")
+    return lines
+
+
+def _breaking(text: str) -> str:
+    """With plain spaces, since a terminal shows others as escapes."""
+    return text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _by_setting(record: Comparison) -> Table:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ....files.schema.comparison import Comparison, DifferenceRecord, IntervalRecord, Measure, Result, Setting
 from ...text import equation, listed, plural
+from .budgets import against
 from .numbers import figure, interval, with_unit
 
 LEVEL = 0.05
@@ -40,7 +41,8 @@ def verdict(record: Comparison, setting: Setting) -> str:
             f"{first.row} has the best mean, {measure.name} {_with_interval(measure, first)}, then {second.row} with "
             f"{_with_interval(measure, second)}; no paired test was made of the two."
         )
-    return f"{_lead(first.row, second.row, pair, measure)} {_tested(pair, min(first.seeds, second.seeds))}"
+    after = against(record, setting, first.row, second.row)
+    return f"{after}{_lead(first.row, second.row, pair, measure)} {_tested(pair, min(first.seeds, second.seeds))}"
 
 
 def leaders(record: Comparison) -> str:

@@ -23,6 +23,8 @@ def again(run: RunFolder) -> Again:
     known += [f"seed {summary.seed}"] if summary and summary.seed is not None else []
     if run.federated:
         return Again("caveat flower init DIR config.toml", "", ", ".join(known))
+    if run.failure and run.failure.diverged:
+        return Again("caveat run config.toml --set training.lr=LOWER --out NEW", "", ", ".join(known))
     words = [word for each in run.origin.sets for word in ("--set", each)] if run.origin else []
     recipe = shlex.join(["caveat", "run", run.origin.recipe, *words, "--out", "NEW"]) if run.origin else ""
     return Again("caveat run config.toml --out NEW", recipe, ", ".join(known))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....files.run_folder import RunFolder
-from ....files.schema.summary import ORACLE, Separation, Stream
+from ....files.schema.figures import ORACLE, Separation, Stream
 from ...charts.svg import Chart
 from ...tables import Cell, Column, Table, column, table, words
 from ...text import count, decimal, percent

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from ....files.schema.summary import INSIDE, NOBODY, Histogram, Stream
+from ....files.schema.figures import INSIDE, NOBODY, Histogram, Stream
 from ...charts.axes import Axes, inner_ticks, plot, ticks, written
 from ...charts.lines import Line, draw
 from ...charts.marks import key

@@ -7,7 +7,8 @@ from functools import reduce
 from operator import add
 
 from ....files.run_folder import RunFolder
-from ....files.schema.summary import Codewords, Reliability, SiloRecord
+from ....files.schema.figures import Reliability
+from ....files.schema.summary import Codewords, SiloRecord
 from ...charts.cells import heat_map
 from ...charts.reliability import reliability_diagram, risk_curve, small_reliability_diagram
 from ...charts.svg import Chart
@@ -65,13 +66,17 @@ def risk_coverage(run: RunFolder) -> Chart | None:
     policy = (test.answered / test.inputs, test.wrong / test.answered) if test and test.answered else None
     decided = policy if policy and policy[0] < 1 else None
     limit = summary.guarantee.risk if summary.guarantee else None
+    inputs = sum(silo.n_test or 0 for silo in run.silos)
     label = f"Share of errors over share of answered test inputs, {percent(curve.risk[-1])} when all are answered"
     caption = "Share of wrong predictions among the test inputs of lowest total uncertainty, all silos pooled, by how "
-    caption += "many of them are answered; the lower it is at the left, the better uncertainty tells errors."
+    caption += "many of them are answered, with 95 % intervals point by point; dashed is an oracle, which knows all "
+    caption += "errors. The nearer to it, the better uncertainty tells errors."
     if decided:
         caption += f" The diamond is what decisions made of it: {percent(decided[0])} answered, {percent(decided[1])} "
         caption += "of these wrong; it need not lie on the curve, since decisions may go by another score or model."
-    return Chart("Errors against answers", risk_curve(curve.coverage, curve.risk, limit, decided, label), caption)
+    return Chart(
+        "Errors against answers", risk_curve(curve.coverage, curve.risk, inputs, limit, decided, label), caption
+    )
 
 
 def _small(silo: SiloRecord, bins: Reliability) -> Chart:

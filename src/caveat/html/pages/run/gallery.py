@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from ....files.schema.gallery import Gallery, Item, Quadrant
 
+Kept = TypeVar("Kept", bound=Item)
 _IMAGE_BUDGET = 4_000_000  # characters of base64; what is over it is described without its image
 _SILOS_BY_QUADRANT = 5
 """Silos whose quadrants are shown; a reader learns little from more, and each may have dozens of images."""
@@ -16,9 +18,12 @@ def within_budget(gallery: Gallery | None) -> Gallery | None:
 
     Quadrants, of the first silos only, get what the most and least certain inputs of all silos leave.
     """
-    if gallery is None or not any(silo.certain or silo.uncertain or silo.quadrants for silo in gallery.silos):
+    if gallery is None:
+        return None
+    if not gallery.sure_errors and not any(s.certain or s.uncertain or s.quadrants for s in gallery.silos):
         return None
     budget = _Budget(_IMAGE_BUDGET)
+    sure_errors = budget.keep(gallery.sure_errors)
     ends = [
         silo.model_copy(update={"certain": budget.keep(silo.certain), "uncertain": budget.keep(silo.uncertain)})
         for silo in gallery.silos
@@ -27,14 +32,14 @@ def within_budget(gallery: Gallery | None) -> Gallery | None:
         silo.model_copy(update={"quadrants": budget.keep_of_each(silo.quadrants) if i < _SILOS_BY_QUADRANT else []})
         for i, silo in enumerate(ends)
     ]
-    return gallery.model_copy(update={"silos": silos})
+    return gallery.model_copy(update={"silos": silos, "sure_errors": sure_errors})
 
 
 class _Budget:
     def __init__(self, characters: int) -> None:
         self.left = characters
 
-    def keep(self, items: Sequence[Item]) -> list[Item]:
+    def keep(self, items: Sequence[Kept]) -> list[Kept]:
         """The items, without the images that there is no room for."""
         kept = []
         for item in items:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....files.schema.summary import INSIDE, Metrics, SiloRecord, Stream, Summary
+from ....files.schema.figures import INSIDE, Metrics, Stream
+from ....files.schema.summary import SiloRecord, Summary
 from ...intervals import score_interval
 
 
@@ -90,7 +91,12 @@ class Shares:
 
 def foreign(summary: Summary) -> dict[str, Shares]:
     """By stream of inputs that silos do not know, what was answered of it; a mixture with what they know is none."""
-    found = {name: _shares(each) for name, each in summary.tested.items() if name not in (INSIDE, "mix")}
+    return {name: each for name, each in shares_of(summary).items() if name not in (INSIDE, "mix")}
+
+
+def shares_of(summary: Summary) -> dict[str, Shares]:
+    """By stream, what was answered of it."""
+    found = {name: _shares(each) for name, each in summary.tested.items()}
     return {name: each for name, each in found.items() if each}
 
 

@@ -12,7 +12,8 @@ from scipy.stats import t as student
 
 from ....files.run_folder import RunFolder
 from ...charts.svg import Chart
-from ...text import decimal, percent, signed
+from ...text import percent, plural, signed
+from .kept import kept
 from .panels import ACCURACY, ENTROPY, decision_bars, panel, panel_legend, rows_of
 from .shares import told
 from .streams import kinds
@@ -37,12 +38,41 @@ def overview(run: RunFolder) -> Overview | None:
 
 def _sentence(run: RunFolder) -> Markup:
     mean, worst = run.mean.accuracy or 0.0, run.worst
+    if (answering := _answering(run)) is not None:
+        return answering
     known = Markup("<b>{}</b> is right about <b>{}</b> of {} inputs").format(run.title, percent(mean), run.split)
     if len(run.silos) > 1:
         known += f", mean over {len(run.silos)} silos"
         if worst and worst.accuracy is not None and worst.accuracy < mean:
             known += Markup("; <b>{}</b> at {}, where it is lowest").format(percent(worst.accuracy), worst.silo)
     return known + "."
+
+
+def _answering(run: RunFolder) -> Markup | None:
+    """What is answered and how much of that is right, all silos' inputs together; None where all inputs are."""
+    test = kept(run.summary) if run.summary else None
+    if test is None or test.answered == test.inputs:
+        return None
+    title, inputs = run.title, plural(test.inputs, "test input")
+    if not test.answered:
+        return Markup("<b>{}</b> answers <b>none</b> of {}.").format(title, inputs) + _alone(run)
+    found = Markup("<b>{}</b> answers <b>{}</b> of {}, <b>{}</b> of them right").format(
+        title, percent(test.answered / test.inputs), inputs, percent(1 - test.wrong / test.answered)
+    )
+    return found + f"; it abstains from the other {test.inputs - test.answered:,}." + _alone(run)
+
+
+def _alone(run: RunFolder) -> str:
+    """What the models would be worth if each answered everything."""
+    names = ("local", "global")
+    models = run.summary.models if run.summary else {}
+    found = {name: models[name].mean.accuracy for name in names if name in models}
+    if len(found) < 2 or None in found.values():
+        return ""
+    return (
+        f" Asked about everything, silos' own models would be right about {percent(found['local'])}, "
+        f"the federation's about {percent(found['global'])}."
+    )
 
 
 def _notes(run: RunFolder) -> list[str]:
@@ -75,6 +105,4 @@ def _compared(run: RunFolder, name: str, other: RunFolder, about: str) -> str:
         low, high = 100 * (mean - half), 100 * (mean + half)
         said += f" (95 % interval over silos {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"
         said += ", more than chance over silos explains" if low * high > 0 else ", no more than chance explains"
-    mine, its = run.mean.entropy, other.mean.entropy
-    said += f"; mean entropy is {decimal(mine)} against {decimal(its)} nats" if None not in (mine, its) else ""
     return f"{said}."

@@ -12,14 +12,18 @@ from . import figures, rounds, sections
 from .absence import absence, absent, afresh, lacking, newcomers
 from .again import again
 from .decisions import decisions
+from .failed import failures
+from .familiarity import familiarity
 from .gallery import within_budget
 from .greeting import told_before
 from .guarantee import promise
+from .outcomes import outcome_bars
 from .overview import overview
 from .panels import more_panels
 from .privacy import privacy, protection
 from .quadrants import examples
 from .scatter import scatter
+from .trust import trust
 
 _TEMPLATE = "pages/run/run.html.j2"
 
@@ -50,6 +54,10 @@ def _parts(run: RunFolder) -> dict[str, Any]:
     gallery = within_budget(run.gallery)
     return {
         "overview": overview(run),
+        "trust": trust(run),
+        "outcomes": outcome_bars(run),
+        "familiarity": familiarity(run),
+        "failures": failures(run),
         "panels": more_panels(run),
         "silos": sorted((silo.name for silo in run.silos), key=natural),
         "silo_table": sections.silo_table(run),

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from ....files.run_folder import RunFolder
+from ....files.schema.figures import INSIDE, NOBODY, Stream
 from ....files.schema.gallery import Gallery, Item
-from ....files.schema.summary import INSIDE, NOBODY, Stream
 from ...charts.svg import element
 from ...tables import Table, column, table, words
 from ...text import percent

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from markupsafe import Markup, escape
 
 from ....files.run_folder import RunFolder
-from ....files.schema.summary import Metrics, SiloRecord
+from ....files.schema.figures import Metrics
+from ....files.schema.summary import SiloRecord
 from ...charts.cells import sparkline
 from ...charts.svg import element
 from ...tables import Cell, Column, Table, column, table, words

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ....files.run_folder import RunFolder
-from ....files.schema.summary import INSIDE, NOBODY, ORACLE, Stream
+from ....files.schema.figures import INSIDE, NOBODY, ORACLE, Stream
 
 ABOUT = {
     INSIDE: "what the silo knows: its own test split",

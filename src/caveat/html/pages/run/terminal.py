@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ....files.run_folder import RunFolder
-from ....files.schema.summary import Metrics, SiloRecord
+from ....files.schema.figures import Metrics
+from ....files.schema.summary import SiloRecord
 from ...text import decimal, listed, percent, plain
 from .streams import abstains, accuracy, accuracy_answered, label, models, streams
 

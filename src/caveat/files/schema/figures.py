@@ -1,0 +1,163 @@
+"""Figures of predictions, over inputs, silos, models and streams of test inputs: parts of `summary.json`."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, ClassVar
+
+from pydantic import Field, model_validator
+
+from .record import Count, Figure, Record, Share
+
+INSIDE = "ind"
+"""The stream of what a silo knows: its test split."""
+NOBODY = "ood_global"
+"""The stream of what nobody in the federation knows, so that no answer is right."""
+ORACLE = "oracle"
+"""The name, among models, of the best choice between two that there could be."""
+
+
+class NullBand(Record):
+    """The ECE that a perfectly calibrated model would show on as many samples."""
+
+    mean: float
+    upper: float  # 95 % quantile
+
+
+class Metrics(Record):
+    """Figures of predictions; one that is undefined is absent."""
+
+    OMITTED: ClassVar = frozenset({"ece_null", "unfamiliar"})
+    accuracy: Share = None
+    nll: Figure = None
+    brier: Figure = None
+    ece: Figure = None
+    ece_classwise: Figure = None
+    ece_null: NullBand | None = None
+    entropy: Figure = None  # nats, as the two below
+    aleatoric: Figure = None
+    epistemic: Figure = None
+    coverage: Figure = None  # share of inputs that were answered; absent in older runs, as is the next
+    answered_accuracy: Figure = None
+    set_coverage: Figure = None  # of prediction sets: share that hold the label, and mean number of classes
+    set_size: Figure = None
+    unfamiliar: Share = None  # share of inputs called so
+    auroc_error: Figure = None
+    auroc_error_tolerance: Figure = None
+    fpr95_error: Figure = None
+    aurc: Figure = None
+    eaurc: Figure = None
+    augrc: Figure = None
+    coverage_at_1: Figure = None
+    coverage_at_5: Figure = None
+    risk_at_80: Figure = None
+
+    @property
+    def answered(self) -> float | None:
+        """The share of inputs that were answered."""
+        return self.coverage if self.coverage is not None or self.accuracy is None else 1.0
+
+    @property
+    def accuracy_answered(self) -> float | None:
+        """The accuracy among these; None where there are none."""
+        return self.answered_accuracy if self.coverage is not None else self.accuracy
+
+    @property
+    def ece_above_chance(self) -> bool:
+        return self.ece is not None and self.ece_null is not None and self.ece > self.ece_null.upper
+
+
+class Reliability(Record):
+    """Additive counts over equal-width bins of the top probability on [0, 1]."""
+
+    count: list[Count]
+    confidence: list[float]  # sums, as the next
+    correct: list[Count]
+
+    @model_validator(mode="after")
+    def _same_bins(self) -> Reliability:
+        if not len(self.count) == len(self.confidence) == len(self.correct) > 0:
+            raise ValueError("count, confidence and correct must have the same number of bins, at least one")
+        return self
+
+    def __add__(self, other: Reliability) -> Reliability:
+        return Reliability(
+            count=[a + b for a, b in zip(self.count, other.count, strict=True)],
+            confidence=[a + b for a, b in zip(self.confidence, other.confidence, strict=True)],
+            correct=[a + b for a, b in zip(self.correct, other.correct, strict=True)],
+        )
+
+
+class Histogram(Record):
+    """Counts over steps of equal width, of which empty ones may be left out."""
+
+    start: list[float] = Field(alias="from")  # lower ends, ascending
+    count: list[float]
+    step: Annotated[float, Field(gt=0)] = 10.0
+
+    @model_validator(mode="after")
+    def _same_steps(self) -> Histogram:
+        if len(self.start) != len(self.count) or any(a >= b for a, b in pairwise(self.start)):
+            raise ValueError("from must ascend and have as many numbers as count")
+        return self
+
+
+class ModelRecord(Record):
+    """Figures of one model over silos."""
+
+    OMITTED: ClassVar = frozenset({"log_evidence"})
+
+    mean: Metrics = Metrics()
+    worst: Metrics = Metrics()
+    silos: int | None = None
+    pooled: Metrics = Metrics()
+    log_evidence: Histogram | None = None  # nats, over all silos' inputs
+
+
+class Separation(Record):
+    """How well a score tells inputs that a silo does not know from those that it does."""
+
+    auroc: Figure = None
+    auroc_tolerance: Figure = None
+    fpr95: Figure = None
+    aupr_out: Figure = None
+    aupr_in: Figure = None
+    share_out: Figure = None
+
+
+class SeparationOverSilos(Separation):
+    """The mean over silos, the worst silo's, and that of all silos' inputs together."""
+
+    worst: Separation = Separation()
+    pooled: Separation = Separation()
+
+
+class StreamOutcome(Record):
+    """What became of one kind of test inputs, apart from the figures of each model."""
+
+    OMITTED: ClassVar = frozenset({"oracle", "right", "outside"})
+
+    silos: int | None = None
+    examples: int | None = None
+    decisions: dict[str, float] = {}
+    quadrants: dict[str, int] = {}  # whose answer, and whether it is sure enough to be given: counts
+    oracle: Metrics | None = None
+    right: dict[str, dict[str, int]] = {}  # who was right: what was decided, in counts
+    outside: dict[str, dict[str, SeparationOverSilos]] = {}  # by model and score
+
+
+class Stream(StreamOutcome):
+    """One kind of test inputs, over the silos that have any."""
+
+    models: dict[str, ModelRecord] = {}
+
+    @property
+    def chosen(self) -> ModelRecord:
+        """The first model: what silos predict, be it a choice between two or all there is."""
+        return next(iter(self.models.values()), ModelRecord())
+
+
+class SiloStream(StreamOutcome):
+    """One kind of test inputs of one silo."""
+
+    models: dict[str, Metrics] = {}

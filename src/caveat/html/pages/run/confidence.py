@@ -1,0 +1,138 @@
+"""Whether the confidence of a run's predictions can be trusted: against how often they are right, silo by silo."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import add
+
+from scipy.stats import binom, poisson
+
+from ....files.run_folder import RunFolder
+from ....files.schema.figures import Reliability
+from ....files.schema.summary import SiloRecord
+
+_LEVEL = 0.05
+"""A silo's ECE is above its chance band in so many of cases where confidence is right."""
+_SURELY = 0.001
+"""How rare an excess of errors in the highest bin has to be if confidence is right."""
+_MATERIAL = 0.02
+"""An ECE of all silos' inputs together below which more than chance is still little."""
+
+
+@dataclass(frozen=True)
+class SiloConfidence:
+    """How often a silo's predictions are right, and how sure they are on average."""
+
+    silo: SiloRecord
+    inputs: int
+    accuracy: float
+    confidence: float
+
+    @property
+    def judged(self) -> bool:
+        """Whether a chance band is known."""
+        return self.silo.test.ece is not None and self.silo.test.ece_null is not None
+
+    @property
+    def off(self) -> bool:
+        """Whether confidence and accuracy differ by more than chance explains."""
+        return self.silo.test.ece_above_chance
+
+    @property
+    def over(self) -> bool:
+        """Whether predictions are surer than right."""
+        return self.confidence > self.accuracy
+
+    @property
+    def verdict(self) -> str:
+        if not self.judged:
+            return ""
+        return ("overconfident" if self.over else "underconfident") if self.off else "within chance"
+
+
+@dataclass(frozen=True)
+class SureErrors:
+    """The wrong among the predictions of the highest bin of confidence that has any error."""
+
+    wrong: int
+    inputs: int
+    confidence: float
+    """Their mean."""
+    of: int
+    """All errors."""
+
+    @property
+    def expected(self) -> float:
+        """Errors that the confidence itself announces."""
+        return self.inputs * (1 - self.confidence)
+
+    @property
+    def too_many(self) -> bool:
+        """Whether there are far more than announced, and more than chance explains."""
+        by_chance = float(poisson.sf(self.wrong - 1, max(self.expected, 1e-9)))
+        return self.wrong >= 2 * self.expected and by_chance < _SURELY
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """What the test split says of a run's confidence."""
+
+    silos: Sequence[SiloConfidence]
+    """Those of lowest accuracy first."""
+    sure: SureErrors | None
+    ece: float | None
+    above_chance: bool
+    """Whether the ECE of all silos' inputs together is."""
+
+    @cached_property
+    def judged(self) -> list[SiloConfidence]:
+        return [one for one in self.silos if one.judged]
+
+    @cached_property
+    def off(self) -> list[SiloConfidence]:
+        """The silos whose confidence is off by more than chance."""
+        return [one for one in self.judged if one.off]
+
+    @property
+    def overconfident(self) -> bool:
+        """On the whole, rather than not sure enough."""
+        weight = sum(one.inputs for one in self.silos)
+        return sum((one.confidence - one.accuracy) * one.inputs for one in self.silos) > 0 if weight else False
+
+    @property
+    def many_off(self) -> bool:
+        """Whether more silos are off than chance, which puts 5 % of them there, explains."""
+        return bool(self.off) and float(binom.sf(len(self.off) - 1, len(self.judged), _LEVEL)) < _LEVEL
+
+    @property
+    def untrustworthy(self) -> bool:
+        too_sure = self.sure is not None and self.sure.too_many
+        return self.many_off or too_sure or (self.above_chance and (self.ece or 0.0) >= _MATERIAL)
+
+
+def confidence(run: RunFolder) -> Confidence | None:
+    """None without predictions by confidence, or without chance bands to judge them by."""
+    found = [each for silo in run.silos if (each := _of_silo(silo))]
+    summary = run.summary
+    if summary is None or not found or not any(each.judged for each in found):
+        return None
+    bins = reduce(add, (each.silo.reliability for each in found if each.silo.reliability))
+    ordered = sorted(found, key=lambda each: (each.accuracy, -each.confidence))
+    return Confidence(ordered, _sure_errors(bins), summary.pooled.ece, summary.pooled.ece_above_chance)
+
+
+def _of_silo(silo: SiloRecord) -> SiloConfidence | None:
+    bins = silo.reliability
+    if bins is None or silo.test.accuracy is None or not (count := sum(bins.count)):
+        return None
+    return SiloConfidence(silo, silo.n_test or count, silo.test.accuracy, sum(bins.confidence) / count)
+
+
+def _sure_errors(bins: Reliability) -> SureErrors | None:
+    """Of the highest bin; None if there is no error in it."""
+    wrong = [count - correct for count, correct in zip(bins.count, bins.correct, strict=True)]
+    if not wrong[-1]:
+        return None
+    return SureErrors(wrong[-1], bins.count[-1], bins.confidence[-1] / bins.count[-1], sum(wrong))

@@ -1,0 +1,43 @@
+"""Of what a run has failed, where, and what to do: never to go on with what would fail again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....files.run_folder import RunFolder
+from ....files.schema.small_files import Failure
+from ...text import plain
+
+_LONGEST = 600
+"""Letters of an error that are shown."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """In words: what happened, what to do, and the error itself; `command` continues the run, where one does."""
+
+    what: str
+    todo: str
+    error: str
+    command: str = ""
+
+
+def failures(run: RunFolder) -> list[Failed]:
+    """Of the run itself, or of methods beside it; empty where nothing failed."""
+    own = [_told(run, run.failure, "")] if run.failure else []
+    return own + [_told(run, each.failure, f"{name} beside it ") for name, each in run.beside.items() if each.failure]
+
+
+def _told(run: RunFolder, failure: Failure, whose: str) -> Failed:
+    command = f"caveat resume {run.path.name}{' --project DIR' if run.federated else ''}"
+    at = f" at {plain(failure.silo)}" if failure.silo else ""
+    what = f"{whose}failed in round {failure.round}{at}"
+    # Where and when is said above; the error itself counts rounds of the schedule, from 0.
+    error = plain(failure.error.partition(": ")[2] if failure.silo else failure.error, _LONGEST)
+    if failure.diverged:
+        todo = "Lower training.lr and begin another run; this one would fail again."
+        return Failed(f"{what}: training diverged.", todo, error)
+    if failure.lost:
+        todo = "Put the silo's state back from a copy and resume, or have the silo begin afresh:"
+        return Failed(f"{what}: its private state is lost.", todo, error, f"{command} --reset {plain(failure.silo)}")
+    return Failed(f"{what}.", "Once what is said below is mended, this continues it:", error, command)

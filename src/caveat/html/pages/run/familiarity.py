@@ -1,0 +1,193 @@
+"""What was called unfamiliar: of a silo's own inputs no more than promised, of foreign ones as many as can be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+from scipy.stats import betabinom
+
+from ....files.run_folder import RunFolder
+from ....files.schema.figures import INSIDE, NOBODY, Metrics, Separation, Stream
+from ....files.schema.summary import SiloRecord
+from ...charts.axes import ticks, written
+from ...charts.dots import Dot, dot_plot, dots
+from ...charts.svg import Chart, group, line, text
+from ...intervals import wilson
+from ...tables import Cell, Table, column, table, words
+from ...text import count, decimal, listed, percent, percent_tick, plural
+from .panels import SiloRows, rows_of
+
+SCORE = "unfamiliar"
+_ALARM = 0.05
+"""Where a run's settings are not known."""
+_LEVEL = 0.05
+_ONE_SIDED = 1.645
+"""The 95 % quantile of a normal distribution."""
+_MOST = 6
+
+
+@dataclass(frozen=True)
+class Familiarity:
+    """False alarms by silo, and what was noticed by foreign stream."""
+
+    sentence: str
+    alarm: bool
+    figure: Chart | None
+    table: Table | None
+    notes: Sequence[str]
+
+
+def promised(run: RunFolder) -> float:
+    """The largest expected share of inputs like its own that a silo calls unfamiliar."""
+    section = run.settings.get("uncertainty")
+    found = section.get("alarm") if isinstance(section, Mapping) else None
+    return float(found) if isinstance(found, int | float) else _ALARM
+
+
+def least(alarm: float) -> int:
+    """Calibration inputs below which no input can be called unfamiliar."""
+    return math.ceil(1 / alarm - 1 - 1e-9) if alarm > 0 else 0
+
+
+def familiarity(run: RunFolder) -> Familiarity | None:
+    """None where no input can be called unfamiliar, or no silo says how many were."""
+    silos, alarm = [silo for silo in run.silos if silo.test.unfamiliar is not None], promised(run)
+    if run.summary is None or not silos or not alarm:
+        return None
+    mute = [silo for silo in silos if silo.n_calibration is not None and silo.n_calibration < least(alarm)]
+    in_all = too_many_in_all(silos, alarm)
+    broken = [silo for silo in silos if too_many(silo, alarm, len(silos))]
+    foreign = {name: each for name, each in run.summary.tested.items() if name not in (INSIDE, "mix")}
+    said, notes = _sentence(silos, foreign, alarm), []
+    if mute and len(mute) == len(silos):
+        said = f"No silo can call an input unfamiliar, which takes {least(alarm)} calibration inputs at "
+        said += f"{100 * alarm:.3g} %: whatever silos do not know goes unnoticed."
+    elif mute:
+        names = listed([silo.name for silo in mute], _MOST)
+        notes.append(
+            f"{plural(len(mute), 'silo')} of {len(silos)} cannot raise an alarm, which takes {least(alarm)} "
+            f"calibration inputs at {100 * alarm:.3g} %: {names}."
+        )
+    if broken:
+        names = listed([silo.name for silo in broken], _MOST)
+        notes.append(f"More false alarms than promised, beyond what chance explains over all silos: {names}.")
+    elif in_all:
+        notes.append("All silos together raise more false alarms than promised, beyond what chance explains.")
+    return Familiarity(said, bool(mute or broken or in_all), _figure(run, silos, alarm), _table(foreign), notes)
+
+
+def too_many(silo: SiloRecord, alarm: float, silos: int) -> bool:
+    """Whether a silo raises more false alarms than its promise allows, beyond chance at 5 % over all silos.
+
+    The promise is an expectation over calibration splits: with k = floor(alarm (n + 1)) of n calibration inputs the
+    count among test inputs follows a beta-binomial distribution with parameters k and n + 1 - k.
+    """
+    n, inputs, share = silo.n_calibration, silo.n_test, silo.test.unfamiliar
+    if not n or not inputs or share is None:
+        return False
+    k = math.floor(alarm * (n + 1) + 1e-9)
+    found = round(share * inputs)
+    return found > 0 and (k == 0 or float(betabinom.sf(found - 1, inputs, k, n + 1 - k)) < _LEVEL / silos)
+
+
+def too_many_in_all(silos: Sequence[SiloRecord], alarm: float) -> bool:
+    """The same of all silos together, whose counts' sum is about normal; False where a count is not known."""
+    found, mean, variance = 0.0, 0.0, 0.0
+    for silo in silos:
+        n, inputs = silo.n_calibration, silo.n_test
+        if n is None or not inputs:
+            return False
+        k = math.floor(alarm * (n + 1) + 1e-9)
+        found += (silo.test.unfamiliar or 0.0) * inputs
+        if k:
+            mean += float(betabinom.mean(inputs, k, n + 1 - k))
+            variance += float(betabinom.var(inputs, k, n + 1 - k))
+    return found - mean > _ONE_SIDED * math.sqrt(variance)
+
+
+def _sentence(silos: Sequence[SiloRecord], foreign: Mapping[str, Stream], alarm: float) -> str:
+    inputs = [silo.n_test or 0 for silo in silos]
+    if sum(inputs):
+        own = sum((silo.test.unfamiliar or 0.0) * n for silo, n in zip(silos, inputs, strict=True)) / sum(inputs)
+    else:
+        own = sum(silo.test.unfamiliar or 0.0 for silo in silos) / len(silos)
+    promise = f"promised: {100 * alarm:.3g} % at most"
+    if own > alarm and not too_many_in_all(silos, alarm):
+        promise += ", no more beyond that than chance explains"
+    said = f"It calls {percent(own)} of silos' own test inputs unfamiliar, which are false alarms ({promise})"
+    told = [f"{percent(_noticed(each).unfamiliar)} of {name}" for name, each in foreign.items() if _has(each)]
+    return f"{said}, and {_and(told)}." if told else f"{said}."
+
+
+def _and(told: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(told[:-1]), told[-1]]))
+
+
+def _noticed(stream: Stream) -> Metrics:
+    """Of all silos' inputs together."""
+    return stream.chosen.pooled
+
+
+def _has(stream: Stream) -> bool:
+    return _noticed(stream).unfamiliar is not None
+
+
+def _table(foreign: Mapping[str, Stream]) -> Table | None:
+    """A row per foreign stream: what was noticed of it, and how well the score tells it from what silos know."""
+    found = {name: each for name, each in foreign.items() if _has(each)}
+    if not found:
+        return None
+    told = [next((of[SCORE] for of in each.outside.values() if SCORE in of), Separation()) for each in found.values()]
+    nobody = [name == NOBODY for name in found]
+    answered = [_noticed(each).answered if alone else None for each, alone in zip(found.values(), nobody, strict=True)]
+    columns = [
+        words("inputs that silos do not know", list(found)),
+        column("inputs", [count(each.examples) for each in found.values()]),
+        column("noticed", [percent(_noticed(each).unfamiliar) for each in found.values()], "called unfamiliar"),
+        column("answered all the same", [Cell(percent(value)) for value in answered], "of what nobody knows"),
+        column("AUROC", [decimal(each.auroc) for each in told], "of the score; 0.5 is chance, 1 is best"),
+        column("FPR95", [percent(each.fpr95) for each in told], "own inputs flagged along with 95 % of these"),
+    ]
+    caption = "What silos do not know: how much of it they notice, and how well the score unfamiliar tells it from "
+    return table(columns, f"{caption}their own test split.")
+
+
+def _figure(run: RunFolder, silos: Sequence[SiloRecord], alarm: float) -> Chart:
+    rows, known = rows_of(run), {silo.name: silo for silo in silos}
+    found = {name: _dot(silo, alarm) for name, silo in known.items()}
+    label = f"False alarms of {len(silos)} silos, promised at most {percent(alarm)}. "
+    highest = sorted(silos, key=lambda silo: -(silo.test.unfamiliar or 0.0))[:_MOST]
+    label += "Most: " + "; ".join(f"{silo.name} {found[silo.name].note}" for silo in highest)
+    caption = "Share of a silo's own test inputs that it calls unfamiliar, with 95 % intervals (Wilson); the dashed "
+    caption += "rule is the promise, an expectation over calibration splits, so that a silo may be off it by chance."
+    return Chart("False alarms", _plot(rows, found, alarm, label), caption)
+
+
+def _dot(silo: SiloRecord, alarm: float) -> Dot:
+    share = silo.test.unfamiliar or 0.0
+    low, high = wilson(round(share * silo.n_test), silo.n_test) if silo.n_test else (None, None)
+    few = silo.n_calibration is not None and silo.n_calibration < least(alarm)
+    n = f", {silo.n_calibration} calibration inputs" if silo.n_calibration is not None else ""
+    note = f"{percent(share)}{n}{', too few for any alarm' if few else ''}"
+    return Dot(share, low, high, note)
+
+
+def _plot(silos: SiloRows, found: Mapping[str, Dot], alarm: float, label: str) -> Markup:
+    values = ticks(0.0, max([2 * alarm, *(end for dot in found.values() for end in dot.known)]))
+    rows = silos.laid_out(1, (values[0], values[-1]))
+    x = rows.frame.x(alarm)
+    drawn = [line((x, rows.frame.top), (x, rows.frame.bottom), "event")]
+    for name, y in rows.places:
+        if (dot := found.get(name)) is None:
+            continue
+        few = dot.note.endswith("any alarm")
+        mark = (
+            text(rows.frame.left + 6, y + 4, "no alarm possible", "start", "tick")
+            if few and rows.named
+            else dots(rows.frame, silos.series[name], [(dot, y)], 4.0 if rows.named else 2.4)
+        )
+        drawn.append(group(f"{name}: {dot.note}", mark, class_=f"c{silos.series[name] % 6}", name=name))
+    return dot_plot(rows, label, written(values, percent_tick), "", *silos.named(rows), *drawn)

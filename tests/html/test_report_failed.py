@@ -1,0 +1,65 @@
+"""A run that failed says of what, where and what to do, and never to go on with what would fail again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_run import fake_run, interrupted_run
+from html_page import Page
+
+from caveat.files.atomic import write_record
+from caveat.files.run_folder import read_run
+from caveat.files.schema.small_files import Failure
+from caveat.html.pages.run.page import render
+
+
+def failed(folder: Path, **known: Any) -> str:
+    (folder).mkdir(exist_ok=True)
+    error = "silo 'silo-3' failed in round 14, work 'train': FloatingPointError: model/head is not finite"
+    write_record(folder / "failure.json", Failure.model_validate({"schema": 2, "error": error, "round": 15} | known))
+    page = render(read_run(folder if folder.parent.name != "beside" else folder.parent.parent))
+    assert 'class="state failed"' in page
+    return " ".join(Page(page).text.split())
+
+
+def test_what_would_fail_again_is_not_to_be_resumed(tmp_path: Path) -> None:
+    text = failed(interrupted_run(tmp_path / "run"), diverged=True, silo="silo-3")
+    assert "Failed in round 15 at silo-3: training diverged. Lower training.lr and begin another run" in text
+    assert "FloatingPointError: model/head is not finite" in text
+    assert "caveat resume" not in text
+    assert "Unfinished" not in text
+    assert "caveat run config.toml --set training.lr=LOWER --out NEW" in text
+
+
+def test_what_can_be_mended_goes_on(tmp_path: Path) -> None:
+    text = failed(interrupted_run(tmp_path / "run"), error="a worker process died at silo 'silo-1'")
+    assert "Failed in round 15. Once what is said below is mended, this continues it: caveat resume run" in text
+
+
+def test_a_lost_state_is_put_back_or_reset(tmp_path: Path) -> None:
+    text = failed(interrupted_run(tmp_path / "run"), lost=True, silo="silo-3")
+    assert "its private state is lost" in text
+    assert "caveat resume run --reset silo-3" in text
+
+
+def test_what_failed_beside_is_said_too(tmp_path: Path) -> None:
+    folder = fake_run(tmp_path / "run")
+    text = failed(folder / "beside" / "local", diverged=True, silo="silo-0")
+    assert "Local beside it failed in round 15 at silo-0: training diverged." in text
+    assert "Complete" in text
+
+
+@pytest.mark.parametrize("damage", [b"{", b'{"schema": 2, "error": "x", "round": 1, "sha256": "0"}'])
+def test_a_damaged_failure_is_refused_by_its_name(tmp_path: Path, damage: bytes) -> None:
+    folder = interrupted_run(tmp_path / "run")
+    (folder / "failure.json").write_bytes(damage)
+    with pytest.raises(Exception, match=r"failure\.json"):
+        read_run(folder)
+
+
+def test_a_finished_run_has_not_failed(tmp_path: Path) -> None:
+    folder = fake_run(tmp_path / "run", beside=False)
+    write_record(folder / "failure.json", Failure.model_validate({"schema": 2, "error": "x", "round": 1}))
+    assert read_run(folder).failure is None

@@ -1,0 +1,251 @@
+"""The first screen of a run says whether it can be trusted, and what to do: no more and no less than figures tell."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_run import confident_run, decided_run, fake_run, write_json
+from html_page import Page
+from markupsafe import Markup
+from scipy.stats import betabinom
+
+from caveat.files.run_folder import read_run
+from caveat.files.schema.figures import Metrics
+from caveat.files.schema.summary import SiloRecord
+from caveat.html.charts.reliability import oracle_risk, risk_curve
+from caveat.html.pages.run.confidence import SureErrors, confidence
+from caveat.html.pages.run.familiarity import familiarity, least, too_many, too_many_in_all
+from caveat.html.pages.run.page import render
+from caveat.html.pages.run.trust import Trust, trust
+
+RIGHT = [(40, 39, 0.975)] * 9
+"""Silos whose confidence is right."""
+TOO_SURE = [(40, 37, 0.999)] * 8 + [(40, 40, 0.999)]
+
+
+def told(folder: Path) -> Trust:
+    found = trust(read_run(folder))
+    assert found is not None
+    return found
+
+
+def lines(found: Trust) -> list[tuple[str, str]]:
+    return [(line.kind, Markup(line.text).striptags()) for line in found.lines]
+
+
+def advice(found: Trust) -> str:
+    return " ".join(Markup(each).striptags() for each in found.advice)
+
+
+def change(folder: Path, **changes: Any) -> Path:
+    content = json.loads((folder / "summary.json").read_text())
+    write_json(folder / "summary.json", content | changes)
+    return folder
+
+
+def test_overconfidence_is_what_the_page_begins_with(tmp_path: Path) -> None:
+    found = told(confident_run(tmp_path / "run", TOO_SURE, off=8))
+    kind, text = lines(found)[0]
+    assert kind == "bad"
+    assert text == (
+        "Do not trust its confidence: 24 of 24 errors made at 99.9 % confidence on average, where 0.4 were to be "
+        "expected; 8 of 9 silos overconfident beyond chance."
+    )
+    assert "Set uncertainty.temperature = true" in advice(found)
+    page = Page(render(read_run(tmp_path / "run"))).text
+    assert page.index("Do not trust its confidence") < page.index("How right and how sure") < page.index("Accuracy")
+
+
+def test_with_a_temperature_it_is_not_advised_once_more(tmp_path: Path) -> None:
+    found = told(confident_run(tmp_path / "run", TOO_SURE, off=8, temperature=True))
+    assert "uncertainty.temperature" not in advice(found)
+    assert 'uncertainty.policy = "guaranteed"' in advice(found)
+
+
+def test_a_calibrated_run_says_so_and_on_how_many_inputs(tmp_path: Path) -> None:
+    found = told(confident_run(tmp_path / "run", RIGHT, off=1, temperature=True))
+    assert lines(found)[0] == (
+        "good",
+        "Its confidence can be trusted, as far as 360 test inputs show: ECE within chance in 8 of 9 silos, 0.015 over "
+        "all inputs.",
+    )
+    assert advice(found) == "Leave the least sure 10 % to a person: of the others 1.0 % are wrong, of all 2.5 %."
+
+
+@pytest.mark.parametrize(("off", "trusted"), [(0, True), (1, True), (2, False), (9, False)])
+def test_as_many_silos_as_chance_puts_there_are_no_alarm(tmp_path: Path, off: int, trusted: bool) -> None:
+    # Of 9 silos at 5 %: one or more in 37 % of cases, two or more in 7 %, three or more in 0.8 %.
+    found = confidence(read_run(confident_run(tmp_path / "run", RIGHT, off=off if trusted else off + 1)))
+    assert found is not None
+    assert found.untrustworthy is not trusted
+
+
+def test_confidence_that_is_too_low_is_another_warning(tmp_path: Path) -> None:
+    kind, text = lines(told(confident_run(tmp_path / "run", [(40, 39, 0.7)] * 9, off=9)))[0]
+    assert kind == "open"
+    assert text == "Its confidence says too little: 9 of 9 silos less sure than right beyond chance."
+
+
+def test_an_ece_of_all_inputs_beyond_chance_counts_where_it_is_not_small(tmp_path: Path) -> None:
+    folder = confident_run(tmp_path / "run", RIGHT, off=0)
+    null = {"ece_null": {"mean": 0.001, "upper": 0.002}}
+    for ece, trusted in ((0.015, True), (0.05, False)):
+        found = confidence(read_run(change(folder, pooled={"accuracy": 0.97, "ece": ece, **null})))
+        assert found is not None
+        assert found.above_chance
+        assert found.untrustworthy is not trusted
+
+
+def test_sure_errors_are_judged_by_what_the_confidence_announces() -> None:
+    assert SureErrors(17, 600, 0.999, 23).expected == pytest.approx(0.6)
+    assert SureErrors(17, 600, 0.999, 23).too_many
+    assert not SureErrors(17, 600, 0.97, 23).too_many  # 18 were announced
+    assert not SureErrors(2, 600, 0.999, 2).too_many  # by chance in one of eight cases
+
+
+@pytest.mark.parametrize("silos", [9, 40, 120])
+def test_all_silos_are_rows_lowest_accuracy_first(tmp_path: Path, silos: int) -> None:
+    run = read_run(fake_run(tmp_path / "run", beside=False, silos=silos))
+    figure = told(tmp_path / "run").figure
+    assert figure is not None
+    rows = re.findall(r'class="bell[^"]*" data-name="([^"]+)"', figure.drawing)
+    assert len(rows) == silos
+    accuracies = {silo.name: silo.test.accuracy or 0.0 for silo in run.silos}
+    assert [accuracies[name] for name in rows] == sorted(accuracies.values())
+    assert ("silo-0 200" in figure.drawing) == (silos <= 40)  # the number of its test inputs is beside a name
+    assert f"silo-{rows[0].partition('-')[2]}: right" in figure.drawing
+    assert f"{100 * min(accuracies.values()):.1f} %" in figure.drawing.partition("aria-label")[2][:400]
+
+
+def test_where_it_abstains_the_answered_are_counted(tmp_path: Path) -> None:
+    page = Page(render(read_run(decided_run(tmp_path / "run")))).text
+    assert "fedpn answers 90.0 % of 200 test inputs, 95.0 % of them right; it abstains from the other 20." in page
+    assert "silos' own models would be right about 90.0 %, the federation's about 50.0 %" in page
+
+
+def test_foreign_inputs_that_are_answered_are_amber_and_said_first(tmp_path: Path) -> None:
+    folder = decided_run(tmp_path / "run")
+    assert ("open", "Not for inputs that silos do not know: of ood_local 28.0 % are answered wrongly; of ood_global "
+            "20.0 % are answered wrongly.") in lines(told(folder))  # fmt: skip
+    page = render(read_run(folder))
+    bars = page.split('class="outcomes"')[1].split("</svg>")[0]
+    widths = [(kind, float(w)) for w, kind in re.findall(r'width="([\d.]+)"[^>]*class="outcome (\w+)"', bars)]
+    assert [kind for kind, _ in widths] == [
+        "right", "wrong", "abstain", "right", "foreign", "abstain", "right", "wrong", "abstain", "foreign", "abstain",
+    ]  # fmt: skip
+    assert widths[4][1] == pytest.approx(480 * 0.7 * 0.4 - 1.4, abs=0.01)  # 70 % answered, 60 % of these right
+    assert "ood_global: wrong 20.0 %, abstained 80.0 %" in page
+
+
+def test_more_than_half_of_a_stream_answered_wrongly_is_bad(tmp_path: Path) -> None:
+    folder = decided_run(tmp_path / "run")
+    content = json.loads((folder / "summary.json").read_text())
+    content["streams"]["ood_global"]["models"]["switch"]["pooled"] = {"accuracy": 0, "coverage": 1.0,
+                                                                     "answered_accuracy": 0.0}  # fmt: skip
+    write_json(folder / "summary.json", content)
+    assert [kind for kind, text in lines(told(folder)) if "ood_global 100.0 %" in text] == ["bad"]
+
+
+def silo(share: float, n_test: int = 100, n_calibration: int = 99) -> SiloRecord:
+    return SiloRecord(name="a", n_test=n_test, n_calibration=n_calibration, test=Metrics(unfamiliar=share))
+
+
+def test_false_alarms_are_judged_by_their_own_distribution() -> None:
+    # 5 of 100 ranks: beta-binomial with 5 and 95.
+    limit = int(betabinom.isf(0.05, 100, 5, 95))
+    assert not too_many(silo(limit / 100), 0.05, 1)
+    assert too_many(silo((limit + 2) / 100), 0.05, 1)
+    assert not too_many(silo((limit + 2) / 100), 0.05, 1000)  # among a thousand silos some have as many
+    assert too_many(silo(0.01, n_calibration=18), 0.05, 1)  # where no alarm can be
+    assert not too_many(silo(0.0, n_calibration=18), 0.05, 1)
+    many = [silo(0.09)] * 20
+    assert not any(too_many(each, 0.05, 20) for each in many)
+    assert too_many_in_all(many, 0.05)
+    assert not too_many_in_all([silo(0.05)] * 20, 0.05)
+
+
+def test_silos_that_cannot_raise_an_alarm_are_named(tmp_path: Path) -> None:
+    assert (least(0.05), least(0.1), least(0.01)) == (19, 9, 99)
+    folder = confident_run(tmp_path / "run", RIGHT, off=0, unfamiliar=0.0)
+    content = json.loads((folder / "summary.json").read_text())
+    content["silos"][4]["n_calibration"] = 18
+    write_json(folder / "summary.json", content)
+    found = familiarity(read_run(folder))
+    assert found is not None
+    assert found.alarm
+    assert found.notes == ["1 silo of 9 cannot raise an alarm, which takes 19 calibration inputs at 5 %: silo-4."]
+    assert found.figure is not None
+    assert found.figure.drawing.count("no alarm possible") == 1
+
+
+def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> None:
+    folder = confident_run(tmp_path / "run", RIGHT, off=0, unfamiliar=0.0)
+    content = json.loads((folder / "summary.json").read_text())
+    for each in content["silos"]:
+        each["n_calibration"] = 11
+    write_json(folder / "summary.json", content)
+    assert lines(told(folder))[0] == (
+        "open",
+        "No silo can call an input unfamiliar, which takes 19 calibration inputs at 5 %: whatever silos do not know "
+        "goes unnoticed.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("risk", "said"),
+    [
+        ([0.0, 0.01, 0.025], "Leave the least sure 10 % to a person: of the others 1.0 % are wrong, of all 2.5 %."),
+        ([0.04, 0.38, 0.4], "Act on no more than the surest 50 %: of these 4.0 % of the test inputs are wrong, of all "
+                            "40.0 %."),
+        ([0.3, 0.38, 0.4], ""),
+        ([0.02, 0.024, 0.025], ""),
+    ],
+)  # fmt: skip
+def test_what_is_left_to_a_person_is_said_where_it_spares_much(tmp_path: Path, risk: list[float], said: str) -> None:
+    folder = confident_run(tmp_path / "run", RIGHT, off=0, temperature=True)
+    assert advice(told(change(folder, risk_coverage={"coverage": [0.5, 0.9, 1.0], "risk": risk}))) == said
+
+
+def test_what_was_noticed_of_foreign_streams(tmp_path: Path) -> None:
+    folder = decided_run(tmp_path / "run")
+    content = json.loads((folder / "summary.json").read_text())
+    for each in content["silos"]:
+        each |= {"n_calibration": 100, "test": each["test"] | {"unfamiliar": 0.04}}
+    content["streams"]["ood_global"]["models"]["switch"]["pooled"]["unfamiliar"] = 0.975
+    content["streams"]["ood_global"]["outside"]["switch"]["unfamiliar"] = {"auroc": 0.991, "fpr95": 0.02}
+    write_json(folder / "summary.json", content)
+    found = familiarity(read_run(folder))
+    assert found is not None
+    assert not found.alarm
+    assert found.sentence == (
+        "It calls 4.0 % of silos' own test inputs unfamiliar, which are false alarms (promised: 5 % at most), and "
+        "97.5 % of ood_global."
+    )
+    page = Page(render(read_run(folder))).text
+    assert "97.5 % 20.0 % 0.991 2.0 %" in " ".join(page.split())
+
+
+def test_the_oracle_answers_all_right_predictions_first() -> None:
+    assert oracle_risk(0.8, 0.2) == 0
+    assert oracle_risk(1.0, 0.2) == pytest.approx(0.2)
+    assert oracle_risk(0.9, 0.2) == pytest.approx(0.1 / 0.9)
+    drawn = risk_curve([0.5, 1.0], [0.1, 0.2], 100, None, None, "risk")
+    assert 'class="oracle"' in drawn
+    assert 'class="band"' in drawn
+    assert 'class="band"' not in risk_curve([0.5, 1.0], [0.1, 0.2], 0, None, None, "risk")
+
+
+def test_wrong_answers_of_all_silos_are_shown_surest_first(tmp_path: Path) -> None:
+    folder = fake_run(tmp_path / "run", beside=False, silos=30)
+    content = json.loads((folder / "gallery.json").read_text())
+    image = content["silos"][0]["certain"][0]["image"]
+    wrong = {"image": image, "label": 3, "predicted": 8}
+    content["sure_errors"] = [wrong | {"probability": p, "silo": f"silo-{i}"} for p, i in ((0.999, 29), (0.9, 2))]
+    write_json(folder / "gallery.json", content)
+    page = Page(render(read_run(folder)))
+    text = " ".join(page.text.split())
+    assert "Wrong answers, surest first 8 99.9 % label 3 silo-29 8 90.0 % label 3 silo-2" in text

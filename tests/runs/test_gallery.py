@@ -1,0 +1,54 @@
+"""Wrong answers to look at come from all silos, the surest first, and from nothing that was abstained from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from caveat.core import Data, Decision, Prediction, Silo
+from caveat.data import Silos
+from caveat.runs.gallery import SILOS, SURE_ERRORS, gallery
+
+COUNT = SILOS + 5
+
+
+def made() -> Silos:
+    """Silos of four test inputs, all of class 0, whose number is their silo's and their own."""
+
+    def data(k: int) -> Data:
+        x = torch.tensor([[float(k), float(i)] for i in range(4)])
+        return Data(x, torch.zeros(4, dtype=torch.int64))
+
+    return Silos(tuple(Silo(f"silo-{k}", "", *(data(k) for _ in range(4))) for k in range(COUNT)), ("a", "b"))
+
+
+def predictor(abstains: bool = False) -> Callable[[str], Callable[[Tensor], Prediction]]:
+    """Wrong about every input but the first, the surer the higher the silo and the input."""
+
+    def predict(x: Tensor) -> Prediction:
+        wrong = 0.6 + x[:, 0] / 100 + x[:, 1] / 1000
+        first = torch.where(x[:, 1] == 0, 0.9, 1 - wrong)
+        found = Prediction.from_samples(torch.stack([first, 1 - first], 1).double()[None], Decision.GLOBAL)
+        return found.abstaining(x[:, 0] == COUNT - 1) if abstains else found
+
+    return lambda silo: predict
+
+
+def test_the_surest_errors_of_all_silos_are_kept_also_of_those_beyond_the_first() -> None:
+    silos = made()
+    found = gallery(silos, silos.names, predictor())
+    assert len(found.silos) == SILOS
+    assert len(found.sure_errors) == SURE_ERRORS == 12
+    assert [item.silo for item in found.sure_errors] == [f"silo-{COUNT - 1 - i // 3}" for i in range(12)]
+    probabilities = [item.probability for item in found.sure_errors]
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert not any(item.right for item in found.sure_errors)
+
+
+def test_what_was_abstained_from_is_no_answer() -> None:
+    silos = made()
+    found = gallery(silos, silos.names, predictor(abstains=True))
+    assert f"silo-{COUNT - 1}" not in {item.silo for item in found.sure_errors}
+    assert found.sure_errors[0].silo == f"silo-{COUNT - 2}"
