@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import old_calls
 import pytest
+import torch
 from commands import caveat as command
 from old_calls import AS_THEN, AUDIT, COMPARE, HERE, HOME, HOSPITALS, METHODS, MODELS, Told, figures, predictions
 
 import caveat
-from caveat.core import ConfigurationError
+from caveat.core import ConfigurationError, Tensors
+from caveat.files.payloads import read_payload, to_bytes
 
 
 def without_schema(found: dict[str, Any]) -> dict[str, Any]:
@@ -44,6 +47,14 @@ def done(*arguments: object) -> Any:
     result = command(*arguments)
     assert result.exit_code == 0, result.stderr
     return result
+
+
+def refusal(*arguments: object) -> str:
+    """The error of a command that is refused before anything is done."""
+    result = command(*arguments)
+    assert result.exit_code == 2, result.stderr
+    (line,) = (line for line in result.stderr.splitlines() if line.startswith("error: "))
+    return line.removeprefix("error: ")
 
 
 def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
@@ -144,6 +155,40 @@ def test_a_call_that_was_killed_is_continued_by_the_same_call(old: Path) -> None
     assert "trfeddis" in (old / "call" / "report.html").read_text()
 
 
+def measured(folder: Path) -> None:
+    """Have all runs of a folder say that they are with temperatures."""
+    for path in (*folder.rglob("config.toml"), *folder.rglob("plan.json")):
+        text = path.read_text()
+        path.write_text(re.sub('^( *"?temperature"?)( = |: )false', r"\1\2true", text, flags=re.MULTILINE))
+        assert path.read_text() != text
+
+
+def add_group(run: Path, group: str, tensors: Tensors) -> None:
+    """Put one more group into the state of a run's server."""
+    (state,) = (run / "state").glob("server-*.safetensors")
+    state.write_bytes(to_bytes({**read_payload(state), group: tensors}))
+
+
+def test_temperatures_of_another_kind_are_left_to_version_0_1(old: Path) -> None:
+    run = old / "interrupted"
+    measured(run)
+    add_group(run, "temperature global", {"b": torch.ones(1)})
+    before = contents(run / "state")
+    told = refusal("resume", run, "--quiet")
+    assert told.startswith(f"{run}: version 0.1 began this run with uncertainty.temperature = true; ")
+    assert told.endswith(": finish it with version 0.1, or begin another run")
+    assert contents(run / "state") == before
+
+
+def test_a_guarantee_by_other_scores_is_left_to_version_0_1(old: Path) -> None:
+    run = old / "interrupted"
+    text = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(text.replace("# policy =", 'policy = "guaranteed"'))
+    add_group(run, "decision", {"ready": torch.tensor(True), "limit": torch.tensor(0.5), "counts": torch.zeros(2, 9)})
+    told = refusal("resume", run, "--quiet")
+    assert 'version 0.1 began this run with uncertainty.policy = "guaranteed"; ' in told
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_s_call_is_the_one_that_began(tmp_path: Path, method: str) -> None:
     text = json.dumps(CALLS[method])
@@ -207,6 +252,38 @@ def test_the_same_audit_continues_with_what_is_lacking(old: Path) -> None:
     after = contents(runs)
     done(*AUDIT, "--quiet")
     assert contents(runs) == after
+
+
+def test_what_is_added_to_a_comparison_is_by_the_defaults_that_it_began_with(old: Path) -> None:
+    told = refusal(*COMPARE, "--set", "uncertainty.familiarity=true")
+    assert "uncertainty.familiarity = False, now True" in told
+    more = [*COMPARE]
+    more[more.index("--seeds") + 1] = "0,1"
+    done(*more)
+    for name in ("fedavg", "slow"):
+        text = Path(f"comparison/runs/hidden=8/{name}/seed-1/config.toml").read_text()
+        assert "\ntemperature = false\n" in text
+        assert "\nfamiliarity = false\n" in text
+
+
+def test_temperatures_of_two_kinds_are_not_compared(old: Path) -> None:
+    measured(old / "comparison")
+    before = contents(old / "comparison" / "runs")
+    told = refusal(*COMPARE, "--set", "uncertainty.temperature=true")
+    assert "comparison was begun by version 0.1, which fitted temperatures in other rounds" in told
+    assert contents(old / "comparison" / "runs") == before
+    grid = old / "comparison" / "grid.json"
+    grid.write_text(grid.read_text().replace('"rounds=4"', '"rounds=4", "uncertainty.temperature=true"'))
+    done("report", "comparison")
+
+
+def test_an_audit_goes_on_with_what_it_began_with_or_says_how(old: Path) -> None:
+    told = refusal(*AUDIT, "--set", "uncertainty.familiarity=true")
+    assert "audit with other settings: uncertainty; version 0.1 began it" in told
+    assert "uncertainty=caveat.Uncertainty(temperature=False, familiarity=False)" in told
+    measured(old / "audit")
+    told = refusal(*AUDIT, "--set", "uncertainty.temperature=true")
+    assert "audit was begun by version 0.1, which fitted temperatures in other rounds" in told
 
 
 # Federations

@@ -184,8 +184,9 @@ def test_predictions_are_those_of_the_model_that_was_chosen(decided: tuple[Path,
     assert result.exit_code == 0, result.stderr
     rows = list(csv.DictReader(result.stdout.splitlines()))
     names = [name for name in rows[0] if not name.startswith("p_")]
-    scores = ["total", "aleatoric", "epistemic", "dirichlet_entropy", "vacuity", "log_evidence"]
-    assert names == ["row", "label", *scores, "decision"]
+    scores = ["total", "aleatoric", "epistemic", "dirichlet_entropy", "vacuity", "unfamiliar", "log_evidence"]
+    assert names == ["row", "label", *scores, "familiarity", "decision"]
+    assert all(0 < float(row["familiarity"]) <= 1 for row in rows)
     assert {row["decision"] for row in rows} <= {"local", "global", "abstain"}
     for row in rows:  # where nobody is trusted, too
         assert row["label"] == max((n[2:] for n in row if n.startswith("p_")), key=lambda n: float(row[f"p_{n}"]))

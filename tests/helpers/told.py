@@ -48,11 +48,12 @@ def told_site(name: str, n: int, hardness: float, seed: int, domain: str = "", v
     return Site(name, seen, seen, calibration, NONE, domain=domain)
 
 
-def agreed(method: Method, sites: Iterable[Site]) -> tuple[State, dict[str, State]]:
-    """The server's and the silos' states after the rounds that wrappers add."""
+def agreed(method: Method, sites: Iterable[Site], begun: State | None = None) -> tuple[State, dict[str, State]]:
+    """The server's and the silos' states after the rounds that wrappers add; the server may have begun before."""
     by_name: Mapping[str, Site] = {each.id: each for each in sites}
     first = next(iter(by_name.values()))
-    server, states = method.init_server(first), {name: method.init_silo(each) for name, each in by_name.items()}
+    server = method.init_server(first) if begun is None else begun
+    states = {name: method.init_silo(each) for name, each in by_name.items()}
     for step in method.schedule():
         if step.when(server):
             updates: dict[str, Update] = {}

@@ -19,7 +19,10 @@ from caveat.methods import SCAFFOLD
 from caveat.runs.progress import Silent
 from caveat.training.fit import Training
 
-SETTINGS = sets(*TINY, "method.name=trfeddis", "rounds=3", "uncertainty.temperature=false")
+SETTINGS = sets(
+    *TINY, "method.name=trfeddis", "rounds=3", "uncertainty.temperature=false", "uncertainty.familiarity=false"
+)
+"""Rounds of training alone, so that states are where tests look for them."""
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +151,8 @@ def test_what_cannot_be_reset_is_refused(interrupted: Path, finished: Path, name
 
 def test_a_run_without_states_has_none_to_reset(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert caveat("run", "digits", *sets(*TINY), "--out", run, "--quiet").exit_code == 0
+    stateless = sets(*TINY, "uncertainty.temperature=false", "uncertainty.familiarity=false")
+    assert caveat("run", "digits", *stateless, "--out", run, "--quiet").exit_code == 0
     (run / "summary.json").unlink()
     told = one_error(caveat("resume", run, "--quiet", "--reset", "silo-1"), 2)
     assert told == f"error: --reset silo-1: no silo has a state in {run}"

@@ -54,7 +54,7 @@ def test_what_is_sent_adds_up_to_the_sums_of_all_rows(tmp_path: Path) -> None:
     """The densities are those of all silos' training inputs in one place, and nothing else was sent for them."""
     federation = finished(Familiar(FedAvg(rounds=2, training=ADAM)), tmp_path)
     done = federation.done[-1]
-    assert done.step.name == "describe_own"
+    assert done.step.name == "familiarity"
     assert {path.split("/")[0] for update in done.replies.updates.values() for path in flat(update.payload)} == {GROUP}
     # No class is rare here, or it would be sent with others.
     assert all(int(silo.train.y.bincount(minlength=3).min()) >= familiarity.LEAST for silo in silos().values())

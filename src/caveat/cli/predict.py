@@ -18,9 +18,9 @@ def predict(
 ) -> None:
     """Predict with a finished run.
 
-    Writes a row per input: label, probabilities, uncertainties, and the decision: whose model gave the label, or
-    abstain, where the label is not to be relied on; with uncertainty.sets the set of classes; of a table also what is
-    unlike training, in column input_note.
+    Writes a row per input: label, probabilities, uncertainties, in column familiarity the p-value of the input being
+    like the silo's own, and the decision: whose model gave the label, or abstain, where the label is not to be relied
+    on; with uncertainty.sets the set of classes; of a table also what is unlike training, in column input_note.
     """
     with reported(named=True):
         from ..api import load

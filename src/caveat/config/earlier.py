@@ -13,7 +13,8 @@ from ..wrappers.uncertainty import Uncertainty
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {"uncertainty": {"temperature": False, "familiarity": False}}
 """By section, the keys whose defaults were others in version 0.1, or that it had not, with what it did."""
-TEMPERATURE = "version 0.1 fitted temperatures (uncertainty.temperature = true) in other rounds and on other splits"
+OTHER_TEMPERATURES = "fitted temperatures in other rounds and on other splits than this version does"
+"""What version 0.1 did."""
 
 
 def is_earlier(table: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from .. import config as configuration
 from .. import data
 from ..config import Config
-from ..config.earlier import TEMPERATURE
+from ..config.earlier import OTHER_TEMPERATURES
 from ..core import ConfigurationError, DataError, Method, RunError, SiloId, State
 from ..data.population import Population
 from ..files.atomic import write_record
@@ -82,9 +82,9 @@ def difference(was: Any, now: Any, place: str = "", known_only: bool = False) ->
 def check_goes_on(method: Method, server: State, folder: str) -> None:
     """Raises ConfigurationError for a server's state from which version 0.1 alone can go on with its rounds."""
     if find(method, Tempered) is not None and any(name.startswith("temperature ") for name in server):
-        key, value, why = "uncertainty.temperature", "true", f"{TEMPERATURE} than this version does"
+        key, value, why = "uncertainty.temperature", "true", f"it {OTHER_TEMPERATURES}"
     elif find(method, Guaranteed) is not None and is_counted(server["decision"]):
-        key, value, why = "uncertainty.policy", '"guaranteed"', "version 0.1 counted by other scores than this version"
+        key, value, why = "uncertainty.policy", '"guaranteed"', "it ranked by other scores than this version does"
     else:
         return
     raise ConfigurationError(

@@ -53,7 +53,7 @@ class Familiar(Wrapper):
         yield from super().schedule()
         yield Round(
             self.base.broadcast, self.describe_own, self.pool,
-            everyone=self.everyone, trains=False, linear="silos", name="describe_own",
+            everyone=self.everyone, trains=False, linear="silos", name="familiarity",
         )  # fmt: skip
 
     def broadcast(self, server: State) -> Payload:

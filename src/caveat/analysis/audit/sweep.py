@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...config.earlier import TEMPERATURE, completed, how_to_continue, is_earlier
+from ...config.earlier import OTHER_TEMPERATURES, completed, how_to_continue, is_earlier
 from ...core import ConfigurationError, Data, DataError, Method, RunError, Silo, key
 from ...data import Silos, splits_record
 from ...files.atomic import write_record
@@ -138,8 +138,8 @@ class Sweep:
         runs = [self.run_of(share, seed).folder for share in self.shares for seed in self.seeds]
         if earlier and begun.uncertainty["temperature"] and not all((run / "summary.json").exists() for run in runs):
             raise ConfigurationError(
-                f"{folder} was begun by version 0.1; {TEMPERATURE}: its runs cannot be judged together with others; "
-                "name a new folder"
+                f"{folder} was begun by version 0.1, which {OTHER_TEMPERATURES}; its runs with "
+                "uncertainty.temperature = true cannot be judged together with others; name a new folder"
             )
 
     @contextmanager

@@ -14,7 +14,7 @@ import torch
 
 from ... import data
 from ...config import Config
-from ...config.earlier import TEMPERATURE
+from ...config.earlier import OTHER_TEMPERATURES
 from ...core import CaveatError, ConfigurationError
 from ...data import Silos
 from ...engines.processes.children import end_with_parent
@@ -162,8 +162,8 @@ def _check_temperatures(results: ComparisonFolder) -> None:
     for run in results.known():
         if results.done(run) is None and results.config(run, None).uncertainty.temperature:
             raise ConfigurationError(
-                f"{results.folder} was begun by version 0.1; {TEMPERATURE}: {run.title} would be compared with what it "
-                "cannot be compared with; name a new folder with --out"
+                f"{results.folder} was begun by version 0.1, which {OTHER_TEMPERATURES}; "
+                f"{run.title} with uncertainty.temperature = true cannot be compared with that; name a new folder"
             )
 
 
