@@ -97,7 +97,7 @@ def test_more_numbers_than_rows_and_constant_numbers_have_a_density(width: int) 
 
 def naive(calibration: Tensor, new: Tensor) -> list[float]:
     """Full conformal p-values, input by input."""
-    found, calibration, new = [], calibration.float(), new.float()
+    found, calibration, new = [], familiarity._settled(calibration), familiarity._settled(new)
     for each in new:
         points = torch.cat([calibration, each[None]])
         n = len(points)
@@ -163,7 +163,9 @@ def test_numbers_that_are_not_finite_are_the_least_familiar() -> None:
     own = familiarity.log_distances(density, h)[:, None]
     odd = familiarity.log_distances(density, torch.tensor([[math.nan, 1, 1], [math.inf, 1, 1]]))[:, None]
     assert familiarity.conformal(own, odd).tolist() == pytest.approx([1 / 41] * 2)
-    assert familiarity.score(own, odd).tolist() == [familiarity.UNLIKE] * 2
+    assert (familiarity.score(own, odd) > 10 * familiarity.score(own, own).max()).all()
+    far = torch.full((99, 1), math.inf)
+    assert familiarity.conformal(far, far[:3]).tolist() == [1.0] * 3
 
 
 def test_the_score_goes_on_to_grow_where_p_cannot_fall_any_further() -> None:
@@ -172,3 +174,23 @@ def test_the_score_goes_on_to_grow_where_p_cannot_fall_any_further() -> None:
     far = torch.tensor([[5.0, 0], [50.0, 0], [500.0, 0]], dtype=torch.float64)
     assert familiarity.conformal(own, far).unique().numel() == 1
     assert (familiarity.score(own, far).diff() > 0).all()
+
+
+def test_equal_inputs_tie_whatever_the_last_digits_of_their_distances() -> None:
+    """Of two kinds of row, half each, none is called unfamiliar, however many are asked at once."""
+    near, far = torch.full((50, 3), 0.5), torch.full((50, 3), 2.0)
+    noise = 3e-7 * torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
+    calibration = torch.cat([near, far])
+    p = familiarity.conformal(calibration, torch.cat([near, far]) * (1 + noise))
+    assert p.min() >= 0.5
+
+
+def test_many_distances_that_are_infinite_keep_the_promise() -> None:
+    generator = torch.Generator().manual_seed(1)
+    rates = []
+    for _ in range(300):
+        both = torch.randn(60, 2, generator=generator).masked_fill(
+            torch.rand(60, 2, generator=generator) < 0.3, math.inf
+        )
+        rates.append(float((familiarity.conformal(both[:40], both[40:]) <= 0.05).double().mean()))
+    assert np.mean(rates) <= 0.05 + 3 * np.std(rates) / 300**0.5

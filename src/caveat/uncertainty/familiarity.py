@@ -31,8 +31,10 @@ TYPICAL = 0.9
 """The quantile of own inputs that is one unit above their median."""
 LEAST_UNIT = 0.05
 """The least unit of a stage, in which all own inputs may be equally far, as where a model has collapsed."""
-UNLIKE = 1e6
-"""The score of inputs whose distance is no number."""
+FARTHEST = 1000.0
+"""The log-distance of inputs whose numbers are not finite; no other is as far."""
+STEP = 1e-4
+"""What log-distances are rounded to: some hundred times their rounding errors."""
 BLOCK = 2**15
 """Comparisons of new inputs with calibration inputs that are made at once."""
 
@@ -119,7 +121,7 @@ def conformal(calibration: Tensor, new: Tensor) -> Tensor:
     ranked among all n + 1. For an input that is exchangeable with the calibration inputs, P(p <= a) <= a for every a.
     The least p is 1 / (n + 1), so that below 19 calibration inputs no p is as low as 0.05.
     """
-    n, calibration, new = len(calibration), calibration.float(), new.float()
+    n, calibration, new = len(calibration), _settled(calibration), _settled(new)
     if not n:
         return torch.ones(len(new), dtype=torch.float64)
     low, unit, alike = _units_with(calibration, new)
@@ -140,10 +142,20 @@ def score(calibration: Tensor, new: Tensor) -> Tensor:
     """(N,) float64, the larger, the less an input is like the calibration inputs: 0 for their median at every stage,
     and 1 for their 90 % quantile. It goes on to grow where no calibration input lies, unlike a p-value.
     """
+    calibration, new = _settled(calibration), _settled(new)
     if not len(calibration):
-        return new.amax(1).nan_to_num(posinf=UNLIKE)
+        return new.amax(1).double()
     median, unit = _units(calibration.sort(0).values)
-    return _combined(new, median, unit).nan_to_num(posinf=UNLIKE)
+    return _combined(new, median, unit).double()
+
+
+def _settled(distances: Tensor) -> Tensor:
+    """Log-distances, float32, without the digits that depend on how many inputs are asked at once, and finite.
+
+    An input that is like a calibration input in all its numbers has to tie with it, in whatever company it comes.
+    """
+    finite = distances.nan_to_num(nan=FARTHEST, posinf=FARTHEST, neginf=-FARTHEST).clamp(-FARTHEST, FARTHEST)
+    return ((finite.double() / STEP).round() * STEP).float()
 
 
 def _combined(distances: Tensor, median: Tensor, unit: Tensor) -> Tensor:

@@ -20,6 +20,9 @@ from .quantiles import finite_sample_quantile
 SCORE = "surprise"
 """What the score is called: -log p of a class, in nats, binned as such."""
 
+SLACK = 1e-5
+"""Rounding errors of a surprise, at most, beside what it is."""
+
 
 def surprise(probs: Tensor, y: Tensor) -> Tensor:
     """(N,) float64 nats: -log p of labels (N,) under probabilities (N, C); infinite where one is no number."""
@@ -32,8 +35,12 @@ def surprise_histogram(probs: Tensor, y: Tensor) -> Tensor:
 
 
 def threshold(scores: Tensor, coverage: float) -> float:
-    """The largest surprise of a class in a set, from the scores (n,) of one silo; infinite for too few of them."""
-    return finite_sample_quantile(scores, coverage)
+    """The largest surprise of a class in a set, from the scores (n,) of one silo; infinite for too few of them.
+
+    With some room for rounding: equal inputs have equal sets, in whatever company they are asked.
+    """
+    limit = finite_sample_quantile(scores, coverage)
+    return limit + SLACK * (1 + limit)
 
 
 def merged_threshold(counts: Tensor, coverage: float) -> float:

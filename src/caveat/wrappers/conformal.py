@@ -1,9 +1,9 @@
 """Prediction sets that hold the true class as often as promised: at each silo from its own calibration split.
 
-After the base's last round silos send a histogram of how surprising their calibration labels are, and keep the exact
-quantile of their own. A silo with calibration inputs enough for one uses it, so that its sets hold the true class of
-its own inputs as often as promised; others use that of all silos together, which promises it for the mixture alone.
-Which of the two depends on the number of inputs and on nothing else.
+A silo with calibration inputs enough keeps the exact quantile of how surprising its calibration labels are, so that its
+sets hold the true class of its own inputs as often as promised. The others send histograms of theirs, and use the
+quantile of all of them together, which promises it for their mixture alone: silos that need no help would make it one
+of theirs. Which of the two depends on the number of inputs and on nothing else.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ class Conformal(Wrapper):
         return self.base.broadcast(server) | {"sets": server["sets"]}
 
     def conform(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        """Send how surprising calibration labels are; keep the silo's own quantile."""
+        """Keep the silo's own quantile of how surprising calibration labels are, or send a histogram, if too few."""
         x, y = site.calibration
         probs = mean_probs(self.base.answer(down, state, site, x))
-        kept = {}
+        kept, counts = {}, surprise_histogram(probs, y)
         if len(y) >= self.least:
             kept["limit"] = scalar(threshold(surprise(probs, y), self.coverage))
-        return Update({"sets": {"surprise": surprise_histogram(probs, y)}}, len(y)), state | {"sets": kept}
+            counts = torch.zeros_like(counts)  # the common quantile is for those who need it
+        return Update({"sets": {"surprise": counts}}, len(y)), state | {"sets": kept}
 
     def settle(self, server: State, replies: Replies, site: Site) -> State:
-        """Add up the histograms, and keep the quantile of all silos together."""
+        """Add up the histograms, and keep the quantile of all silos without one of their own."""
         limit = merged_threshold(replies.stack("sets", "surprise").sum(0), self.coverage)
         return server | {"sets": {"ready": torch.tensor(True), "limit": scalar(limit)}}
 

@@ -19,18 +19,19 @@ class Whose(IntEnum):
     """Whose promise a silo has."""
 
     FEDERATION = 0
-    """That of all silos together."""
+    """That of all silos together which have no smaller group's."""
     DOMAIN = 1
-    """That of the silos of its domain together."""
+    """That of its domain's silos together which have none of their own."""
     SILO = 2
     """One of its own."""
 
 
 NOBODY = -1.0
 """In place of one of these: a silo that was not counted has no promise."""
+MIXED = "together, mixed as their calibration inputs are, not this silo by itself"
 ABOUT = {
-    Whose.FEDERATION: "all silos together, mixed as their calibration inputs are, not this silo by itself",
-    Whose.DOMAIN: "the silos of its domain together, mixed as their calibration inputs are, not this silo by itself",
+    Whose.FEDERATION: f"all silos like it {MIXED}",
+    Whose.DOMAIN: f"the silos like it of its domain {MIXED}",
     Whose.SILO: "this silo by itself",
 }
 

@@ -135,9 +135,10 @@ class Guaranteed(Wrapper):
         """Send A and E, answered and wrong per limit, of the calibration split; keep the silo's own promise."""
         x, y = site.calibration
         group, own = down["decision"], state.get("decision", {})
-        answers = self.base.answer(down, state, site, x)
+        answers = {w: among_others(a, len(y)) for w, a in self.base.answer(down, state, site, x).items()}
         row = row_of(domain_code(site.domain), group["domains"])
         sent = torch.stack([self.counts(at(group, each), answers, y) for each in ([0, row] if row else [0])])
+        inputs = scalar(len(y))
         if self.per != "federation" and not row:
             sent = torch.cat([sent, torch.zeros_like(sent)])
         kept = {"domain": domain_code(site.domain), "promises": group["promises"]}
@@ -145,7 +146,9 @@ class Guaranteed(Wrapper):
             counts = self.counts(at(own, 0), answers, y)
             limit = self.guarantee(counts, len(y), group["promises"]).limit
             kept |= own | {"summed": counts[None], "totals": scalar(len(y))[None], "limits": scalar(limit or 0.0)[None]}
-        return Update({"decision": self.sent(site) | {"counts": sent}}, len(y)), state | {"decision": kept}
+            sent, inputs = torch.zeros_like(sent), scalar(0.0)  # others' promises are for those who need them
+        sent_all = self.sent(site) | {"counts": sent, "inputs": inputs}
+        return Update({"decision": sent_all}, len(y)), state | {"decision": kept}
 
     def counts(self, edges: Tensors, answers: Answers, y: Tensor) -> Tensor:
         """(2, J): what each limit answers, and what of it is wrong."""
@@ -157,9 +160,7 @@ class Guaranteed(Wrapper):
     def rank(self, edges: Tensors, whose: Decision, answer: Prediction) -> Tensor:
         """(N,) ranks of a model's answers, to compare with limits; infinite where no limit answers: what is unfamiliar.
 
-        Both counts and decisions go by it alone, so that what is counted is what is decided. A calibration input is
-        one of those that its own familiarity is ranked among, so that it is called unfamiliar a little less often than
-        a new one: counts then have errors that decisions would have spared.
+        Both counts and decisions go by it alone, so that what is counted is what is decided.
         """
         rank = ranks(edges[whose.name.lower()], answer.score(self.score))
         return rank.masked_fill(answer.alarmed, torch.inf)
@@ -168,12 +169,16 @@ class Guaranteed(Wrapper):
         """Add up the counts of each group, and keep the largest limit that passes the tests."""
         decision = server["decision"]
         counts = replies.stack("decision", "counts")
-        sizes = torch.tensor([float(update.examples) for update in replies.updates.values()], dtype=torch.float64)
+        sizes = replies.stack("decision", "inputs").double()
         summed, totals = counts[:, 0].sum(0)[None], sizes.sum()[None]
         if self.per != "federation":
             belongs = members(replies.stack("decision", "domain"), decision["domains"])
-            summed = torch.cat([summed, torch.einsum("gk,kij->gij", belongs[1:], counts[:, 1])])
             totals = belongs @ sizes
+            # The federation's promise is tested on the silos that will have it: those of domains that are too small.
+            left = (belongs[1:] * (totals[1:] < self.least)[:, None]).sum(0)
+            summed = torch.einsum("k,kij->ij", left, counts[:, 0])[None]
+            totals[0] = left @ sizes
+            summed = torch.cat([summed, torch.einsum("gk,kij->gij", belongs[1:], counts[:, 1])])
         found = [self.guarantee(c, int(n), decision["promises"]) for c, n in zip(summed, totals, strict=True)]
         limits = torch.tensor([each.limit or 0.0 for each in found], dtype=torch.float64)
         set_ = {"ready": torch.tensor(True), "summed": summed, "totals": totals, "limits": limits}
@@ -254,10 +259,11 @@ class Guaranteed(Wrapper):
         about = self.about(self.guarantee(decision["summed"][0], int(decision["totals"][0]), decision["promises"]))
         if self.per != "federation":
             policy |= {"per": self.per, "familywise": self.familywise}
-            fewer = f"where it has fewer than {self.least:,} calibration inputs that of a larger group"
+            largest = f"the largest of which {about['statement']}" if decision["totals"][0] else "which none has"
             about["statement"] = (
                 f"every {self.per} has a promise of its own, at {100 * self.confidence:.6g} % confidence "
-                f"{self.together}; {fewer}, the largest of which is all silos together: it {about['statement']}"
+                f"{self.together}; where it has fewer than {self.least:,} calibration inputs, that of a group of such "
+                f"silos, {largest}"
             )
         return self.base.outcome(server) | {"policy": policy, "guarantee": about}
 
@@ -280,3 +286,10 @@ def at(group: Tensors, row: int) -> Tensors:
 
 def promise(whose: Whose, group: Tensors, row: int) -> Rule:
     return Rule(whose, at(group, row), group["limits"][row], group["summed"][row], group["totals"][row])
+
+
+def among_others(answer: Prediction, inputs: int) -> Prediction:
+    """The answer to calibration inputs, as if each were a new one: it was ranked among them, and so with itself."""
+    if answer.familiarity is None:
+        return answer
+    return dataclasses.replace(answer, familiarity=answer.familiarity - 1 / (inputs + 1))
