@@ -224,7 +224,7 @@ def test_a_single_miscalibrated_silo_is_enough(count: int) -> None:
 def test_so_few_inputs_that_nothing_would_show_do_not_hold() -> None:
     found = calibration([of_silos((20, 0.9, 0.85))] * 3)
     assert (found.verdict, found.measured["p"] > 0.5) == ("cannot say", True)
-    assert "would not show an excess of 0.05" in found.sentence
+    assert "do not rule out confidences that are 0.05 off" in found.sentence
 
 
 def test_most_of_the_seeds_have_to_be_miscalibrated() -> None:

@@ -73,7 +73,10 @@ METHODS: list[Method] = [
     TrFedDis(rounds=4, training=FAST),
     TrFedDis(rounds=4, training=ADAM, anneal_rounds=2, fusion="discounted", trust=0.8),
     # With a threshold of 0 every silo but the most certain is extended.
-    UEFL(rounds=3, extra_rounds=2, iterations=3, codewords=4, threshold=0, margin=0, training=ADAM, mc_samples=5),
+    UEFL(
+        rounds=3, extra_rounds=2, iterations=3, codewords=4, threshold=0, margin=0, segments=2, training=ADAM,
+        mc_samples=5,
+    ),
     UEFL(
         rounds=2, extra_rounds=1, iterations=3, codewords=4, threshold=0, margin=0, training=ADAM, mc_samples=5,
         segments=2, growth="double", keep="newest", reference="mean", refresh=False, extension="normal",

@@ -64,7 +64,8 @@ def test_predictions_have_sets_and_a_newcomer_abstains(run: caveat.Run) -> None:
         assert prediction.sets.shape == prediction.probs.shape
         assert bool(prediction.sets.gather(1, prediction.label[:, None]).all())
         abstained = prediction.decision == caveat.Decision.ABSTAIN
-        assert bool(abstained.all()) == (silo.name == "silo-3")
+        # A newcomer has no promise, and a silo alone with too few inputs none that 30 of them could give.
+        assert bool(abstained.all()) == (silo.name in ("silo-2", "silo-3"))
 
 
 def test_rows_of_predictions_have_the_names_of_the_classes_in_a_set(run: caveat.Run) -> None:

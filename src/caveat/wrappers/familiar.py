@@ -104,8 +104,7 @@ class Familiar(Wrapper):
 
     def pool(self, server: State, replies: Replies, site: Site) -> State:
         """The densities of all silos' training inputs, from the means of their sums."""
-        means = replies.mean(GROUP, None if replies.means else [1.0] * len(replies))
-        return server | {GROUP: densities(by_stage(means), len(replies))}
+        return server | {GROUP: densities(by_stage(replies.mean(GROUP)), len(replies))}
 
     # Prediction: how far an input is, among the silo's calibration inputs.
 
