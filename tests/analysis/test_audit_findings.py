@@ -227,6 +227,15 @@ def test_so_few_inputs_that_nothing_would_show_do_not_hold() -> None:
     assert "do not rule out confidences that are 0.05 off" in found.sentence
 
 
+def test_what_small_silos_hide_is_not_said_to_hold() -> None:
+    """An error of 0.05 or 0.06 at all of six silos of 100 inputs, which exceeds what chance shows by half of that."""
+    for accuracy in (0.85, 0.84):
+        found = calibration([of_silos(*[(100, 0.9, accuracy)] * 6)] * 3)
+        assert found.verdict != "holds"
+        assert found.measured["excess_at_most"] < 0.05  # by which alone it held
+    assert calibration([of_silos(*[(2000, 0.9, 0.9)] * 6)] * 3).verdict == "holds"
+
+
 def test_most_of_the_seeds_have_to_be_miscalibrated() -> None:
     off, fine = of_silos(*[OFF] * 3), of_silos(*[FINE] * 3)
     assert calibration([off, fine]).verdict == "cannot say"

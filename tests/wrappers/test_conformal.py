@@ -142,3 +142,11 @@ def test_sets_go_around_whatever_decides() -> None:
     assert isinstance(method.base, Switched)
     assert method.coverage == 0.8
     assert isinstance(Uncertainty(sets=0.8).around(Logits()), Conformal)
+
+
+def test_equal_inputs_have_equal_sets_whatever_the_last_digits_of_their_probabilities() -> None:
+    """Of one kind of input, asked by itself or among others, the class that decided the limit is in all sets."""
+    probs = torch.tensor([[0.7, 0.3]], dtype=torch.float64).expand(100, 2)
+    limit = sets.threshold(sets.surprise(probs, torch.ones(100, dtype=torch.long)), 0.9)
+    noise = 1e-7 * torch.randn(100, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert bool(sets.prediction_sets(probs + noise, torch.zeros(100, dtype=torch.long), limit).all())

@@ -10,6 +10,7 @@ from typing import ClassVar
 import pytest
 import torch
 from federations import ADAM, Federation, assert_same, flat
+from told import agreed
 from torch import Tensor
 
 from caveat.core import (
@@ -20,11 +21,9 @@ from caveat.core import (
     Method,
     Payload,
     Prediction,
-    Replies,
     Round,
     Site,
     State,
-    Update,
 )
 from caveat.methods import FedAvg, FedBABU
 from caveat.metrics import measure
@@ -73,18 +72,6 @@ def site(name: str, calibration: Tensor, y: Tensor | None = None, validation: Te
 def rows(local: Iterable[float], federation: Iterable[float], *labels: float) -> Tensor:
     scores = torch.tensor([list(local), list(federation)]).T
     return torch.cat([scores, torch.tensor(labels or (1.0, 2.0)).expand(len(scores), 2)], 1)
-
-
-def agreed(method: Method, sites: list[Site]) -> tuple[State, dict[str, State]]:
-    """The server's and the silos' states after the rounds that a wrapper adds."""
-    server, states = method.init_server(sites[0]), {each.id: method.init_silo(each) for each in sites}
-    for step in method.schedule():
-        if step.when(server):
-            updates: dict[str, Update] = {}
-            for each in sites:
-                updates[each.id], states[each.id] = step.work(step.broadcast(server), states[each.id], each)
-            server = step.aggregate(server, Replies(updates, len(sites)), sites[0])
-    return server, states
 
 
 def test_local_within_its_threshold_else_global_within_its_own_else_nobody() -> None:

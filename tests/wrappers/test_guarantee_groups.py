@@ -14,15 +14,16 @@ from scipy.stats import binom
 from told import OneTold, agreed, drawn, told_site
 from torch import Tensor
 
-from caveat.core import Answers, Data, Decision, Payload, Site, State
+from caveat.core import Answers, Data, Decision, Payload, Prediction, Site, State
 from caveat.core.errors import ConfigurationError
 from caveat.methods import FedAvg
 from caveat.uncertainty.binomial import answers_needed
+from caveat.uncertainty.familiarity import conformal
 from caveat.uncertainty.guarantee import fixed_sequence
 from caveat.uncertainty.histograms import histogram
 from caveat.uncertainty.limits import counts, limits, ranks, score_edges
 from caveat.wrappers.groups import domain_code
-from caveat.wrappers.guaranteed import Guaranteed
+from caveat.wrappers.guaranteed import Guaranteed, among_others
 from caveat.wrappers.uncertainty import Uncertainty
 
 RISK, CONFIDENCE, DELTA = 0.05, 0.9, 0.1
@@ -135,7 +136,7 @@ def test_what_leaves_a_silo_are_histograms_and_counts(per: Any, rows: int) -> No
         update, state = work(method.broadcast(server), state, site)
         shapes.append({name: tuple(tensor.shape) for name, tensor in flat(update.payload).items()})
     domain = {} if per == "federation" else {"decision/domain": (4,)}
-    counted = {"decision/counts": (rows, 2, 100), "decision/inputs": ()}
+    counted = {"decision/counts": (rows, 2, 100), "decision/needs": ()}
     assert shapes == [domain | {"decision/scores.global": (4096,)}, domain | counted]
     assert ("limits" in state["decision"]) == (per == "silo")
 
@@ -193,6 +194,34 @@ def test_what_is_unfamiliar_is_left_out_of_counts_and_decisions_alike(per: Any) 
         assert bool((given & refused).any()) is not alarmed
         assert counted[0, -1] == 2000 - int(refused.sum()) * alarmed
         assert (states["a"] if per == "silo" else server)["decision"]["totals"][0] == 2000
+
+
+def test_a_calibration_input_is_judged_as_a_new_one_among_the_others() -> None:
+    """Of n + 1 inputs alike each is called unfamiliar as often, whichever is new; ranked with itself it never was."""
+    generator = torch.Generator().manual_seed(0)
+    n, draws = 19, 2000
+    new, own = [], []
+    for _ in range(draws):
+        far = torch.randn(n + 1, 1, generator=generator)
+        calibration = Prediction(torch.full((n, 2), 0.5), {}, torch.zeros(n, dtype=torch.long))
+        ranked = replace(calibration, familiarity=conformal(far[:n], far[:n]), alarm=0.05)
+        assert not ranked.alarmed.any()
+        own.append(float(among_others(ranked, n).alarmed.double().mean()))
+        new.append(float((conformal(far[:n], far[n:]) <= 0.05).double().mean()))
+    assert float(torch.tensor(own).mean()) == pytest.approx(float(torch.tensor(new).mean()), abs=0.02)
+
+
+def test_easy_silos_do_not_vouch_for_those_that_have_too_few_inputs() -> None:
+    """The promise of silos with too few calibration inputs is tested on such silos alone."""
+    method = Guaranteed(OneTold(), per="silo")
+    easy = [told_site(f"easy-{k}", 400, 0.05, seed=k) for k in range(4)]
+    hard = [told_site(f"hard-{k}", 7, 1.0, seed=10 + k) for k in range(20)]
+    server, states = agreed(method, [*easy, *hard])
+    found = told_promise(method, server, states["hard-0"], hard[0])
+    assert (found["whose"], found["total"]) == ("domain", 140)
+    answered = torch.cat([decided(method, server, states[s.id], s, s.calibration.x) for s in hard])
+    wrong = torch.cat([s.calibration.x[:, 1] != 0 for s in hard])
+    assert float(wrong[answered].double().mean() if answered.any() else 0.0) <= RISK
 
 
 def test_settings_of_groups() -> None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from federations import Replies, flat
+from federations import flat
 from scipy.optimize import minimize_scalar
+from told import agreed
 from torch import Tensor, nn
 
-from caveat.core import Answers, Data, Decision, Method, Payload, Prediction, Round, Site, State, Update
+from caveat.core import Answers, Data, Decision, Payload, Prediction, Round, Site, State
 from caveat.methods import FedAvg
 from caveat.uncertainty.temperature import CONTAMINATION, LEAST
 from caveat.wrappers.guaranteed import Guaranteed
@@ -35,18 +36,6 @@ class Overconfident(FedAvg):
 
     def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
         return {Decision.GLOBAL: Prediction.from_samples((4 * x.double()).softmax(-1)[None])}
-
-
-def agreed(method: Method, sites: list[Site]) -> tuple[State, dict[str, State]]:
-    """The server's and the silos' states after the rounds that a wrapper adds."""
-    server, states = method.init_server(sites[0]), {each.id: method.init_silo(each) for each in sites}
-    for step in method.schedule():
-        if step.when(server):
-            updates: dict[str, Update] = {}
-            for each in sites:
-                updates[each.id], states[each.id] = step.work(step.broadcast(server), states[each.id], each)
-            server = step.aggregate(server, Replies(updates, len(sites)), sites[0])
-    return server, states
 
 
 def logit_sites(*counts: int, at: str = "validation") -> list[Site]:

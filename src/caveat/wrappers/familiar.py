@@ -73,12 +73,13 @@ class Familiar(Wrapper):
         """By stage, the sums of the training split."""
         found: dict[str, Tensors] = {}
         x, y = site.train
+        group: Tensor | None = None
         for part in torch.split(torch.arange(len(y)), PART):
             answers, numbers = self.observed(down, state, site, x[part])
             classes = next(iter(answers.values())).probs.shape[1]
-            group = familiarity.grouped(y, classes)[part]
+            group = familiarity.grouped(y, classes) if group is None else group
             for stage, h in numbers.items():
-                sums = familiarity.sums(h, group, classes)
+                sums = familiarity.sums(h, group[part], classes)
                 found[stage] = {k: found[stage][k] + sums[k] for k in sums} if stage in found else sums
         return found
 

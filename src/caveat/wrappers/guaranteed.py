@@ -138,7 +138,6 @@ class Guaranteed(Wrapper):
         answers = {w: among_others(a, len(y)) for w, a in self.base.answer(down, state, site, x).items()}
         row = row_of(domain_code(site.domain), group["domains"])
         sent = torch.stack([self.counts(at(group, each), answers, y) for each in ([0, row] if row else [0])])
-        inputs = scalar(len(y))
         if self.per != "federation" and not row:
             sent = torch.cat([sent, torch.zeros_like(sent)])
         kept = {"domain": domain_code(site.domain), "promises": group["promises"]}
@@ -146,9 +145,10 @@ class Guaranteed(Wrapper):
             counts = self.counts(at(own, 0), answers, y)
             limit = self.guarantee(counts, len(y), group["promises"]).limit
             kept |= own | {"summed": counts[None], "totals": scalar(len(y))[None], "limits": scalar(limit or 0.0)[None]}
-            sent, inputs = torch.zeros_like(sent), scalar(0.0)  # others' promises are for those who need them
-        sent_all = self.sent(site) | {"counts": sent, "inputs": inputs}
-        return Update({"decision": sent_all}, len(y)), state | {"decision": kept}
+            sent = torch.zeros_like(sent)  # the promises of groups are for those who need them
+        needs = torch.tensor("limits" not in kept)
+        update = Update({"decision": self.sent(site) | {"counts": sent, "needs": needs}}, len(y))
+        return update, state | {"decision": kept}
 
     def counts(self, edges: Tensors, answers: Answers, y: Tensor) -> Tensor:
         """(2, J): what each limit answers, and what of it is wrong."""
@@ -169,15 +169,16 @@ class Guaranteed(Wrapper):
         """Add up the counts of each group, and keep the largest limit that passes the tests."""
         decision = server["decision"]
         counts = replies.stack("decision", "counts")
-        sizes = replies.stack("decision", "inputs").double()
+        sizes = torch.tensor([float(update.examples) for update in replies.updates.values()], dtype=torch.float64)
+        sizes = sizes * replies.stack("decision", "needs")
         summed, totals = counts[:, 0].sum(0)[None], sizes.sum()[None]
         if self.per != "federation":
             belongs = members(replies.stack("decision", "domain"), decision["domains"])
             totals = belongs @ sizes
-            # The federation's promise is tested on the silos that will have it: those of domains that are too small.
-            left = (belongs[1:] * (totals[1:] < self.least)[:, None]).sum(0)
-            summed = torch.einsum("k,kij->ij", left, counts[:, 0])[None]
-            totals[0] = left @ sizes
+            # The federation's promise is tested on the silos that will have it, not on domains that have their own.
+            belongs[0] = 1 - belongs[1:][totals[1:] >= self.least].sum(0)
+            totals = belongs @ sizes
+            summed = torch.einsum("k,kij->ij", belongs[0], counts[:, 0])[None]
             summed = torch.cat([summed, torch.einsum("gk,kij->gij", belongs[1:], counts[:, 1])])
         found = [self.guarantee(c, int(n), decision["promises"]) for c, n in zip(summed, totals, strict=True)]
         limits = torch.tensor([each.limit or 0.0 for each in found], dtype=torch.float64)

@@ -15,7 +15,7 @@ from .findings import CONFIDENCE, open_because
 from .observations import Spread
 
 TOLERATED = 0.05
-"""How far off confidences may be before "holds" has to be ruled out; also as an excess of the calibration error."""
+"""How far off confidences may be where it holds, and by how much calibration errors may exceed a calibrated model's."""
 REDRAWN = 1000
 """Times that labels are drawn anew."""
 LEVEL = 0.05

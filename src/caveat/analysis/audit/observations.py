@@ -84,6 +84,11 @@ def rank_shares(values: Tensor) -> Tensor:
     return (values.argsort(stable=True).argsort().double() + 0.5) / len(values)
 
 
+def ends(mean: float, half: float) -> dict[str, object]:
+    """What a record has of a number and half the width of its interval: no end that is infinite."""
+    return {"mean": mean, **({"low": mean - half, "high": mean + half} if math.isfinite(half) else {})}
+
+
 @dataclass(frozen=True)
 class Spread:
     """One number per seed."""
@@ -106,8 +111,7 @@ class Spread:
 
     @property
     def record(self) -> dict[str, object]:
-        known = {"low": self.interval[0], "high": self.interval[1]} if math.isfinite(self.half) else {}
-        return {"mean": self.mean, **known, "by_seed": list(self.values)}
+        return ends(self.mean, self.half) | {"by_seed": list(self.values)}
 
     def __str__(self) -> str:
         lowest, highest = min(self.values), max(self.values)
@@ -142,8 +146,7 @@ class Jackknifed:
 
     @property
     def record(self) -> dict[str, object]:
-        known = {"low": self.interval[0], "high": self.interval[1]} if math.isfinite(self.half) else {}
-        return {"mean": self.mean, **known, "without_each_seed": list(self.without)}
+        return ends(self.mean, self.half) | {"without_each_seed": list(self.without)}
 
 
 def without_each(count: int) -> list[list[int]]:
