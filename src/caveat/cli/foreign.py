@@ -41,6 +41,8 @@ def foreign(
         if bool(runs) == bool(names):
             raise ConfigurationError("expected finished runs or --federations, and not both")
         if runs:
+            if out is not None:
+                command.prepare(out)
             for folder in runs:
                 say_unverified(folder)
             rows = command.of_runs(runs)

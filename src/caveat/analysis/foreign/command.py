@@ -52,7 +52,8 @@ def battery(
     for given, known, option in ((names, federations(), "--federations"), (methods, [*variants()], "--methods")):
         for name in given:
             if name not in known:
-                raise ConfigurationError(f"{option} {name}: expected some of {', '.join(known)}{one_of(name, known)}")
+                raise ConfigurationError(f"{option} {name}: there is no such name{one_of(name, known)}")
+    prepare(out)
     rows: list[Row] = []
     for name in names:
         rows_of = [variants()[method] for method in methods]
@@ -66,6 +67,14 @@ def battery(
                 rows += [dataclasses.replace(row, method=run.method.name) for row in found]
         write(rows, out / "foreign.csv")
     return rows
+
+
+def prepare(out: Path) -> None:
+    """Make the folder for results. Raises ConfigurationError if that cannot be, before anything is measured."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"--out {out}: {error.strerror}") from error
 
 
 def of_runs(folders: Sequence[Path]) -> list[Row]:
@@ -84,7 +93,6 @@ def write(rows: Sequence[Row], path: Path) -> None:
     writer.writerow([field.name for field in dataclasses.fields(Row)])
     for row in rows:
         writer.writerow(["" if value is None else value for value in dataclasses.astuple(row)])
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, text.getvalue().encode())
 
 
