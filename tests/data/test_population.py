@@ -51,14 +51,30 @@ def test_a_population_is_made_only_as_far_as_it_takes_part(tmp_path: Path) -> No
         population(100_000, watched, ["no", "yes"]), caveat.SCAFFOLD(), rounds=2, training=TRAINING, model=MODEL,
         participation=4 / 100_000, measured=3, out=tmp_path / "run",
     )  # fmt: skip
-    assert len(made) <= 1 + 2 * 4 + 3
+    assert len(made) <= 1 + 4 * 4 + 3  # two rounds of training, and two after it, for temperatures and densities
     assert [silo["n_train"] for silo in result.summary["silos"]] == [16, 16, 16]
     assert list(json.loads((tmp_path / "run" / "splits.json").read_text())) == [
         s["name"] for s in result.summary["silos"]
     ]
-    assert len(list((tmp_path / "run" / "state" / "silos").iterdir())) <= 8
+    assert len(list((tmp_path / "run" / "state" / "silos").iterdir())) <= 16
     name = result.summary["silos"][0]["name"]
     assert result.predictor(name)(result.silos.named(name).test.x).probs.shape == (6, 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "privacy"), [(caveat.Local(), caveat.Privacy()), (caveat.FedAvg(), caveat.Privacy(clip=1.0))]
+)
+def test_silos_that_were_not_asked_say_how_familiar_inputs_are_where_nothing_is_shared(
+    method: caveat.FedAvg, privacy: caveat.Privacy
+) -> None:
+    result = caveat.run(
+        population(300, make, ["no", "yes"]), method, rounds=2, training=TRAINING, model=MODEL, privacy=privacy,
+        participation=0.02, measured=4,
+    )  # fmt: skip
+    for silo in result.summary["silos"]:
+        assert silo["test"]["unfamiliar"] is not None
+        familiarity = result.predictor(silo["name"])(result.silos.named(silo["name"]).test.x).familiarity
+        assert familiarity is not None
 
 
 @pytest.mark.parametrize("workers", [1, 2])

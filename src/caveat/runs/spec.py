@@ -64,7 +64,11 @@ class RunSpec:
 
     def cohort_size(self, silos: int) -> int:
         """How many of so many silos, newcomers counted, a round asks if all are there."""
-        return self.participation.count(self.expected or silos - len(self.newcomers))
+        return self.participation.count(self.population(silos))
+
+    def population(self, silos: int) -> int:
+        """How many of so many silos, newcomers counted, take part if all are there."""
+        return self.expected or silos - len(self.newcomers)
 
     def measured(self, names: Sequence[SiloId]) -> list[SiloId]:
         """The participants that are evaluated: all, or as many as the specification says, the same ones every time."""
@@ -80,15 +84,14 @@ class RunSpec:
 
         Raises ConfigurationError for what does not fit the method.
         """
-        size = self.cohort_size(silos)
-        if size not in self._completed:
-            method = self.privacy.around(self.method, size)
-            self._completed[size] = self.uncertainty.around(method, size, seed=self.seed)
-        return self._completed[size]
+        if silos not in self._completed:
+            method = self.privacy.around(self.method, self.cohort_size(silos))
+            self._completed[silos] = self.uncertainty.around(method, self.population(silos), seed=self.seed)
+        return self._completed[silos]
 
     @cached_property
     def _completed(self) -> dict[int, Method]:
-        """By the size of a cohort, on which the noise of privacy depends: built once, not for every round."""
+        """By the number of silos, on which the noise of privacy depends: built once, not for every round."""
         return {}
 
     def build(self, info: FederationInfo) -> nn.Module:

@@ -25,6 +25,8 @@ from .base import Wrapper
 
 GROUP = "familiarity"
 """What the wrapper sends and keeps."""
+READY = "ready"
+"""The name of what is there once the densities are."""
 PART = 2000
 """Training inputs whose numbers are in memory at once."""
 INPUT = "input"
@@ -65,8 +67,7 @@ class Familiar(Wrapper):
         """Send sums of what models say of training inputs; keep what they say of calibration inputs."""
         added = self.add_up(down, state, site)
         theirs = {name: sums for name, sums in added.items() if self.is_sent(name)}
-        own = {name: sums for name, sums in added.items() if not self.is_sent(name)}
-        kept = self.of_calibration(down, state, site) | densities(own, 1)
+        kept = self.of_calibration(down, state, site) | self.of_its_own(added)
         return Update({GROUP: nested(self.completed(theirs))}, 1), state | {GROUP: kept}
 
     def add_up(self, down: Payload, state: State, site: Site) -> dict[str, Tensors]:
@@ -88,6 +89,10 @@ class Familiar(Wrapper):
         _, numbers = self.observed(down, state, site, site.calibration.x)
         return {f"{stage}.calibration": h for stage, h in numbers.items()}
 
+    def of_its_own(self, added: dict[str, Tensors]) -> Tensors:
+        """The densities of stages whose sums stay at the silo."""
+        return densities({name: sums for name, sums in added.items() if not self.is_sent(name)}, 1)
+
     def is_sent(self, stage: str) -> bool:
         """Whether the sums of a stage leave the silo: not those of an architecture of its own."""
         return self.shared and not (self.personal and whose_stage(stage) == Decision.LOCAL.name.lower())
@@ -105,18 +110,23 @@ class Familiar(Wrapper):
 
     def pool(self, server: State, replies: Replies, site: Site) -> State:
         """The densities of all silos' training inputs, from the means of their sums."""
-        return server | {GROUP: densities(by_stage(replies.mean(GROUP)), len(replies))}
+        pooled = densities(by_stage(replies.mean(GROUP)), len(replies))
+        return server | {GROUP: pooled | {READY: torch.tensor(True)}}
 
     # Prediction: how far an input is, among the silo's calibration inputs.
 
     def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
-        known = down.get(GROUP, {}) | state.get(GROUP, {})
-        if not known:
+        if READY not in down.get(GROUP, {}):
             return self.base.answer(down, state, site, x)
+        known = down[GROUP] | (state.get(GROUP) or self.made_up(down, state, site))
         answers, numbers = self.observed(down, state, site, x)
-        if not state.get(GROUP):  # a silo that was not there has kept nothing
-            known = known | self.of_calibration(down, state, site)
         return {whose: self.judged(answer, whose, numbers, known) for whose, answer in answers.items()}
+
+    def made_up(self, down: Payload, state: State, site: Site) -> Tensors:
+        """What a silo that was not there has not kept."""
+        all_sent = self.shared and not self.personal
+        own = {} if all_sent else self.of_its_own(self.add_up(down, state, site))
+        return self.of_calibration(down, state, site) | own
 
     def observed(self, down: Payload, state: State, site: Site, x: Tensor) -> tuple[Answers, Tensors]:
         """The base's answers to inputs (N, ...), and by stage the (N, d) numbers that describe them."""

@@ -53,6 +53,8 @@ class Laplace(Wrapper):
 
     draws: int = 20
     """Draws of logits per prediction."""
+    everyone: bool = True
+    """Whether all silos are asked, or those that a round of training asks."""
 
     def __post_init__(self) -> None:
         if not self.base.softmax:
@@ -73,8 +75,9 @@ class Laplace(Wrapper):
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
         yield Round(
-            self.broadcast, self.curve, self.settle, everyone=True, trains=False, linear="silos", name="curvature"
-        )
+            self.broadcast, self.curve, self.settle,
+            everyone=self.everyone, trains=False, linear="silos", name="curvature",
+        )  # fmt: skip
 
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server) | {"laplace": server["laplace"]}

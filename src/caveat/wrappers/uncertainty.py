@@ -29,7 +29,7 @@ OWNERS = {
 """The policies that read a key."""
 
 ENOUGH = 100
-"""Silos asked in a round of training of which a temperature can be fitted without asking all others."""
+"""Silos of a federation from which on those are asked after training that a round of training would ask."""
 MEMBERS = 5
 """Models of an ensemble, unless a user says otherwise."""
 
@@ -100,13 +100,13 @@ class Uncertainty:
         if self.source in ("dropout", "laplace") and not method.softmax:
             strange["source"] = None
         fitting = replace(self, **strange)
-        known = fitting.score in (*fitting.sourced(method, 0).scores, SCORE)
+        known = fitting.score in (*fitting.sourced(method).scores, SCORE)
         return fitting if known else replace(fitting, score=None)
 
-    def sourced(self, method: Method, seed: int) -> Method:
+    def sourced(self, method: Method, seed: int = 0, everyone: bool = True) -> Method:
         """The method with the source of uncertainty around it. Raises ConfigurationError for one that does not fit."""
         if self.source == "laplace":
-            return Laplace(method, self.mc_samples)
+            return Laplace(method, self.mc_samples, everyone)
         if self.source == "ensemble":
             return Ensemble(method, MEMBERS if self.members is None else self.members, seed)
         if self.source == "dropout" and not method.softmax:
@@ -120,8 +120,7 @@ class Uncertainty:
     def around(self, method: Method, silos: int = 1, *, seed: int = 0) -> Method:
         """The method with a source of uncertainty, calibration and decisions around it.
 
-        `silos` are asked in a round of training, and the seed is that of the run. Raises ConfigurationError for what
-        does not fit.
+        `silos` take part, and the seed is that of the run. Raises ConfigurationError for what does not fit.
         """
         policy = self.policy or method.policy
         given: dict[str, Any] = {key: getattr(self, key) for key in OWNERS if getattr(self, key) is not None}
@@ -140,7 +139,7 @@ class Uncertainty:
             )
         sends = method.federated and find(method, Private) is None
         everyone = silos < ENOUGH
-        method = self.sourced(method, seed)
+        method = self.sourced(method, seed, everyone)
         inner = Tempered(method, sends, everyone) if self.temperature else method
         if self.familiarity:
             inner = Familiar(inner, self.alarm, sends, everyone)
