@@ -187,7 +187,9 @@ def _simulate(
     silos.check(config.training.batch_size)
     for name, part, rounds in _unfinished(config, folder):
         terms = Terms("simulation", config, name, str(part), tuple(silo.name for silo in silos))
-        members = FixedMembership(FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes), terms)
+        members = FixedMembership(
+            FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes, silos.dtype), terms
+        )
         run = SimulatedRun(
             spec=spec_of(rounds, name), folder=part, silos=silos, wire=wire, members=members, config=config,
             sync_seconds=EVERY_ROUND,

@@ -50,8 +50,10 @@ class SiloRun(LocalRun):
     @cached_property
     def info(self) -> FederationInfo:
         unknown = {name: SiloInfo(name, "", {}, ()) for name in self.names}
-        own = FederationInfo.of(self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes).silo_infos
-        return FederationInfo(self.silos.shape, self.silos.classes, unknown | dict(own))
+        own = FederationInfo.of(
+            self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes, self.silos.dtype
+        ).silo_infos
+        return FederationInfo(self.silos.shape, self.silos.classes, unknown | dict(own), dtype=self.silos.dtype)
 
     def executor(self) -> Executor:
         return replace(super().executor(), secret=self.secret)
