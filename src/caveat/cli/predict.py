@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import RunArgument, reported, say_unverified
+from .console import Plugins, RunArgument, reported, say_unverified
 
 
 def predict(
@@ -15,6 +15,7 @@ def predict(
     inputs: Annotated[str, typer.Argument(metavar="INPUT", help="An npz or csv file, an image, a folder of images.")],
     silo: Annotated[str, typer.Option(metavar="NAME", help="Whose model predicts.")],
     out: Annotated[str, typer.Option(metavar="FILE.csv", help="Where to; - is standard output.")] = "-",
+    plugins: Plugins = None,
 ) -> None:
     """Predict with a finished run.
 
