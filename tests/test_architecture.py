@@ -20,7 +20,7 @@ LAYERS = (
     {"methods", "wrappers", "html"},
     {"engines", "config"},
     {"runs"},
-    {"analysis", "federation"},
+    {"analysis", "federation", "testing"},
     {"api"},
     {"cli"},
     {"__init__", "__main__"},

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import ModelOptions, RunArgument, reported, say_unverified
+from .console import ModelOptions, Plugins, RunArgument, reported, say_unverified
 
 
 def predict(
@@ -16,6 +16,7 @@ def predict(
     silo: Annotated[str, typer.Option(metavar="NAME", help="Whose model predicts.")],
     model: ModelOptions = None,
     out: Annotated[str, typer.Option(metavar="FILE.csv", help="Where to; - is standard output.")] = "-",
+    plugins: Plugins = None,
 ) -> None:
     """Predict with a finished run.
 

@@ -23,6 +23,7 @@ from .schema import (
     MethodSettings,
     check_name,
     has_personal,
+    is_stranger,
     method_class,
     method_keys,
     own_training,
@@ -146,7 +147,8 @@ def _checked(table: dict[str, Any], source: ConfigText) -> Config:
     if config is not None and not problems:
         try:
             for each in (config.method.name, *config.beside):
-                config.build_method(each)
+                if not is_stranger(each):
+                    config.build_method(each)
         except ConfigurationError as error:
             problems += problems_of(error, ())
     if config is None or problems:
@@ -201,7 +203,8 @@ def _method(table: Any) -> MethodSettings:
     for key in parameters:
         if key in ELSEWHERE:
             raise ConfigurationError(f"method.{key} is no key; did you mean {dotted(ELSEWHERE[key])}?", f"method.{key}")
-    TypeAdapter(method_class(table["name"])).validate_json(json.dumps(parameters), strict=True)
+    if not is_stranger(table["name"]):
+        TypeAdapter(method_class(table["name"])).validate_json(json.dumps(parameters), strict=True)
     return MethodSettings(table["name"], parameters)
 
 

@@ -27,6 +27,7 @@ from ...files.schema.grid import MethodVariant, Setting, TuningPlan
 from ...html.pages.comparison import conclusion, terminal
 from ...html.pages.comparison.page import render
 from ...methods import METHODS
+from ...methods.plugins import advice
 from ...runs.own_code import import_named
 from ...runs.progress import Progress
 from .build_record import comparison_of
@@ -59,7 +60,7 @@ def asked(
     rows = [MethodVariant(name.strip(), (f"method.name={name.strip()}",)) for name in names]
     for method in rows:
         if method.name not in METHODS:
-            about = f"no such method {cut(method.name, 100)!r}; `caveat list methods` has all"
+            about = f"no such method {cut(method.name, 100)!r}; `caveat list methods` has all; {advice(method.name)}"
             raise ConfigurationError(f"--methods {cut(str(methods), 100)}: {about}")
     rows += map(_variant, variants)
     tuning = TuningPlan(*_values("--tune", tune), seeds=tune_seeds) if tune else None
