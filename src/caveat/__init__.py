@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .runs.local import Run
     from .training.fit import Training
     from .wrappers.privacy import Privacy
+    from .wrappers.server import ServerOptimizer
     from .wrappers.uncertainty import Uncertainty
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # what runs log is for whoever asks for it
@@ -53,6 +54,7 @@ _PLACES = {
     "ModelSettings": "nn.models", "PersonalModel": "nn.models",
     "Decision": "core", "Prediction": "core",
     "Privacy": "wrappers.privacy",
+    "ServerOptimizer": "wrappers.server",
     "Uncertainty": "wrappers.uncertainty",
 }  # fmt: skip
 """Where each public name is, so that nothing heavy is imported before it is used."""
@@ -81,6 +83,7 @@ __all__ = [
     "Prediction",
     "Privacy",
     "Run",
+    "ServerOptimizer",
     "TrFedDis",
     "Training",
     "Uncertainty",

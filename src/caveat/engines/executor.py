@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..core import Method, Payload, Round, RunError, Silo, SiloId, Site, State, Update, Work, key, seeded
+from ..core import Method, Payload, Round, RunError, Silo, SiloId, Site, State, Update, Work, horizon, key, seeded
 from ..core.aggregation import all_finite
 from ..core.errors import Diverged
 from ..files.checkpoints import SiloStore, StateLost
@@ -87,7 +87,13 @@ class Executor:
     def site(self, silo: SiloId, t: int = 0) -> Site:
         """What a method may see at a silo in round t."""
         secret = key(self.seed, "secret", silo) if self.secret is None else self.secret
-        return replace(self.silos[silo].site(self.module, t, self.own.get(silo)), secret=secret)
+        site = self.silos[silo].site(self.module, t, self.own.get(silo))
+        return replace(site, secret=secret, horizon=self.horizon)
+
+    @cached_property
+    def horizon(self) -> int:
+        """`Site.horizon` of every site."""
+        return horizon(self.schedule)
 
     @cached_property
     def schedule(self) -> Sequence[Round]:

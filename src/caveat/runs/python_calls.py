@@ -15,7 +15,7 @@ from ..config import Evaluation, Federation
 from ..config.earlier import completed, how_to_continue, is_earlier
 from ..core import ConfigurationError, ConfigurationErrors, Method, SiloId
 from ..core.errors import shown
-from ..core.settings import FieldError, check_seed
+from ..core.settings import FieldError, as_before, check_seed
 from ..data import Silos
 from ..files.atomic import write_bytes
 from ..files.locks import nothing_begun
@@ -23,6 +23,7 @@ from ..files.reading import read_plain
 from ..nn.models import ModelSettings, PersonalModel
 from ..training.fit import Training
 from ..wrappers.privacy import Privacy
+from ..wrappers.server import ServerOptimizer
 from ..wrappers.uncertainty import Uncertainty
 from .base import BaseRun
 from .begun import difference
@@ -49,6 +50,7 @@ class TrainingArguments(TypedDict, total=False):
     min_silos: int
     uncertainty: Uncertainty | None
     privacy: Privacy | None
+    server: ServerOptimizer | None
 
 
 class RunArguments(TrainingArguments, total=False):
@@ -92,6 +94,7 @@ def spec_of_call(
     check_types(
         silos, method, model=(given.get("model"), ModelSettings), training=(given.get("training"), Training),
         uncertainty=(given.get("uncertainty"), Uncertainty), privacy=(given.get("privacy"), Privacy),
+        server=(given.get("server"), ServerOptimizer),
     )  # fmt: skip
     if isinstance(given.get("newcomers"), str):
         raise ConfigurationError(f"newcomers = {given['newcomers']!r}: expected a list of names")
@@ -107,6 +110,7 @@ def spec_of_call(
             model=given.get("model") or ModelSettings(name="residual" if silos.images else "mlp"),
             uncertainty=uncertainty,
             privacy=given.get("privacy", Privacy()),
+            server=given.get("server", ServerOptimizer()),
             personal=tuple(personal),
         )
 
@@ -203,7 +207,8 @@ def check_call(run: BaseRun) -> str:
     """
     path = run.folder / CALL
     try:
-        text = json.dumps(_described({name: getattr(run.spec, name) for name in DECIDING}), indent=1, allow_nan=False)
+        deciding = {name: getattr(run.spec, name) for name in DECIDING if name not in as_before(run.spec)}
+        text = json.dumps(_described(deciding), indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"the fields of {run.method.name!r} have to be plain values: {error}") from None
     if path.exists():
@@ -238,14 +243,19 @@ def keep_call(run: BaseRun) -> None:
 CALL = "call.json"
 OTHERS = ("state", "splits.json", "grid.json", "silo.json")
 """Files that show that a folder belongs to another kind of run."""
-DECIDING = ("method", "model", "seed", "participation", "evaluation", "uncertainty", "privacy", "personal", "newcomers")
+DECIDING = ("method", "model", "seed", "participation", "evaluation", "uncertainty", "privacy", "personal", "newcomers",
+            "server")  # fmt: skip
 """What of a specification decides its results, beside the data."""
 
 
 def _described(value: Any) -> Any:
     """Settings as plain values, with the names of each class and of those that it is made from."""
     if dataclasses.is_dataclass(value):
-        fields = {field.name: _described(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {
+            field.name: _described(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if field.name not in as_before(value)
+        }
         names = [kind.__name__ for kind in inspect.getmro(type(value)) if dataclasses.is_dataclass(kind)]
         return {"class": " < ".join(names)} | fields
     if isinstance(value, Mapping):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 import time
@@ -14,6 +13,7 @@ from ..config import one_of
 from ..core import CaveatError, ConfigurationError, Payload, RunError, SiloId, State
 from ..core.aggregation import all_finite
 from ..core.errors import Diverged
+from ..core.settings import plain
 from ..engines.rounds import FinishedRound
 from ..files.atomic import forget_parts, sync, write_bytes, write_record
 from ..files.checkpoints import Saved, ServerStore, SiloStore, StateLost
@@ -209,7 +209,7 @@ class Recorder:
             folder / "model" / "model.json",
             ModelFile(
                 schema=ModelFile.SCHEMA,
-                method=dataclasses.asdict(method) | {"name": type(method).__name__},  # type: ignore[call-overload]
+                method=plain(method) | {"name": type(method).__name__},
                 t=t,
                 model=vars(self.run.spec.model),
                 personal={silo: vars(own) for silo, own in self.run.personal_settings.items()},

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -18,7 +19,10 @@ from ..core.silo_info import FederationInfo
 from ..engines.executor import channels_last
 from ..engines.rounds import Participation
 from ..nn.models import ModelSettings, PersonalModel, assign, build_model
+from ..training.fit import Training
 from ..wrappers.privacy import Privacy
+from ..wrappers.server import ServerOptimizer
+from ..wrappers.trained import trained
 from ..wrappers.uncertainty import Uncertainty
 
 
@@ -29,6 +33,8 @@ class RunSpec:
     Raises ConfigurationError for settings that cannot go together, whatever the silos are.
     """
 
+    LATER: ClassVar = frozenset({"server"})
+
     method: Method
     model: ModelSettings
     seed: int = 0
@@ -36,6 +42,7 @@ class RunSpec:
     evaluation: Evaluation = field(default_factory=Evaluation)
     uncertainty: Uncertainty = field(default_factory=Uncertainty)
     privacy: Privacy = field(default_factory=Privacy)
+    server: ServerOptimizer = field(default_factory=ServerOptimizer)
     personal: tuple[PersonalModel, ...] = ()
     expected: int | None = None
     """How many silos there are, where they come and go; None where all are known before the first round."""
@@ -80,12 +87,14 @@ class RunSpec:
         return [participants[i] for i in sorted(chosen.tolist())]
 
     def complete_method(self, silos: int) -> Method:
-        """The method with privacy, a source of uncertainty, calibration and decisions around it, for so many silos.
+        """The method with what training asks for, an optimiser at its server, privacy, a source of uncertainty,
+        calibration and decisions around it, for so many silos.
 
         Raises ConfigurationError for what does not fit the method.
         """
         if silos not in self._completed:
-            method = self.privacy.around(self.method, self.cohort_size(silos))
+            method = self.server.around(trained(self.method))
+            method = self.privacy.around(method, self.cohort_size(silos))
             self._completed[silos] = self.uncertainty.around(method, self.population(silos), seed=self.seed)
         return self._completed[silos]
 
@@ -130,6 +139,8 @@ class RunSpec:
         if self.newcomers:
             check_newcomers(self, info)
         self.privacy.check()
+        if isinstance(training := getattr(self.method, "training", None), Training):
+            training.check_classes(len(info.classes))
         self.build_personal_models(info)
         self.complete_method(len(info))
         self.build(info)
@@ -155,6 +166,7 @@ def spec_of(config: Config, name: str | None = None) -> RunSpec:
         evaluation=config.evaluation,
         uncertainty=uncertainty,
         privacy=config.privacy,
+        server=config.server,
         personal=config.personal if method.personal else (),
         expected=federation.begin_with or federation.quorum if config.data.source == "silos" else None,
     )
