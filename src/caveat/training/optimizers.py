@@ -58,6 +58,11 @@ class SGD(Optimizer):
 
     def _change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
         buffers: list[Tensor | None] = [self.state.get(name, {}).get("momentum_buffer") for name in parameters]
+        if any(buffer is not None for buffer in buffers):  # torch takes all or none; 0 is what begins
+            buffers = [
+                torch.zeros_like(parameter) if buffer is None else buffer
+                for parameter, buffer in zip(parameters.values(), buffers, strict=True)
+            ]
         sgd(
             list(parameters.values()), list(gradients.values()), buffers, fused=True, weight_decay=self.weight_decay,
             momentum=self.momentum, lr=self.lr, dampening=0, nesterov=False, maximize=False,
