@@ -12,7 +12,7 @@ from functools import cached_property
 from ..config import one_of
 from ..core import CaveatError, ConfigurationError, Payload, RunError, SiloId, State
 from ..core.aggregation import all_finite
-from ..core.errors import Diverged
+from ..core.errors import DIVERGED, Diverged
 from ..core.settings import plain
 from ..engines.rounds import FinishedRound
 from ..files.atomic import forget_parts, sync, write_bytes, write_record
@@ -147,8 +147,8 @@ class Recorder:
                 for name, tensor in tensors.items():
                     if not all_finite(tensor) and (state is sent or bool(tensor.isnan().any())):
                         raise Diverged(
-                            f"round {number}, {phase}: the server's {group}/{name} is not finite after it; what was "
-                            "saved before is kept"
+                            f"round {number}, {phase}: the server's {group}/{name} is not finite after it: {DIVERGED}; "
+                            "what was saved before is kept"
                         )
 
     def finish(self, server: State) -> None:
