@@ -52,6 +52,9 @@ def make_silos(
 
     Of the settings, neither sources nor the columns of a table are read.
     """
+    if len(pools[0].classes) < 2:
+        where = pools[0].origin or pools[0].domain or "data"
+        raise DataError(f"{where}: all labels of all silos are {pools[0].classes[0]!r}, expected two classes or more")
     check_usual(pools)
     streams = settings.streams
     image_format = common_format(pools, settings.size, settings.channels)

@@ -10,12 +10,16 @@ import numpy as np
 from ..core import DataError, Silo, SiloId
 from ..core.settings import check_seed, check_type
 from .assembly import make_silos
-from .pools import Array, Pool, check_class_names
+from .checks import check_class_list, checked, plain_array
+from .pools import Array, Pool
 from .population import Population
 from .settings import DataSettings, Labels, Normalise, Shift, Split
 from .silos import Silos
 from .sources.arrays import pools_of
 from .sources.by_name import read, read_outside
+
+PARTS = ("x", "y", "x_test", "y_test")
+"""What the arrays of a silo are called, in their order."""
 
 
 def load(settings: DataSettings, seed: int) -> Silos:
@@ -84,7 +88,7 @@ def from_arrays(
     check_type(silos, Mapping, "silos", "a mapping from names to arrays, such as {'silo-0': (x, y)}")
     check_seed(seed)
     if classes is not None:
-        check_type(classes, (list, tuple, np.ndarray), "classes", "a list of names")
+        classes = check_class_list(classes, "from_arrays")
     if not silos:
         raise DataError("no silos: expected at least one name with its arrays")
     parts = [_four(arrays, name) for name, arrays in silos.items()]
@@ -106,10 +110,7 @@ def _four(arrays: Sequence[Any], name: SiloId) -> tuple[Array, Array, Array | No
         raise DataError(f"silo {name!r}: a {type(arrays).__name__}, expected (x, y) or (x, y, x_test, y_test)")
     if len(arrays) not in (2, 4):
         raise DataError(f"silo {name!r}: {len(arrays)} arrays, expected (x, y) or (x, y, x_test, y_test)")
-    try:
-        x, y, *test = (np.asarray(array) for array in arrays)
-    except ValueError as error:
-        raise DataError(f"silo {name!r}: rows that are no array: {error}") from None
+    x, y, *test = (plain_array(array, f"silo {name!r}: {part}") for array, part in zip(arrays, PARTS, strict=False))
     return (x, y, test[0], test[1]) if test else (x, y, None, None)
 
 
@@ -119,18 +120,16 @@ def population(
     """`count` silos that `make` makes from a number and a name, when a round asks for them.
 
     ``make(number, name)`` returns a `Silo` of that name, the same one every time: four `Data(x, y)` of model inputs
-    (N, ...) float32 and labels (N,) int64, for training, validation, calibration and test. Neither time nor memory
-    grows with their number. `normalise` are the constants that images were normalised with. Raises DataError if the
-    first silo is none.
+    (N, ...) of finite float32, or of int64 from 0 for ids of tokens, and labels (N,) int64 below the number of
+    classes, for training, validation, calibration and test. Neither time nor memory grows with their number.
+    `normalise` are the constants that images were normalised with. Every silo is looked at when it is made, the first
+    one at once, whose inputs say what shape and type all are to have: raises DataError naming silo, split and value.
     """
     check_type(count, int, "count", "a whole number of silos")
     check_type(make, Callable, "make", "a function of a number and a name")  # type: ignore[arg-type]
     if count < 1:
         raise DataError(f"a population of {count} silos, expected at least 1")
-    check_class_names(classes, "population")
-    silos = Population(count, make)
-    if not isinstance(silos[0], Silo):
-        raise DataError(f"make(0, {silos.names[0]!r}) made a {type(silos[0]).__name__}, expected a caveat.data.Silo")
-    if silos[0].name != silos.names[0]:
-        raise DataError(f"make(0, {silos.names[0]!r}) made a silo called {silos[0].name!r}, expected the name given")
-    return Silos(silos, tuple(classes), normalise)
+    names = check_class_list(classes, "population")
+    silos = Population(count, checked(make, len(names)))
+    silos[0]  # whose inputs the others' are compared to
+    return Silos(silos, names, normalise)

@@ -180,7 +180,7 @@ def check_classes(
             raise DataError(
                 f"{origin}: label {int(y.max())} is outside the {len(classes)} classes 0..{len(classes) - 1}"
             )
-    return tuple(classes)
+    return tuple(map(str, classes))
 
 
 def check_class_names(classes: Sequence[str], origin: str) -> None:

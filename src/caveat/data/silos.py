@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..core import ConfigurationError, DataError, Silo, SiloId, check_silo_name
 from ..core.memory import FLOAT, memory
+from .checks import Form, check_silo, plain_array, written
 from .image_format import ImageFormat
 from .pools import Array, feature_array, image_array
 from .population import Population, SilosByName
@@ -68,7 +69,12 @@ class Silos(Sequence[Silo]):
     def __getitem__(self, index: int) -> Silo: ...
     @overload
     def __getitem__(self, index: slice) -> tuple[Silo, ...]: ...
-    def __getitem__(self, index: int | slice) -> Silo | tuple[Silo, ...]:
+    @overload
+    def __getitem__(self, index: SiloId) -> Silo: ...
+    def __getitem__(self, index: int | slice | SiloId) -> Silo | tuple[Silo, ...]:
+        """A silo by its number or its name, or several by a slice. Raises DataError for a name that none has."""
+        if isinstance(index, str):
+            return self.named(index)
         return tuple(self.silos[index]) if isinstance(index, slice) else self.silos[index]
 
     def __len__(self) -> int:
@@ -107,13 +113,18 @@ class Silos(Sequence[Silo]):
         return {silo.name: silo for silo in self.silos}
 
     def check(self, batch_size: int) -> None:
-        """Raises DataError for the first silo that cannot train: no usable name, an empty split, one class, less than a
-        batch.
+        """Raises DataError for the first silo that cannot train: no usable name, inputs or labels that no model takes,
+        an empty split, one class, less than a batch.
 
-        Of a population only the first silo is looked at.
+        Of a population only the first silo is looked at here; each is when it is made.
         """
+        if len(self.classes) < 2:
+            raise DataError(f"one class in total, {self.classes[0]!r}, expected two or more")
+        form = None
         for silo in self.silos[:1] if isinstance(self.silos, Population) else self.silos:
             check_silo_name(silo.name)
+            check_silo(silo, len(self.classes), form)
+            form = Form.of(silo)
             for name in NAMES:
                 if not len(getattr(silo, name)):
                     raise DataError(f"silo {silo.name!r}: its {name} split is empty, expected at least one sample")
@@ -144,9 +155,9 @@ class Silos(Sequence[Silo]):
             # Silos of a table are prepared for by name, which has been checked.
             notes = self.encoders[silo].notes(raw) if self.encoders and silo is not None else ("",) * len(raw)
             found = Inputs(prepared, notes)
-        if found.x.shape[1:] != self.shape or not len(found.x) or found.x.dtype != torch.float32:
-            given = f"inputs of shape {tuple(found.x.shape)}, {str(found.x.dtype).removeprefix('torch.')}"
-            raise DataError(f"{given}; expected (N, {', '.join(map(str, self.shape))}), float32")
+        if found.x.shape[1:] != self.shape or not len(found.x) or found.x.dtype != self.dtype:
+            given = f"inputs of shape {tuple(found.x.shape)}, {written(found.x.dtype)}"
+            raise DataError(f"{given}; expected (N, {', '.join(map(str, self.shape))}), {written(self.dtype)}")
         return found
 
     def prepare(self, inputs: Array, silo: SiloId | None = None) -> Tensor:
@@ -196,10 +207,7 @@ class Silos(Sequence[Silo]):
 
 def _array(x: ArrayLike) -> Array:
     """The inputs as one array. Raises DataError if there are none, and for rows of different lengths."""
-    try:
-        array = np.asarray(x)
-    except ValueError as error:
-        raise DataError(f"inputs are no array: {error}") from None
+    array = plain_array(x, "inputs")
     if not array.ndim or not len(array):
         raise DataError(f"inputs of shape {array.shape}, expected at least one")
     return array
