@@ -17,14 +17,14 @@ PART = 1 << 22
 """Numbers that are looked at together."""
 
 
-class Form(NamedTuple):
+class InputForm(NamedTuple):
     """What the inputs of all silos have in common."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, silo: Silo) -> Form:
+    def of(cls, silo: Silo) -> InputForm:
         return cls(tuple(silo.train.x.shape[1:]), silo.train.x.dtype)
 
 
@@ -33,7 +33,7 @@ def written(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def check_silo(silo: Silo, classes: int, form: Form | None = None) -> None:
+def check_silo(silo: Silo, classes: int, form: InputForm | None = None) -> None:
     """Raises DataError, naming silo and split, unless a silo holds what models can take.
 
     That is, per split, inputs (N, ...) of finite float32 or of int64 from 0, of the form of the other silos' if that is
@@ -45,7 +45,7 @@ def check_silo(silo: Silo, classes: int, form: Form | None = None) -> None:
         _check_data(data, f"silo {silo.name!r}, stream {name}", form, range(-1, classes))
 
 
-def _check_data(data: object, where: str, form: Form | None, labels: range) -> Form:
+def _check_data(data: object, where: str, form: InputForm | None, labels: range) -> InputForm:
     """The form of a split's inputs."""
     if not isinstance(data, Data):
         raise DataError(f"{where}: a {type(data).__name__}, expected caveat.data.Data(x, y)")
@@ -61,7 +61,7 @@ def _check_data(data: object, where: str, form: Form | None, labels: range) -> F
         raise DataError(f"{where}: x of shape {tuple(x.shape)}, expected (N, ...), a row for each sample")
     if y.ndim != 1 or len(x) != len(y):
         raise DataError(f"{where}: x of shape {tuple(x.shape)} and y of {tuple(y.shape)}, expected (N, ...) and (N,)")
-    own = Form(tuple(x.shape[1:]), x.dtype)
+    own = InputForm(tuple(x.shape[1:]), x.dtype)
     if form is not None and own != form:
         raise DataError(
             f"{where}: inputs of shape {own.shape}, {written(own.dtype)}; expected {form.shape}, "
@@ -111,7 +111,7 @@ def check_class_list(classes: Any, where: str) -> tuple[str, ...]:
 
 def checked(make: Callable[[int, SiloId], Silo], classes: int) -> Callable[[int, SiloId], Silo]:
     """What makes silos, with each silo looked at when it is made; all are to be of the first one's form."""
-    form: list[Form] = []
+    form: list[InputForm] = []
 
     def made(number: int, name: SiloId) -> Silo:
         silo: object = make(number, name)
@@ -120,7 +120,7 @@ def checked(make: Callable[[int, SiloId], Silo], classes: int) -> Callable[[int,
         if silo.name != name:
             raise DataError(f"make({number}, {name!r}) made a silo called {silo.name!r}, expected the name given")
         check_silo(silo, classes, form[0] if form else None)
-        form.append(Form.of(silo))
+        form.append(InputForm.of(silo))
         del form[1:]
         return silo
 

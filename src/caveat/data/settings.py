@@ -14,6 +14,8 @@ from ..core.settings import LARGE, MANY, check_different, frozen_settings
 KINDS = ("digits", "npz", "images", "csv", "hub", "silos")
 """What a source can be; all but those of `NAMELESS` are followed by a colon and a path or name."""
 NAMELESS = ("digits", "silos")
+Kind = Literal["images", "features", "tokens", "series"]
+"""What arrays of inputs can hold."""
 JOIN = " + "
 """What stands between the parts of a joined source."""
 
@@ -137,6 +139,9 @@ class DataSettings:
     source: str = "digits"
     """digits, npz:PATH[,PATH...], images:DIR, csv:PATH[,PATH...] or hub:NAME; or several of them, each but csv a domain
     or more, joined by " + "; or silos: every silo of a federation on Flower reads its own."""
+    kind: Kind | None = None
+    """npz, silos: what x holds: images (8 bits, N,H,W or N,H,W,C), features (N,D), tokens (ids from 0, N,T) or series
+    (float, N,T,C). Unset, it is features where it has two dimensions, else images."""
     silos: Annotated[int, Field(ge=1, le=MANY)] | None = None
     """How many silos to make; by default one per entry of a shift, or per file. Data that comes in silos keeps them."""
     samples_per_silo: Annotated[int, Field(ge=3)] | None = None
@@ -192,6 +197,10 @@ class DataSettings:
                 "data.labels.minimum",
             )
         self._check_table(kind)
+        if self.kind is not None and set(kinds).isdisjoint(("npz", "silos")):
+            raise ConfigurationError(
+                f"data.kind = {self.kind!r} is ignored by source {self.source!r}; it belongs to npz", "data.kind"
+            )
         if not self.exif_rotation and not self.reads_images:
             raise ConfigurationError(
                 f"data.exif_rotation = false is ignored by source {self.source!r}; it belongs to images",
