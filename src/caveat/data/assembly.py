@@ -12,6 +12,7 @@ import torch
 from ..core import ConfigurationError, Data, DataError, Silo, SiloId, check_silo_name, key
 from ..core.memory import FLOAT
 from . import partitions, shifts
+from .augment import augmented
 from .image_format import ImageFormat, check_image_memory, common_format
 from .pools import Array, Index, Pool
 from .sequences import SequenceFormat
@@ -182,6 +183,8 @@ def _encoded(
         domain = shifts.domain_name(settings.shift, angle, std, silo.domain.name)
         indices = {split: torch.from_numpy(index) for split, index in silo.indices.items()}
         train, validation, calibration, test = (splits[name] for name in NAMES)
+        if settings.augment:
+            train = augmented(train, settings.augment, settings.normalise)
         silos.append(Silo(silo.name, domain, train, validation, calibration, test, indices))
     return Silos(tuple(silos), first.classes, settings.normalise if first.images else None, encoders, image_format)
 

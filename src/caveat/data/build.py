@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from ..core import ConfigurationError, DataError, Silo, SiloId
 from ..core.settings import check_seed, check_type
 from .assembly import make_silos
+from .augment import Augment, augmented
 from .checks import check_class_list, checked, plain_array
 from .pools import Array, Pool, whole_numbers
 from .population import Population
@@ -81,6 +83,7 @@ def from_arrays(
     kind: Kind | None = None,
     pad: int | None = None,
     length: int | None = None,
+    augment: str | Sequence[str] | Augment | None = None,
 ) -> Silos:
     """Silos of one's own arrays: per name (x, y), or (x, y, x_test, y_test) with a test part of its own.
 
@@ -97,7 +100,8 @@ def from_arrays(
 
     T is that of the longest sequence of all silos, or `length`, to which longer ones are cut; so are those to predict.
     Without `kind`, x is features if it has two dimensions, else images; whole numbers in two dimensions other than
-    uint8 are refused, since they could be ids. Raises DataError naming the silo.
+    uint8 are refused, since they could be ids. `augment` changes training batches at random, as `augmented` says.
+    Raises DataError naming the silo.
     """
     check_type(silos, Mapping, "silos", "a mapping from names to arrays, such as {'silo-0': (x, y)}")
     check_seed(seed)
@@ -122,7 +126,13 @@ def from_arrays(
         normalise=normalise or Normalise(),
         shift=shift or Shift(),
     )
-    return make_silos(pools, True, settings, seed, sequence_format=sequences)
+    made = make_silos(pools, True, settings, seed, sequence_format=sequences)
+    return made if augment is None else _augmented(made, augment)
+
+
+def _augmented(silos: Silos, augment: str | Sequence[str] | Augment) -> Silos:
+    changed = (replace(silo, train=augmented(silo.train, augment, silos.normalise)) for silo in silos)
+    return replace(silos, silos=tuple(changed))
 
 
 def _check_kind(kind: str | None, pad: int | None, length: int | None) -> None:

@@ -16,6 +16,8 @@ KINDS = ("digits", "npz", "images", "csv", "hub", "silos")
 NAMELESS = ("digits", "silos")
 Kind = Literal["images", "features", "tokens", "series"]
 """What arrays of inputs can hold."""
+ImageChange = Literal["flip", "crop", "rotate", "erase", "brightness"]
+"""How images can be changed at random as they are trained on."""
 JOIN = " + "
 """What stands between the parts of a joined source."""
 
@@ -169,6 +171,9 @@ class DataSettings:
     """images, silos: turn images upright as their EXIF data say. What caveat 0.1 began is read without, as it was."""
     channels: Literal[1, 3] | None = None
     """1 makes all images grey, 3 coloured; unset, grey images become coloured if some are."""
+    augment: tuple[ImageChange, ...] = ()
+    """Random changes of images, drawn anew for every batch of training and made in this order: flip (left to right),
+    crop (moved by up to 1/8), rotate (up to 15 degrees), erase (a rectangle), brightness (up to 0.2 of the range)."""
     shift: Shift = field(default_factory=Shift)
     """What makes the inputs of silos differ."""
     labels: Labels = field(default_factory=Labels)
