@@ -76,7 +76,7 @@ class LocalRun(BaseRun):
         super().check()
         if self.frozen_encoder is not None and isinstance(self.silos[0].train, AugmentedData):
             raise ConfigurationError(
-                "the model's encoder is frozen, so that silos compute what it says once, and augmented inputs change with "
+                "the encoder is frozen, so that silos compute what it says once, and augmented inputs change with "
                 "every batch: leave out the augmentation, or have the encoder learn"
             )
 
