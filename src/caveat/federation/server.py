@@ -178,6 +178,7 @@ def _federate(
             spec=spec_of(rounds, name), folder=part, wire=wire, members=members, config=config, sync_seconds=EVERY_ROUND
         )  # fmt: skip
         with locked(part / "state"):
+            check_begun(part)
             carry_out(run, progress, name)
 
 

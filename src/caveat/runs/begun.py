@@ -96,6 +96,7 @@ def check_goes_on(method: Method, server: State, folder: str) -> None:
 
 def check_begun(folder: Path) -> None:
     """Raises DataError where what a run wrote when it began is damaged."""
+    record_of(folder / SETTINGS, SettingsFile)  # before the first checkpoint nothing else would notice
     try:
         manifest = manifest_of(folder)
     except DataError:
