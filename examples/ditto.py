@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from caveat import Decision, FedAvg, Payload, Site, State, Tensors, Update, frozen_settings, register
-from caveat.methods.tools import LARGE, Loss, load, snapshot
+from caveat.methods.tools import LARGE, Loss, learning, load, snapshot
 
 
 @register
@@ -38,7 +38,7 @@ class Ditto(FedAvg):
         """h_k(v; w) = F_k(v) + lambda / 2 ||v - w||^2, of parameters; statistics of BatchNorm are the model's own."""
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
-            apart = torch.stack([(v - shared[name]).square().sum() for name, v in own.named_parameters()])
+            apart = torch.stack([(v - shared[name]).square().sum() for name, v in learning(own).items()])
             return nn.functional.cross_entropy(own(x), y) + self.lam / 2 * apart.sum()
 
         return loss

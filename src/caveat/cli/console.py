@@ -79,6 +79,10 @@ Workers = Annotated[
     int | None, typer.Option(min=1, show_envvar=False, help="Worker processes; the result does not depend on them.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+ModelOptions = Annotated[
+    list[str] | None,
+    typer.Option("--model", metavar="MODULE:NAME", help="The run's own code, which its folder only names; repeatable."),
+]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 
 

@@ -19,6 +19,7 @@ from ..engines.allocator import use_huge_pages
 from .compare import compare, reproduce
 from .console import (
     ConfigArgument,
+    ModelOptions,
     Plugins,
     Quiet,
     RunArgument,
@@ -103,9 +104,11 @@ def run(
     with reported() as reporter:
         from ..config import find, load
         from ..runs.configured import start
+        from ..runs.own_code import import_named
         from ..runs.progress import on_terminal
 
         settings = load(config, [*(sets or ()), *([f"engine.workers={workers}"] if workers else ())])
+        import_named(settings)
         stem = f"{find(config).stem}-{settings.method.name}-seed{settings.seed}"
         reporter.run = out or Path("runs") / stem
         with _reported_failure(reporter.run):
@@ -122,6 +125,7 @@ def resume(
     project: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Of a federation's run: the project whose run.sh continues it.")
     ] = None,
+    model: ModelOptions = None,
     plugins: Plugins = None,
     workers: Workers = None,
     quiet: Quiet = False,
@@ -134,10 +138,12 @@ def resume(
         from ..config import reading
         from ..core import ConfigurationError
         from ..runs.configured import load_config, resume
+        from ..runs.own_code import allow, codes_of
         from ..runs.progress import on_terminal
 
         with reading():
             config = load_config(folder)
+        allow(codes_of(config), model or ())
         federation = config.engine.name == "flower"
         if reset and ((folder / "summary.json").exists() or federation):
             raise ConfigurationError(f"--reset {reset[0]}: {NO_RESET[config.engine.name]}")
@@ -212,6 +218,7 @@ def audit(
         from ..analysis.audit.command import audit_configured
         from ..analysis.audit.sweep import began_earlier
         from ..config import find, load
+        from ..runs.own_code import import_named
         from ..runs.progress import on_terminal
 
         settings = load(config, sets or ())
@@ -219,6 +226,7 @@ def audit(
         reporter.audit = folder
         if began_earlier(folder):
             settings = load(config, sets or (), earlier=True)
+        import_named(settings)
         show(audit_configured(settings, folder, seeds, shares, workers, on_terminal(quiet)))
         typer.echo(f"audit:  {folder / 'audit.json'}\nreport: {folder / 'audit.html'}")
 

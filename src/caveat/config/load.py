@@ -94,6 +94,11 @@ def recipes() -> list[str]:
 def _merged(source: ConfigText, earlier: bool = False) -> dict[str, Any]:
     """The file's table with the overrides in it."""
     table: dict[str, Any] = with_defaults(_plain(source.table)) if earlier else _plain(source.table)
+    overrides = {(*path, "factory") if path == ("model",) else path: each for path, each in source.overrides.items()}
+    if isinstance(table.get("model"), str):
+        table["model"] = {"factory": table["model"]}  # code of one's own, and nothing else
+    if ("model", "factory") in overrides:
+        table["model"] = {}
     for section in ("method", "model"):
         named = table[section].get("name") if isinstance(table.get(section), dict) else None
         if named is not None and source.overrides.get((section, "name"), named) != named:
@@ -116,7 +121,7 @@ def _merged(source: ConfigText, earlier: bool = False) -> dict[str, Any]:
     for one, other in (ALTERNATIVES, ALTERNATIVES[::-1]):
         if one in source.overrides and other not in source.overrides and isinstance(table.get("training"), dict):
             table["training"].pop(other[-1], None)
-    for path, value in source.overrides.items():
+    for path, value in overrides.items():
         inner = table
         for key in map(str, path[:-1]):
             if not isinstance(inner.get(key), dict):

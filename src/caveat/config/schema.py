@@ -139,6 +139,8 @@ class Config:
     """Decides splits, initial weights, the order of batches and dropout."""
     rounds: Annotated[int, Field(ge=1, le=MANY, strict=True)] = 20
     """Rounds of the method; a method that extends itself may add more."""
+    init: str | None = None
+    """The folder of a finished run with whose model this one's begins; what a method keeps at silos begins as ever."""
     beside: tuple[str, ...] = ()
     """Methods to run on the same data with as many rounds, for comparison; one that extends itself may take more."""
     personal: tuple[PersonalModel, ...] = ()

@@ -80,8 +80,13 @@ class Silos(Sequence[Silo]):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one model input: (C, H, W) of an image, (D,) of features."""
+        """The shape of one model input: (C, H, W) of an image, (D,) of features, (T,) of tokens, (T, C) of a series."""
         return tuple(self.silos[0].train.x.shape[1:])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of model inputs: float32, or int64 for ids of tokens."""
+        return self.silos[0].train.x.dtype
 
     def named(self, name: SiloId) -> Silo:
         """The silo of this name. Raises DataError if there is none."""

@@ -87,6 +87,7 @@ class FlowerRun(BaseRun):
         return nullcontext(engine_of(self, self.config, self.wire, self.members))
 
     def prepare(self) -> None:
+        super().prepare()
         write_json(self.folder / "splits.json", self.members.records)
 
 
@@ -187,7 +188,9 @@ def _simulate(
     silos.check(config.training.batch_size)
     for name, part, rounds in _unfinished(config, folder):
         terms = Terms("simulation", config, name, str(part), tuple(silo.name for silo in silos))
-        members = FixedMembership(FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes), terms)
+        members = FixedMembership(
+            FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes, silos.dtype), terms
+        )
         run = SimulatedRun(
             spec=spec_of(rounds, name), folder=part, silos=silos, wire=wire, members=members, config=config,
             sync_seconds=EVERY_ROUND,

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from ..core import Answers, Data, Decision, Method, Payload, Prediction, Replies, Round, Site, State, Tensors, Update
 from ..core.settings import LARGE, MANY, frozen_settings
-from ..nn.encoders import Model
+from ..nn.encoders import parts
 from ..nn.posterior import Posterior, PosteriorNetwork, embedding, log_alpha, log_evidence, uncertain_cross_entropy
 from ..nn.radial import RadialFlows
 from ..training.fit import Loss, Moments, Training
@@ -78,7 +78,7 @@ class FedPN(Method):
     """Learning rate of those, and of `density_rounds`, which are of one epoch."""
 
     def build(self, model: nn.Module) -> nn.Module:
-        model = expect(Model, model)
+        model = parts(model, self.name)
         convolutions = any(isinstance(part, nn.Conv2d) for part in model.encoder.modules())
         return PosteriorNetwork(model, self.layers, convolutions if self.normalise is None else self.normalise)
 

@@ -41,10 +41,11 @@ from ..files.schema.small_files import KeptState, ModelFile
 from ..files.schema.summary import Summary
 from .base import BaseRun
 from .begun import keep_data
+from .behind import rows_of
 from .features import features
 from .gallery import gallery
+from .warm import MODEL
 
-MODEL = "model/model.safetensors"
 Asked = TypeVar("Asked", Prediction, Answers, Tensors)
 
 
@@ -57,7 +58,9 @@ class LocalRun(BaseRun):
 
     @cached_property
     def info(self) -> FederationInfo:
-        return FederationInfo.of(self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes)
+        return FederationInfo.of(
+            self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes, self.silos.dtype
+        )
 
     @cached_property
     def measured(self) -> list[SiloId]:
@@ -78,6 +81,7 @@ class LocalRun(BaseRun):
         return EmbeddedEngine(self.executor(), self.workers)
 
     def prepare(self) -> None:
+        super().prepare()
         silos = [*self.measured, *self.spec.newcomers]
         write_json(self.folder / "splits.json", data.splits_record(map(self.silos.named, silos)))
         keep_data(self.folder, self.silos, silos)
@@ -122,9 +126,11 @@ class LocalRun(BaseRun):
             state = executor.state(silo, self.kept(silo, t))
         site = executor.site(silo)
 
+        encoder = self.frozen_encoder
+
         def predict(x: Tensor) -> Asked:
             with one_thread():
-                return ask(down, state, site, x)
+                return ask(down, state, site, x if encoder is None else rows_of(encoder, x))
 
         return predict
 

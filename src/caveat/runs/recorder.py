@@ -211,8 +211,8 @@ class Recorder:
                 schema=ModelFile.SCHEMA,
                 method=dataclasses.asdict(method) | {"name": type(method).__name__},  # type: ignore[call-overload]
                 t=t,
-                model=vars(self.run.spec.model),
-                personal={silo: vars(own) for silo, own in self.run.personal_settings.items()},
+                model=self.run.spec.model.described,
+                personal={silo: own.described for silo, own in self.run.personal_settings.items()},
                 shape=list(self.run.info.shape),
                 classes=list(self.run.info.classes),
             ),

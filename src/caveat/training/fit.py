@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..core import ConfigurationError, Site, Tensors
 from ..core.settings import LARGE, MANY, frozen_settings
+from .modules import learning, to_train
 from .optimizers import SGD, Adam, Optimizer
 from .precision import in_bfloat16
 
@@ -99,11 +100,11 @@ class Training:
         named in `frozen` stay as they are. `moments` are what Adam starts from, and what it ends with.
         Raises ConfigurationError if encoders are to compute in bfloat16 and the workspace has none.
         """
-        parameters = {name: p for name, p in site.module.named_parameters() if name not in frozen}
+        parameters = {name: p for name, p in learning(site.module).items() if name not in frozen}
         optimizer = self._optimizer(parameters, self.rate(site))
         if moments is not None and isinstance(optimizer, Adam):
             moments.give(optimizer)
-        site.module.train()
+        to_train(site.module)
         steps = 0
         with in_bfloat16(site.module) if self.precision == "bfloat16" else nullcontext():
             for batch in self.batches(site.examples):

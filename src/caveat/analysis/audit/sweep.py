@@ -130,7 +130,8 @@ class Sweep:
     def _check_same(self, begun: AuditPlan, asked: AuditPlan) -> None:
         """Raises ConfigurationError for a plan that is not the one which the folder's audit began with."""
         folder, earlier = self.whole.folder, is_earlier(as_json(begun))
-        same = begun.model_copy(update={"uncertainty": completed(begun.uncertainty)})
+        model = type(self.whole.spec.model)().described | begun.model  # this version has added settings
+        same = begun.model_copy(update={"uncertainty": completed(begun.uncertainty), "model": model})
         if same != asked:
             other = ", ".join(name for name, value in asked if getattr(same, name) != value)
             how = f"{how_to_continue(begun.uncertainty)}, or " if earlier and "uncertainty" in other else ""
@@ -162,11 +163,11 @@ class Sweep:
         whole, spec = self.whole, self.whole.spec
         return AuditPlan(
             method=dataclasses.asdict(whole.method) | {"name": type(whole.method).__name__},  # type: ignore[call-overload]
-            model=vars(spec.model),
+            model=spec.model.described,
             uncertainty=vars(spec.uncertainty),
             privacy={} if spec.privacy.clip is None else vars(spec.privacy),
             participation=Participating(share=spec.participation.share, least=spec.participation.least),
-            personal=[repr(model) for model in spec.personal],
+            personal=[model.text for model in spec.personal],
             data=splits_record(whole.silos),
         )
 

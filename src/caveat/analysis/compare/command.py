@@ -28,6 +28,7 @@ from ...html.pages.comparison import conclusion, terminal
 from ...html.pages.comparison.page import render
 from ...methods import METHODS
 from ...methods.plugins import advice
+from ...runs.own_code import import_named
 from ...runs.progress import Progress
 from .build_record import comparison_of
 from .folder import ComparisonFolder
@@ -52,6 +53,7 @@ def asked(
 ) -> Grid:
     """The comparison that options ask for. Raises ConfigurationError naming the option."""
     config = load(source, sets)
+    import_named(config)
     if methods is not None and not methods.strip():
         raise ConfigurationError("--methods: expected names between commas, for instance fedavg,uefl")
     names = methods.split(",") if methods else [] if variants else [config.method.name, *config.beside]
