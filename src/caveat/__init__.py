@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .runs.local import Run
     from .training.fit import Training
     from .wrappers.privacy import Privacy
+    from .wrappers.server import ServerOptimizer
     from .wrappers.uncertainty import Uncertainty
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # what runs log is for whoever asks for it
@@ -78,6 +79,7 @@ _PLACES = {
     "Update": "core",
     "CaveatError": "core", "ConfigurationError": "core", "DataError": "core", "RunError": "core",
     "Privacy": "wrappers.privacy",
+    "ServerOptimizer": "wrappers.server",
     "Uncertainty": "wrappers.uncertainty",
 }  # fmt: skip
 """Where each public name is, so that nothing heavy is imported before it is used."""
@@ -117,6 +119,7 @@ __all__ = [
     "Round",
     "Run",
     "RunError",
+    "ServerOptimizer",
     "Silo",
     "Site",
     "State",

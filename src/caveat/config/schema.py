@@ -20,6 +20,7 @@ from ..methods.plugins import advice
 from ..nn.models import ModelSettings, PersonalModel
 from ..training.fit import Training
 from ..wrappers.privacy import Privacy
+from ..wrappers.server import ServerOptimizer
 from ..wrappers.uncertainty import Uncertainty
 from .text import one_of
 
@@ -150,6 +151,7 @@ class Config:
     model: ModelSettings = Field(default_factory=ModelSettings)
     method: MethodSettings
     training: Training = Field(default_factory=Training)
+    server: ServerOptimizer = Field(default_factory=ServerOptimizer)
     uncertainty: Uncertainty = Field(default_factory=Uncertainty)
     privacy: Privacy = Field(default_factory=Privacy)
     evaluation: Evaluation = Field(default_factory=Evaluation)

@@ -56,6 +56,10 @@ class APFL(FedAvg):
     adaptive: bool = True
     """Learn a weight per silo, or keep the one given."""
 
+    def __post_init__(self) -> None:
+        if self.training.state == "shared":
+            self.training.leave("apfl", "a silo trains two models at once; 'kept' keeps what is of both", "state")
+
     def init_silo(self, site: Site) -> State:
         return {}
 

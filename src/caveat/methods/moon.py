@@ -58,7 +58,9 @@ class MOON(FedAvg):
 
         def loss(x: Tensor, at: Tensor) -> Tensor:
             z = head.hidden(encoder(x))
-            return F.cross_entropy(head.output(z), y[at]) + self.mu * self.contrast(z, z_glob[at], z_prev[at])
+            return self.training.cross_entropy(head.output(z), y[at]) + self.mu * self.contrast(
+                z, z_glob[at], z_prev[at]
+            )
 
         return loss
 

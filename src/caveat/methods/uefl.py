@@ -20,7 +20,6 @@ from itertools import repeat
 from typing import Annotated, Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -135,7 +134,8 @@ class UEFL(FedAvg):
         def loss(x: Tensor, y: Tensor) -> Tensor:
             quantised = module.codebook.quantise(module.encoder(x))
             use.add_(torch.bincount(quantised.words.flatten(), minlength=len(use))[: len(use)])
-            return F.cross_entropy(module.head(quantised.tokens), y) + self.quantisation * quantised.loss
+            label = self.training.cross_entropy(module.head(quantised.tokens), y)
+            return label + self.quantisation * quantised.loss
 
         return loss
 

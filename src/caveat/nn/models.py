@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from itertools import cycle
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -15,7 +15,7 @@ from torch import nn
 from ..core import ConfigurationError, seeded
 from ..core.errors import shown
 from ..core.memory import FLOAT, check_memory
-from ..core.settings import MANY, frozen_settings
+from ..core.settings import MANY, frozen_settings, plain
 from .encoders import Head, Model, cnn, head, lenet5, mlp, normed, residual
 from .own import Make, as_model, made, name_of, said, sample
 from .pretrained import begin_with, own_encoder
@@ -43,6 +43,8 @@ KEPT = 4
 @frozen_settings
 class ModelSettings:
     """An encoder and a classifier head."""
+
+    LATER: ClassVar = frozenset({"factory", "encoder", "weights", "frozen", "adapter"})
 
     name: Literal["lenet5", "residual", "cnn", "normed", "mlp", "encoder", "own"] = "residual"
     """lenet5, residual, cnn and normed take images, mlp takes features; encoder is one's own encoder with a head behind
@@ -93,14 +95,13 @@ class ModelSettings:
     @property
     def described(self) -> dict[str, Any]:
         """The settings as plain values; code is its name."""
-        return vars(self) | {"factory": name_of(self.factory), "encoder": name_of(self.encoder)}
+        found = plain(self)
+        return found | {key: name_of(found[key]) for key in ("factory", "encoder") if key in found}
 
     @property
     def text(self) -> str:
-        """The settings in a line; those for code of one's own only where they are given."""
-        own = OWN["own"] | OWN["encoder"]
-        items = [f"{key}={value!r}" for key, value in self.described.items() if key not in own or value]
-        return f"{type(self).__name__}({', '.join(items)})"
+        """The settings in a line."""
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.described.items())})"
 
     @property
     def codes(self) -> list[str]:

@@ -15,7 +15,7 @@ from ..config import Evaluation, Federation
 from ..config.earlier import completed, how_to_continue, is_earlier
 from ..core import ConfigurationError, ConfigurationErrors, Method, SiloId
 from ..core.errors import shown
-from ..core.settings import FieldError, check_seed, path_of
+from ..core.settings import FieldError, as_before, check_seed, path_of
 from ..data import Silos
 from ..files.atomic import write_bytes
 from ..files.locks import nothing_begun
@@ -24,6 +24,7 @@ from ..nn.models import ModelSettings, PersonalModel
 from ..nn.own import Make, name_of
 from ..training.fit import Training
 from ..wrappers.privacy import Privacy
+from ..wrappers.server import ServerOptimizer
 from ..wrappers.uncertainty import Uncertainty
 from .base import BaseRun
 from .begun import difference
@@ -52,6 +53,7 @@ class TrainingArguments(TypedDict, total=False):
     min_silos: int
     uncertainty: Uncertainty | None
     privacy: Privacy | None
+    server: ServerOptimizer | None
 
 
 class RunArguments(TrainingArguments, total=False):
@@ -96,6 +98,7 @@ def spec_of_call(
     check_types(
         silos, method, model=(model, ModelSettings), training=(given.get("training"), Training),
         uncertainty=(given.get("uncertainty"), Uncertainty), privacy=(given.get("privacy"), Privacy),
+        server=(given.get("server"), ServerOptimizer),
     )  # fmt: skip
     if isinstance(given.get("newcomers"), str):
         raise ConfigurationError(f"newcomers = {given['newcomers']!r}: expected a list of names")
@@ -111,6 +114,7 @@ def spec_of_call(
             model=model,
             uncertainty=uncertainty,
             privacy=given.get("privacy", Privacy()),
+            server=given.get("server", ServerOptimizer()),
             personal=tuple(personal),
             init=str(path_of(given["init"], "init")) if "init" in given else None,
         )
@@ -217,7 +221,8 @@ def check_call(run: BaseRun) -> str:
     """
     path = run.folder / CALL
     try:
-        text = json.dumps(_described({name: getattr(run.spec, name) for name in DECIDING}), indent=1, allow_nan=False)
+        deciding = {name: getattr(run.spec, name) for name in DECIDING if name not in as_before(run.spec)}
+        text = json.dumps(_described(deciding), indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"the fields of {run.method.name!r} have to be plain values: {error}") from None
     if path.exists():
@@ -231,8 +236,6 @@ def _check_same_call(run: BaseRun, begun: Any, now: Any) -> None:
     earlier = isinstance(begun, dict) and isinstance(begun.get("uncertainty"), dict) and is_earlier(begun)
     if earlier:
         begun = begun | {"uncertainty": completed(begun["uncertainty"])}
-    if isinstance(begun, dict):
-        begun = {name: _filled(each, getattr(run.spec, name, None)) for name, each in begun.items()}
     if (found := difference(begun, now)) is None:
         return
     place, was, given = found
@@ -256,30 +259,10 @@ CALL = "call.json"
 OTHERS = ("state", "splits.json", "grid.json", "silo.json")
 """Files that show that a folder belongs to another kind of run."""
 DECIDING = (
-    "method",
-    "model",
-    "init",
-    "seed",
-    "participation",
-    "evaluation",
-    "uncertainty",
-    "privacy",
-    "personal",
-    "newcomers",
-)
+    "method", "model", "init", "seed", "participation", "evaluation", "uncertainty", "privacy", "personal",
+    "newcomers", "server",
+)  # fmt: skip
 """What of a specification decides its results, beside the data."""
-
-
-def _filled(begun: Any, settings: Any) -> Any:
-    """What an earlier version wrote of settings, with the defaults of those that this version has added."""
-    if isinstance(begun, list) and isinstance(settings, (list, tuple)) and len(begun) == len(settings):
-        return [_filled(*pair) for pair in zip(begun, settings, strict=True)]
-    if not (isinstance(begun, dict) and dataclasses.is_dataclass(settings)):
-        return begun
-    fields = {field.name: field for field in dataclasses.fields(settings)}
-    inner = {name: _filled(each, getattr(settings, name, None)) for name, each in begun.items()}
-    added = {name: _described(field.default) for name, field in fields.items() if name not in begun}
-    return added | inner
 
 
 def _described(value: Any) -> Any:
@@ -287,7 +270,11 @@ def _described(value: Any) -> Any:
     if callable(value) and not dataclasses.is_dataclass(value):
         return name_of(value)
     if dataclasses.is_dataclass(value):
-        fields = {field.name: _described(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {
+            field.name: _described(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if field.name not in as_before(value)
+        }
         names = [kind.__name__ for kind in inspect.getmro(type(value)) if dataclasses.is_dataclass(kind)]
         return {"class": " < ".join(names)} | fields
     if isinstance(value, Mapping):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -23,8 +23,11 @@ from ..engines.executor import channels_last
 from ..engines.rounds import Participation
 from ..nn.frozen import FrozenEncoder, digest_of, taken_off
 from ..nn.models import ModelSettings, PersonalModel, assign, build_model
+from ..training.fit import Training
 from ..training.modules import tensors_of
 from ..wrappers.privacy import Privacy
+from ..wrappers.server import ServerOptimizer
+from ..wrappers.trained import trained
 from ..wrappers.uncertainty import Uncertainty
 from .warm import begun, fits, read_model
 
@@ -46,6 +49,8 @@ class RunSpec:
     Raises ConfigurationError for settings that cannot go together, whatever the silos are.
     """
 
+    LATER: ClassVar = frozenset({"init", "server"})
+
     method: Method
     model: ModelSettings
     seed: int = 0
@@ -53,6 +58,7 @@ class RunSpec:
     evaluation: Evaluation = field(default_factory=Evaluation)
     uncertainty: Uncertainty = field(default_factory=Uncertainty)
     privacy: Privacy = field(default_factory=Privacy)
+    server: ServerOptimizer = field(default_factory=ServerOptimizer)
     personal: tuple[PersonalModel, ...] = ()
     init: str | None = None
     """The folder of a run, with whose model the federation's begins."""
@@ -99,12 +105,14 @@ class RunSpec:
         return [participants[i] for i in sorted(chosen.tolist())]
 
     def complete_method(self, silos: int) -> Method:
-        """The method with privacy, a source of uncertainty, calibration and decisions around it, for so many silos.
+        """The method with what training asks for, an optimiser at its server, privacy, a source of uncertainty,
+        calibration and decisions around it, for so many silos.
 
         Raises ConfigurationError for what does not fit the method.
         """
         if silos not in self._completed:
-            method = self.privacy.around(self.method, self.cohort_size(silos))
+            method = self.server.around(trained(self.method))
+            method = self.privacy.around(method, self.cohort_size(silos))
             self._completed[silos] = self.uncertainty.around(method, self.population(silos), seed=self.seed)
         return self._completed[silos]
 
@@ -214,6 +222,8 @@ class RunSpec:
         if self.newcomers:
             check_newcomers(self, info)
         self.privacy.check()
+        if isinstance(training := getattr(self.method, "training", None), Training):
+            training.check_classes(len(info.classes))
         self.build_personal_models(info)
         self.complete_method(len(info))
         self.init_server(info, self.server_site(info), self.method)  # says what a module of one's own lacks
@@ -239,6 +249,7 @@ def spec_of(config: Config, name: str | None = None) -> RunSpec:
         evaluation=config.evaluation,
         uncertainty=uncertainty,
         privacy=config.privacy,
+        server=config.server,
         personal=config.personal if method.personal else (),
         init=config.init,
         expected=federation.begin_with or federation.quorum if config.data.source == "silos" else None,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...config.earlier import OTHER_TEMPERATURES, completed, how_to_continue, is_earlier
 from ...core import ConfigurationError, Data, DataError, Method, RunError, Silo, key
+from ...core.settings import plain
 from ...data import Silos, splits_record
 from ...files.atomic import write_record
 from ...files.locks import locked, nothing_begun
@@ -130,8 +131,7 @@ class Sweep:
     def _check_same(self, begun: AuditPlan, asked: AuditPlan) -> None:
         """Raises ConfigurationError for a plan that is not the one which the folder's audit began with."""
         folder, earlier = self.whole.folder, is_earlier(as_json(begun))
-        model = type(self.whole.spec.model)().described | begun.model  # this version has added settings
-        same = begun.model_copy(update={"uncertainty": completed(begun.uncertainty), "model": model})
+        same = begun.model_copy(update={"uncertainty": completed(begun.uncertainty)})
         if same != asked:
             other = ", ".join(name for name, value in asked if getattr(same, name) != value)
             how = f"{how_to_continue(begun.uncertainty)}, or " if earlier and "uncertainty" in other else ""
@@ -162,10 +162,11 @@ class Sweep:
         """What decides the results of the runs, apart from shares and seeds."""
         whole, spec = self.whole, self.whole.spec
         return AuditPlan(
-            method=dataclasses.asdict(whole.method) | {"name": type(whole.method).__name__},  # type: ignore[call-overload]
+            method=plain(whole.method) | {"name": type(whole.method).__name__},
             model=spec.model.described,
             uncertainty=vars(spec.uncertainty),
             privacy={} if spec.privacy.clip is None else vars(spec.privacy),
+            server={} if spec.server.optimizer == "none" else vars(spec.server),
             participation=Participating(share=spec.participation.share, least=spec.participation.least),
             personal=[model.text for model in spec.personal],
             data=splits_record(whole.silos),
