@@ -53,7 +53,7 @@ def test_the_loss_is_that_of_the_paper() -> None:
     x, y = torch.randn(5, 2), torch.tensor([0, 1, 2, 0, 1])
     parameters = dict(own.named_parameters())
     distance = sum((p.detach() - other[name]).double().square().sum().item() for name, p in parameters.items())
-    loss = ditto(lam=0.3).near(own, other)(x, y)
+    loss = ditto(lam=0.3).near(own, {"model": other})(x, y)
     assert loss.item() == pytest.approx(F.cross_entropy(own(x), y).item() + 0.15 * distance, rel=1e-5)
     gradients = torch.autograd.grad(loss - F.cross_entropy(own(x), y), [*parameters.values()])
     for (name, p), gradient in zip(parameters.items(), gradients, strict=True):
