@@ -129,6 +129,16 @@ def test_a_run_that_is_interrupted_goes_on_with_the_plugin(mine: Path) -> None:
     assert (Path("cut") / model).read_bytes() == (Path("whole") / model).read_bytes()
 
 
+def test_a_run_that_fails_says_how_it_goes_on_with_the_plugin() -> None:
+    failing = """
+    def average(self, *args):
+        raise ValueError("the server is out of order")
+"""
+    done = caveat("run", *MINE, "--plugin", write(OWN + failing), "--out", "run", "--quiet")
+    assert done.exit_code == 4
+    assert done.stderr.splitlines()[-1].endswith("; `caveat resume run --plugin mine.py` continues")
+
+
 def kill_after_a_round(out: str) -> int:
     """The status of a run that is killed in its second round."""
     killing = f"""
