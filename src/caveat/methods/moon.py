@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import Data, Payload, Site, State, Update
+from ..core import Payload, Site, State, Update
 from ..core.settings import LARGE, frozen_settings
 from ..nn.encoders import Head, Model, parts
 from ..training.fit import Loss
@@ -47,7 +47,7 @@ class MOON(FedAvg):
         z_prev = representations(load(site.module, state["previous"]), site.train.x)
         z_glob = representations(load(site.module, down["model"]), site.train.x)
         # Labels are replaced by positions: a batch then finds its representations, computed once for all epochs.
-        positions = Data(site.train.x, torch.arange(site.examples))
+        positions = site.train.labelled(torch.arange(site.examples))
         self.training.fit(replace(site, train=positions), self.contrasted(site.module, site.train.y, z_glob, z_prev))
         model = snapshot(site.module)
         return Update({"model": model}, site.examples), state | {"previous": model}

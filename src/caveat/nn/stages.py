@@ -22,6 +22,7 @@ from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd, _Av
 from ..core import seeded
 from .dropout import flat, has_dropout
 from .encoders import Tokens
+from .sequence_numbers import series_numbers, token_numbers
 
 NUMBERS = 128
 """The most numbers of a stage; of more, as many random projections are taken, the same ones everywhere."""
@@ -59,13 +60,18 @@ def input_numbers(x: Tensor) -> dict[str, Tensor]:
 
     Of images (N, C, H, W): the "layout", means of 4x4 cells; the "texture", how much pixels differ from their
     neighbours, at four scales; and the "colour", what the distribution of each channel's values is like, and how
-    much channels differ. Of anything else its "values".
+    much channels differ. Of ids (N, T) and of series (N, T, C) what `sequence_numbers` says. Of anything else its
+    "values".
     """
-    if x.ndim != 4:
+    if x.is_floating_point() and x.ndim not in (3, 4):
         return {"values": _narrow(x.flatten(1))}
-    parts = [(_layout(part), _texture(part), _colour(part)) for part in torch.split(x, PART)]
-    named = zip(("layout", "texture", "colour"), zip(*parts, strict=True), strict=True)
-    return {name: _narrow(torch.cat(each)) for name, each in named}
+    numbers = _image_numbers if x.ndim == 4 else series_numbers if x.is_floating_point() else token_numbers
+    parts = [numbers(part) for part in torch.split(x, PART)]
+    return {name: _narrow(torch.cat([part[name] for part in parts])) for name in parts[0]}
+
+
+def _image_numbers(x: Tensor) -> dict[str, Tensor]:
+    return {"layout": _layout(x), "texture": _texture(x), "colour": _colour(x)}
 
 
 def _layout(x: Tensor) -> Tensor:

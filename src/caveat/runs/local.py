@@ -24,6 +24,7 @@ from ..core import (
     State,
     Tensors,
 )
+from ..core.silo import AugmentedData
 from ..core.silo_info import FederationInfo
 from ..data.pools import Array
 from ..engines.executor import Executor
@@ -73,6 +74,11 @@ class LocalRun(BaseRun):
     def check(self) -> None:
         self.silos.check(self.spec.batch_size)
         super().check()
+        if self.frozen_encoder is not None and isinstance(self.silos[0].train, AugmentedData):
+            raise ConfigurationError(
+                "the encoder is frozen, so that silos compute what it says once, and augmented inputs change with "
+                "every batch: leave out the augmentation, or have the encoder learn"
+            )
 
     def executor(self) -> Executor:
         return self.executor_of(self.silos.by_name, self.participants, SiloStore(self.folder / "state" / "silos"))

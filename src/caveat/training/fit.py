@@ -136,7 +136,7 @@ class Training:
         with in_bfloat16(site.module) if self.precision == "bfloat16" else nullcontext():
             for batch in self.batches(site.examples):
                 optimizer.zero_grad()
-                loss(site.train.x[batch], site.train.y[batch]).backward()  # type: ignore[no-untyped-call]
+                loss(*site.train.batch(batch)).backward()  # type: ignore[no-untyped-call]
                 if correct is not None:
                     for name, p in parameters.items():
                         if p.grad is not None:
