@@ -39,12 +39,12 @@ def _carried(named: str, texts: Mapping[str, str]) -> dict[str, str]:
     """The app that imports a plugin, where anybody who reads it sees that, and the plugin's file if it is one."""
     app, (before, after) = PLACES["app.py"], texts[PLACES["app.py"]].split("\n\nserver = ")
     if not is_file(named):
-        return {app: f"{before}\n\nimport {module_of(named)}  # noqa: E402, F401\n\nserver = {after}"}
+        return {app: f"{before}\n\nimport {module_of(named)}  # noqa: F401\n\nserver = {after}"}
     source = Path(named)
     place = f"federation/{source.name}"
     if not source.stem.isidentifier() or place in (*texts, "federation/__init__.py"):
         raise ConfigurationError(f"--plugin {named}: {source.name} cannot be a module of the project; rename the file")
-    line = f"from . import {source.stem}  # noqa: E402, F401"
+    line = f"from . import {source.stem}  # noqa: F401"
     return {app: f"{before}\n\n{line}\n\nserver = {after}", place: source.read_text(encoding="utf-8")}
 
 
