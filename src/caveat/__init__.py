@@ -10,11 +10,31 @@ if TYPE_CHECKING:
     from . import data, uncertainty
     from .analysis.audit.procedure import audit
     from .api import load, run
-    from .core import Decision, Prediction
+    from .core import (
+        Answers,
+        CaveatError,
+        ConfigurationError,
+        Data,
+        DataError,
+        Decision,
+        Method,
+        Payload,
+        Prediction,
+        Replies,
+        Round,
+        RunError,
+        Silo,
+        Site,
+        State,
+        Tensors,
+        Update,
+    )
+    from .core.settings import frozen_settings
     from .methods import (
         APFL,
         FML,
         FMLU,
+        METHODS,
         MOON,
         SCAFFOLD,
         UEFL,
@@ -30,11 +50,13 @@ if TYPE_CHECKING:
         Local,
         PerFedAvg,
         TrFedDis,
+        register,
     )
     from .nn.models import ModelSettings, PersonalModel
     from .runs.local import Run
     from .training.fit import Training
     from .wrappers.privacy import Privacy
+    from .wrappers.server import ServerOptimizer
     from .wrappers.uncertainty import Uncertainty
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # what runs log is for whoever asks for it
@@ -51,8 +73,13 @@ _PLACES = {
     "TrFedDis": "methods",
     "FedDC": "methods", "FedDyn": "methods", "MOON": "methods",
     "ModelSettings": "nn.models", "PersonalModel": "nn.models",
-    "Decision": "core", "Prediction": "core",
+    "METHODS": "methods", "register": "methods", "frozen_settings": "core.settings",
+    "Answers": "core", "Data": "core", "Decision": "core", "Method": "core", "Payload": "core", "Prediction": "core",
+    "Replies": "core", "Round": "core", "Silo": "core", "Site": "core", "State": "core", "Tensors": "core",
+    "Update": "core",
+    "CaveatError": "core", "ConfigurationError": "core", "DataError": "core", "RunError": "core",
     "Privacy": "wrappers.privacy",
+    "ServerOptimizer": "wrappers.server",
     "Uncertainty": "wrappers.uncertainty",
 }  # fmt: skip
 """Where each public name is, so that nothing heavy is imported before it is used."""
@@ -61,9 +88,15 @@ __all__ = [
     "APFL",
     "FML",
     "FMLU",
+    "METHODS",
     "MOON",
     "SCAFFOLD",
     "UEFL",
+    "Answers",
+    "CaveatError",
+    "ConfigurationError",
+    "Data",
+    "DataError",
     "Decision",
     "FedAvg",
     "FedBABU",
@@ -75,19 +108,32 @@ __all__ = [
     "FedProx",
     "FedRep",
     "Local",
+    "Method",
     "ModelSettings",
+    "Payload",
     "PerFedAvg",
     "PersonalModel",
     "Prediction",
     "Privacy",
+    "Replies",
+    "Round",
     "Run",
+    "RunError",
+    "ServerOptimizer",
+    "Silo",
+    "Site",
+    "State",
+    "Tensors",
     "TrFedDis",
     "Training",
     "Uncertainty",
+    "Update",
     "__version__",
     "audit",
     "data",
+    "frozen_settings",
     "load",
+    "register",
     "run",
     "uncertainty",
 ]

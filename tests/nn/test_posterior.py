@@ -20,7 +20,8 @@ from caveat.nn.encoders import Model, Tokens
 from caveat.nn.models import ModelSettings, build_model
 from caveat.nn.posterior import LEAST, MOST, Posterior, clamped, log_alpha, log_evidence, uncertain_cross_entropy
 from caveat.nn.radial import BLOCK, NEAREST, RadialFlows
-from caveat.training.fit import Moments, Training
+from caveat.training.fit import Training
+from caveat.training.optimizers import Moments
 
 
 def flows(classes: int = 3, features: int = 4, layers: int = 5, scale: float = 1.0) -> RadialFlows:

@@ -11,13 +11,15 @@ import pytest
 import torch
 from torch import nn
 
-from caveat.training.optimizers import SGD, Adam, Optimizer
+from caveat.training.optimizers import SGD, Adam, AdamW, Optimizer
 
 CASES: list[tuple[type[Optimizer], type[torch.optim.Optimizer], dict[str, float]]] = [
     (SGD, torch.optim.SGD, {"lr": 1e-3}),
     (SGD, torch.optim.SGD, {"lr": 1e-3, "momentum": 0.9, "weight_decay": 0.1}),
     (Adam, torch.optim.Adam, {"lr": 1e-2}),
     (Adam, torch.optim.Adam, {"lr": 1e-2, "weight_decay": 0.1}),
+    (AdamW, torch.optim.AdamW, {"lr": 1e-2, "weight_decay": 0.1}),
+    (AdamW, torch.optim.Adam, {"lr": 1e-2, "weight_decay": 0.0}),
 ]
 
 
@@ -50,7 +52,7 @@ from caveat.core import Data, Site
 from caveat.training.fit import Training
 module = torch.nn.Linear(2, 1)
 data = Data(torch.zeros(4, 2), torch.zeros(4))
-for optimizer in ("sgd", "adam"):
+for optimizer in ("sgd", "adam", "adamw"):
     Training(optimizer=optimizer).fit(Site("a", data, data, data, module), lambda x, y: module(x).sum())
 print("torch._dynamo" in sys.modules)
 """

@@ -5,7 +5,7 @@ silos, aggregate; and all that is sent or kept is one kind of value, groups of n
 """
 
 from .errors import CaveatError, ConfigurationError, ConfigurationErrors, DataError, DataWarning, RunError
-from .method import Aggregate, Function, Method, Round, Weights, Work, always, evaluation, is_evaluation, keep
+from .method import Aggregate, Function, Method, Round, Weights, Work, always, evaluation, horizon, is_evaluation, keep
 from .prediction import Answers, Decision, Prediction
 from .random import key, seeded
 from .replies import Replies
@@ -42,6 +42,7 @@ __all__ = [
     "always",
     "check_silo_name",
     "evaluation",
+    "horizon",
     "is_evaluation",
     "keep",
     "key",

@@ -79,5 +79,9 @@ class RunError(CaveatError):
         self.silo = silo
 
 
+DIVERGED = "training diverged; try a lower training.lr"
+"""What happened, and what to do about it."""
+
+
 class Diverged(RunError):
     """Numbers that are not finite any more: the same settings would come to them again."""

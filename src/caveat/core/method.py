@@ -84,6 +84,11 @@ class Round:
         return self.path + self.name
 
 
+def horizon(rounds: Iterable[Round]) -> int:
+    """The number of rounds up to the last one of training, that one included."""
+    return max((t + 1 for t, step in enumerate(rounds) if step.trains), default=0)
+
+
 class Method:
     """A federated method. Subclasses are frozen dataclasses: fields are hyperparameters, nothing else.
 

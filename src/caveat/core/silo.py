@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from .errors import DataError
-from .tensors import SiloId
+from .tensors import SiloId, Tensors
 
 
 class Data(NamedTuple):
@@ -82,6 +82,11 @@ class Site:
     """A workspace: its weights mean nothing between two calls."""
     round: int = field(default=0, kw_only=True)
     """Position in the schedule of the round that the work belongs to."""
+    horizon: int = field(default=0, kw_only=True)
+    """Rounds of the schedule up to its last one of training, that one included; 0 where nobody has counted."""
+    moments: Tensors | None = field(default=None, kw_only=True, repr=False)
+    """What an optimiser remembers from round to round, where that is wanted: `Training.fit` starts from there, and
+    leaves there what it has come to."""
     own: nn.Module | None = field(default=None, kw_only=True)
     """A second workspace, for the silo's own model of its own architecture, if the method asks for one."""
     domain: str = field(default="", kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,13 +13,31 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..core import Method, Payload, Round, RunError, Silo, SiloId, Site, State, Update, Work, key, seeded
+from ..core import (
+    CaveatError,
+    Method,
+    Payload,
+    Round,
+    RunError,
+    Silo,
+    SiloId,
+    Site,
+    State,
+    Update,
+    Work,
+    horizon,
+    key,
+    seeded,
+)
 from ..core.aggregation import all_finite
-from ..core.errors import Diverged
+from ..core.errors import DIVERGED, Diverged
 from ..files.checkpoints import SiloStore, StateLost
 from ..files.schema.small_files import KeptState
 from ..training.modules import load, snapshot
 from .one_thread import one_thread
+
+HUGE = 100.0
+"""A weight that no model needs which has learnt anything."""
 
 
 class SiloError(RunError):
@@ -87,7 +106,13 @@ class Executor:
     def site(self, silo: SiloId, t: int = 0) -> Site:
         """What a method may see at a silo in round t."""
         secret = key(self.seed, "secret", silo) if self.secret is None else self.secret
-        return replace(self.silos[silo].site(self.module, t, self.own.get(silo)), secret=secret)
+        site = self.silos[silo].site(self.module, t, self.own.get(silo))
+        return replace(site, secret=secret, horizon=self.horizon)
+
+    @cached_property
+    def horizon(self) -> int:
+        """`Site.horizon` of every site."""
+        return horizon(self.schedule)
 
     @cached_property
     def schedule(self) -> Sequence[Round]:
@@ -130,11 +155,21 @@ class Executor:
         except StateLost:
             raise
         except Exception as error:
-            kind = SiloDiverged if isinstance(error, FloatingPointError) else SiloError
-            raise kind(_failure(silo, t, address, payload, data, error), silo) from error
+            why = "" if isinstance(error, CaveatError | FloatingPointError) else self._why(silo)
+            kind = SiloDiverged if why or isinstance(error, FloatingPointError) else SiloError
+            raise kind(_failure(silo, t, address, payload, data, error, why), silo) from error
         if not evaluates and (any(before.values()) or any(after.values())):
             kept = self.states.save(silo, t, after, durable)
         return Performed(update, kept)
+
+    def _why(self, silo: SiloId) -> str:
+        """What the weights in the workspace say of an error that a work has raised; empty if they are ordinary."""
+        modules = [self.module, *([self.own[silo]] if silo in self.own else [])]
+        sizes = [float(p.detach().abs().max()) for module in modules for p in module.parameters() if p.numel()]
+        if not all(map(math.isfinite, sizes)):
+            return f"weights are not finite: {DIVERGED}"
+        largest = max(sizes, default=0.0)
+        return f"weights are as large as {largest:.2g}: {DIVERGED}" if largest > HUGE else ""
 
 
 def check_finite(payload: Payload) -> None:
@@ -142,14 +177,14 @@ def check_finite(payload: Payload) -> None:
     for group, tensors in payload.items():
         for name, tensor in tensors.items():
             if not all_finite(tensor):
-                raise FloatingPointError(f"{group}/{name} is not finite: training diverged; try a lower training.lr")
+                raise FloatingPointError(f"{group}/{name} is not finite: {DIVERGED}")
 
 
-def _failure(silo: SiloId, t: int, address: str, payload: Payload, data: Silo, error: Exception) -> str:
+def _failure(silo: SiloId, t: int, address: str, payload: Payload, data: Silo, error: Exception, why: str = "") -> str:
     groups = ", ".join(f"{group} ({len(tensors)} tensors)" for group, tensors in payload.items())
     where = traceback.extract_tb(error.__traceback__)[-1]
     return (
-        f"silo {silo!r} failed in round {t}, work {address!r}: {type(error).__name__}: {error} "
+        f"silo {silo!r} failed in round {t}, work {address!r}: {type(error).__name__}: {error}{why and f'; {why}'} "
         f"[at {where.name}, line {where.lineno}; received {groups or 'nothing'}; "
         f"training inputs {tuple(data.train.x.shape)}]"
     )

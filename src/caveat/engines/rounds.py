@@ -11,11 +11,13 @@ from typing import Protocol
 import torch
 
 from ..core import (
+    CaveatError,
     ConfigurationError,
     Method,
     Payload,
     Replies,
     Round,
+    RunError,
     SiloId,
     Site,
     State,
@@ -99,12 +101,22 @@ def run(
             raise ConfigurationError(f"{step.name!r} is in a schedule, but its work is to see the test split")
         sent, cohort = step.broadcast(server), participation.cohort(t, step, transport.silos)
         replies = transport.exchange(t, step.address, sent, cohort, step.linear)
-        server = _own(step.aggregate(server, replies, site), replies)
+        server = _own(_aggregated(t, step, server, replies, site), replies)
         number += step.trains
         after(FinishedRound(t, number, step, sent, cohort, replies), server)
         # Replies lie in the memory of workers, which is used again in the next round if nobody has them any more.
         del sent, replies
     return server
+
+
+def _aggregated(t: int, step: Round, server: State, replies: Replies, site: Site) -> State:
+    try:
+        return step.aggregate(server, replies, site)
+    except (CaveatError, LookupError):
+        raise
+    except Exception as error:
+        told = f"the server failed in round {t}, {step.name!r}: {type(error).__name__}: {error}"
+        raise RunError(f"{told}; if training has diverged, try a lower training.lr") from error
 
 
 def _own(server: State, replies: Replies) -> State:

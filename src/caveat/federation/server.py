@@ -87,6 +87,7 @@ class FlowerRun(BaseRun):
         return nullcontext(engine_of(self, self.config, self.wire, self.members))
 
     def prepare(self) -> None:
+        super().prepare()
         write_json(self.folder / "splits.json", self.members.records)
 
 

@@ -25,8 +25,9 @@ from ..files.manifest import Manifest, check_file, sum_of_bytes
 from ..files.payloads import read_payload, to_bytes
 from ..files.reading import read, record_of
 from ..files.schema.small_files import DataFile, FileSum, KeptState, ModelFile, SiloKeeps, SiloSource
-from ..runs.local import MODEL, LocalRun, Run
+from ..runs.local import LocalRun, Run
 from ..runs.spec import spec_of
+from ..runs.warm import MODEL
 from ..wrappers.evaluation import TEST
 from .own_books import KEPT, OwnBooks
 from .silo_file import SiloFile

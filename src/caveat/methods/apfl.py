@@ -23,7 +23,7 @@ from torch.func import functional_call
 from ..core import Decision, Payload, Site, State, Tensors, Update
 from ..core.settings import frozen_settings
 from ..training.fit import Loss
-from ..training.modules import load, snapshot
+from ..training.modules import learning, load, snapshot
 from .fedavg import FedAvg
 
 
@@ -37,8 +37,8 @@ class Mixture(nn.Module):
 
     def parts(self) -> Tensors:
         """The mixed parameters; the gradient of w is no concern of the mixture."""
-        w = dict(self.shared.named_parameters())
-        return {name: self.alpha * v + (1 - self.alpha) * w[name].detach() for name, v in self.own.named_parameters()}
+        w = learning(self.shared)
+        return {name: self.alpha * v + (1 - self.alpha) * w[name].detach() for name, v in learning(self.own).items()}
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = functional_call(self.own, self.parts(), (x,))
@@ -55,6 +55,10 @@ class APFL(FedAvg):
     """Weight of the silo's own model in the mixture, at the start if it is adaptive: 0 is FedAvg, 1 is Local."""
     adaptive: bool = True
     """Learn a weight per silo, or keep the one given."""
+
+    def __post_init__(self) -> None:
+        if self.training.state == "shared":
+            self.training.leave("apfl", "a silo trains two models at once; 'kept' keeps what is of both", "state")
 
     def init_silo(self, site: Site) -> State:
         return {}

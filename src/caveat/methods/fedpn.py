@@ -27,11 +27,12 @@ from torch import Tensor, nn
 
 from ..core import Answers, Data, Decision, Method, Payload, Prediction, Replies, Round, Site, State, Tensors, Update
 from ..core.settings import LARGE, MANY, frozen_settings
-from ..nn.encoders import Model
+from ..nn.encoders import parts
 from ..nn.posterior import Posterior, PosteriorNetwork, embedding, log_alpha, log_evidence, uncertain_cross_entropy
 from ..nn.radial import RadialFlows
-from ..training.fit import Loss, Moments, Training
+from ..training.fit import LABELS, Loss, Training
 from ..training.modules import expect, in_batches, load, reset, snapshot
+from ..training.optimizers import Moments
 from ..uncertainty.dirichlet import dirichlet_entropy
 
 DENSITIES = "posterior.flows."
@@ -67,8 +68,8 @@ class FedPN(Method):
     density_rounds: Annotated[int, Field(ge=0, le=MANY)] = 0
     """Rounds after `rounds`, in which the densities alone are trained, as in NatPN; paper: none."""
     moments: bool = True
-    """With adam: start a round from the mean of the silos' moments (released code), so that silos with other classes
-    do not drift apart, or afresh."""
+    """With adam and adamw: start a round from the mean of the silos' moments (released code), so that silos with other
+    classes do not drift apart, or afresh."""
     normalise: bool | None = None
     """Normalise each embedding, or take it as it is (paper). By default behind convolutions alone: it hides how far out
     an input is, which is what tells rows of a table from all others."""
@@ -77,8 +78,12 @@ class FedPN(Method):
     personal_lr: Annotated[float, Field(gt=0, le=LARGE)] = 0.001
     """Learning rate of those, and of `density_rounds`, which are of one epoch."""
 
+    def __post_init__(self) -> None:
+        self.training.leave("fedpn", "method.moments says whether Adam's moments are shared", "state")
+        self.training.leave("fedpn", "its loss is the expected cross-entropy", *LABELS)
+
     def build(self, model: nn.Module) -> nn.Module:
-        model = expect(Model, model)
+        model = parts(model, self.name)
         convolutions = any(isinstance(part, nn.Conv2d) for part in model.encoder.modules())
         return PosteriorNetwork(model, self.layers, convolutions if self.normalise is None else self.normalise)
 
@@ -103,7 +108,7 @@ class FedPN(Method):
 
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         network = self.network(down, site)
-        shared = self.moments and self.training.optimizer == "adam"
+        shared = self.moments and self.training.optimizer != "sgd"
         moments = Moments(down["moments"]) if shared else None
         self.training.fit(site, self.objective(network.posterior, network.encoder), moments=moments)
         update = self.update(snapshot(network), network, site)

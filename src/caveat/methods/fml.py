@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ..core import Decision, Payload, Replies, Site, State, Update, Weights
 from ..core.settings import frozen_settings
+from ..training.fit import LABELS
 from ..training.modules import expect, load, reset, snapshot
 from .fedavg import FedAvg
 
@@ -39,6 +40,11 @@ class FML(FedAvg):
     """Weight of the labels in the loss of the meme; the rest is the predictions of the silo's own model."""
     weights: Literal["uniform", "examples"] = "uniform"
     """uniform: every silo's meme counts as much (paper); examples: by its training examples."""
+
+    def __post_init__(self) -> None:
+        if self.training.state == "shared":
+            self.training.leave(self.name, "a silo trains two models at once; 'kept' keeps what is of both", "state")
+        self.training.leave(self.name, "each model learns from the other's loss, too", *LABELS)
 
     def init_silo(self, site: Site) -> State:
         return {}

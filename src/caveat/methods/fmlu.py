@@ -35,6 +35,7 @@ class FMLU(FML):
     """Divide each example's loss by the sum of its weights, which otherwise exceeds that of FML (paper)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.weigh_loss and (self.alpha, self.beta) != (FML.alpha, FML.beta):
             raise ConfigurationError(
                 f"method.alpha = {self.alpha} and method.beta = {self.beta} have no meaning while weigh_loss = true",

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ..core import Payload, Site, State, Update
 from ..core.settings import LARGE, frozen_settings
-from ..nn.encoders import Head, Model
+from ..nn.encoders import Head, Model, parts
 from ..training.fit import Loss
 from ..training.modules import expect, in_batches, load, snapshot
 from .fedavg import FedAvg
@@ -36,6 +36,9 @@ class MOON(FedAvg):
     """Weight of the contrast beside the cross-entropy; 0 is FedAvg. Paper: 0.1, 1, 5 or 10."""
     temperature: Annotated[float, Field(gt=0, le=LARGE)] = 0.5
     """tau: differences of cosines are divided by it."""
+
+    def build(self, model: nn.Module) -> nn.Module:
+        return parts(model, self.name)
 
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         if "previous" not in state:
@@ -55,7 +58,9 @@ class MOON(FedAvg):
 
         def loss(x: Tensor, at: Tensor) -> Tensor:
             z = head.hidden(encoder(x))
-            return F.cross_entropy(head.output(z), y[at]) + self.mu * self.contrast(z, z_glob[at], z_prev[at])
+            return self.training.cross_entropy(head.output(z), y[at]) + self.mu * self.contrast(
+                z, z_glob[at], z_prev[at]
+            )
 
         return loss
 

@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -25,7 +24,7 @@ from torch.func import functional_call
 from ..core import ConfigurationError, Decision, Payload, Round, Site, State, Tensors, Update, seeded
 from ..core.settings import LARGE, MANY, frozen_settings
 from ..training.fit import Loss
-from ..training.modules import load, snapshot
+from ..training.modules import learning, load, snapshot
 from .fedavg import FedAvg
 
 DISTANCE = 0.01
@@ -65,7 +64,7 @@ class PerFedAvg(FedAvg):
         """A loss whose gradient is the one that Per-FedAvg steps along; its value means nothing."""
 
         def surrogate(x: Tensor, y: Tensor) -> Tensor:
-            w = dict(module.named_parameters())
+            w = learning(module)
             direction = self.direction(module, x, y)
             return torch.stack([(w[name] * step).sum() for name, step in direction.items()]).sum()
 
@@ -73,13 +72,13 @@ class PerFedAvg(FedAvg):
 
     def direction(self, module: nn.Module, x: Tensor, y: Tensor) -> Tensors:
         """(I - alpha H(w; D'')) grad f(w - alpha grad f(w; D); D') at the module's parameters w, or without H."""
-        w = {name: p.detach() for name, p in module.named_parameters()}
+        w = {name: p.detach() for name, p in learning(module).items()}
         count = 2 if self.order == "first" else 3
         parts = list(zip(x.chunk(count), y.chunk(count), strict=True))
         if len(parts) < count or min(len(labels) for _, labels in parts) < 2:
             parts = [(x, y)] * count  # BatchNorm has no variance of one example
-        inner = gradient(module, w, *parts[0], dict(module.named_buffers()))
-        v = gradient(module, moved(w, inner, -self.adapt_lr), *parts[1])
+        inner = self.gradient(module, w, *parts[0], dict(module.named_buffers()))
+        v = self.gradient(module, moved(w, inner, -self.adapt_lr), *parts[1])
         if self.order == "first":
             return v
         delta = DISTANCE / torch.stack([part.norm() for part in v.values()]).norm().clamp_min(1e-12).item()
@@ -87,15 +86,23 @@ class PerFedAvg(FedAvg):
         sides = []
         for side in (delta, -delta):
             with seeded("hessian-free", seed):  # other units dropped on either side would be all the difference
-                sides.append(gradient(module, moved(w, v, side), *parts[2]))
+                sides.append(self.gradient(module, moved(w, v, side), *parts[2]))
         return {name: v[name] - self.adapt_lr * (sides[0][name] - sides[1][name]) / (2 * delta) for name in v}
+
+    def gradient(self, module: nn.Module, w: Tensors, x: Tensor, y: Tensor, buffers: Tensors | None = None) -> Tensors:
+        """The gradient of a batch's cross-entropy at parameters w; only `buffers` that are given are updated."""
+        w = {name: tensor.detach().requires_grad_() for name, tensor in w.items()}
+        if buffers is None:
+            buffers = {name: tensor.clone() for name, tensor in module.named_buffers()}
+        loss = self.training.cross_entropy(functional_call(module, w | buffers, (x,)), y)
+        return dict(zip(w, torch.autograd.grad(loss, list(w.values()), materialize_grads=True), strict=True))
 
     def personalise(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         """Adapt a copy of the federation's model, and keep it."""
         module = load(site.module, down["model"])
         adaptation = replace(
             self.training, local_epochs=None, local_steps=self.adapt_steps, optimizer="sgd", lr=self.adapt_lr,
-            lr_decay=1.0, momentum=0.0, weight_decay=0.0,
+            lr_decay=1.0, lr_hold=0, schedule="exponential", warmup=0, momentum=0.0, weight_decay=0.0, state="fresh",
         )  # fmt: skip
         adaptation.fit(site, super().objective(module, down))
         return Update({}, site.examples), state | {"own": snapshot(module)}
@@ -104,12 +111,3 @@ class PerFedAvg(FedAvg):
 def moved(w: Tensors, along: Tensors, by: float) -> Tensors:
     """The parameters w + by * along."""
     return {name: tensor + by * along[name] for name, tensor in w.items()}
-
-
-def gradient(module: nn.Module, w: Tensors, x: Tensor, y: Tensor, buffers: Tensors | None = None) -> Tensors:
-    """The gradient of a batch's cross-entropy at parameters w; only `buffers` that are given are updated."""
-    w = {name: tensor.detach().requires_grad_() for name, tensor in w.items()}
-    if buffers is None:
-        buffers = {name: tensor.clone() for name, tensor in module.named_buffers()}
-    loss = F.cross_entropy(functional_call(module, w | buffers, (x,)), y)
-    return dict(zip(w, torch.autograd.grad(loss, list(w.values()), materialize_grads=True), strict=True))

@@ -36,6 +36,8 @@ class SCAFFOLD(FedAvg):
                 "training.optimizer",
             )
 
+        training.leave("scaffold", "a silo's change would not be the sum of its gradients", "clip")
+
     def init_server(self, site: Site) -> State:
         return super().init_server(site) | {"control": zeros(site.module)}
 

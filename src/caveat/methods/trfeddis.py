@@ -29,9 +29,9 @@ from torch import Tensor, nn
 
 from ..core import Answers, ConfigurationError, Decision, Payload, Prediction, Site, State, Update
 from ..core.settings import LARGE, MANY, frozen_settings
-from ..nn.encoders import Model
+from ..nn.encoders import Model, parts
 from ..nn.posterior import uncertain_cross_entropy
-from ..training.fit import Loss
+from ..training.fit import LABELS, Loss
 from ..training.modules import expect, in_batches, load, reset, snapshot, split
 from ..uncertainty import opinions
 from ..uncertainty.dirichlet import kl_to_uniform
@@ -81,6 +81,9 @@ class TrFedDis(FedBN):
     """discounted: how far a head is trusted, from 0 to 1 (0.9 by default)."""
 
     def __post_init__(self) -> None:
+        if self.training.state == "shared":
+            self.training.leave("trfeddis", "a silo trains two heads at once; 'kept' keeps what is of both", "state")
+        self.training.leave("trfeddis", "its losses are of evidence, too", *LABELS)
         if self.trust is not None and self.fusion != "discounted":
             raise ConfigurationError(
                 f"method.trust = {self.trust} has no meaning for fusion {self.fusion!r}", "method.trust"
@@ -91,7 +94,7 @@ class TrFedDis(FedBN):
             )
 
     def build(self, model: nn.Module) -> nn.Module:
-        return TwoHeads(expect(Model, model))
+        return TwoHeads(parts(model, self.name))
 
     def private(self, module: nn.Module) -> frozenset[str]:
         """BatchNorm's tensors of what the federation shares; a silo's own head is no part of that."""

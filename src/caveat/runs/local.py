@@ -24,6 +24,7 @@ from ..core import (
     State,
     Tensors,
 )
+from ..core.silo import AugmentedData
 from ..core.silo_info import FederationInfo
 from ..data.pools import Array
 from ..engines.executor import Executor
@@ -41,10 +42,11 @@ from ..files.schema.small_files import KeptState, ModelFile
 from ..files.schema.summary import Summary
 from .base import BaseRun
 from .begun import keep_data
+from .behind import rows_of
 from .features import features
 from .gallery import gallery
+from .warm import MODEL
 
-MODEL = "model/model.safetensors"
 Asked = TypeVar("Asked", Prediction, Answers, Tensors)
 
 
@@ -72,6 +74,11 @@ class LocalRun(BaseRun):
     def check(self) -> None:
         self.silos.check(self.spec.batch_size)
         super().check()
+        if self.frozen_encoder is not None and isinstance(self.silos[0].train, AugmentedData):
+            raise ConfigurationError(
+                "the encoder is frozen, so that silos compute what it says once, and augmented inputs change with "
+                "every batch: leave out the augmentation, or have the encoder learn"
+            )
 
     def executor(self) -> Executor:
         return self.executor_of(self.silos.by_name, self.participants, SiloStore(self.folder / "state" / "silos"))
@@ -80,6 +87,7 @@ class LocalRun(BaseRun):
         return EmbeddedEngine(self.executor(), self.workers)
 
     def prepare(self) -> None:
+        super().prepare()
         silos = [*self.measured, *self.spec.newcomers]
         write_json(self.folder / "splits.json", data.splits_record(map(self.silos.named, silos)))
         keep_data(self.folder, self.silos, silos)
@@ -124,9 +132,11 @@ class LocalRun(BaseRun):
             state = executor.state(silo, self.kept(silo, t))
         site = executor.site(silo)
 
+        encoder = self.frozen_encoder
+
         def predict(x: Tensor) -> Asked:
             with one_thread():
-                return ask(down, state, site, x)
+                return ask(down, state, site, x if encoder is None else rows_of(encoder, x))
 
         return predict
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 import time
@@ -13,7 +12,8 @@ from functools import cached_property
 from ..config import one_of
 from ..core import CaveatError, ConfigurationError, Payload, RunError, SiloId, State
 from ..core.aggregation import all_finite
-from ..core.errors import Diverged
+from ..core.errors import DIVERGED, Diverged
+from ..core.settings import plain
 from ..engines.rounds import FinishedRound
 from ..files.atomic import forget_parts, sync, write_bytes, write_record
 from ..files.checkpoints import Saved, ServerStore, SiloStore, StateLost
@@ -147,8 +147,8 @@ class Recorder:
                 for name, tensor in tensors.items():
                     if not all_finite(tensor) and (state is sent or bool(tensor.isnan().any())):
                         raise Diverged(
-                            f"round {number}, {phase}: the server's {group}/{name} is not finite after it; what was "
-                            "saved before is kept"
+                            f"round {number}, {phase}: the server's {group}/{name} is not finite after it: {DIVERGED}; "
+                            "what was saved before is kept"
                         )
 
     def finish(self, server: State) -> None:
@@ -209,10 +209,10 @@ class Recorder:
             folder / "model" / "model.json",
             ModelFile(
                 schema=ModelFile.SCHEMA,
-                method=dataclasses.asdict(method) | {"name": type(method).__name__},  # type: ignore[call-overload]
+                method=plain(method) | {"name": type(method).__name__},
                 t=t,
-                model=vars(self.run.spec.model),
-                personal={silo: vars(own) for silo, own in self.run.personal_settings.items()},
+                model=self.run.spec.model.described,
+                personal={silo: own.described for silo, own in self.run.personal_settings.items()},
                 shape=list(self.run.info.shape),
                 classes=list(self.run.info.classes),
             ),

@@ -2,74 +2,73 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import fields
 from itertools import chain, islice
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import ConfigurationError, Site, Tensors
+from ..core import ConfigurationError, Site
+from ..core.errors import shown
 from ..core.settings import LARGE, MANY, frozen_settings
-from .optimizers import SGD, Adam, Optimizer
+from .class_weights import ClassWeights
+from .modules import learning, to_train
+from .optimizers import SGD, Adam, AdamW, Moments, Optimizer
 from .precision import in_bfloat16
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A batch of inputs and labels to a scalar."""
 
-
-class Moments:
-    """Adam's running means of gradients and of their squares, carried from one training to the next."""
-
-    NAMES = ("exp_avg", "exp_avg_sq", "step")
-
-    def __init__(self, tensors: Tensors) -> None:
-        self.tensors = tensors
-        """The moments by names such as "exp_avg.PARAMETER"; empty before the first step."""
-
-    def give(self, optimizer: Adam) -> None:
-        """Have an optimiser start from copies of these moments."""
-        for name, parameter in optimizer.parameters.items():
-            if f"step.{name}" in self.tensors:
-                optimizer.state[name] = {
-                    part: torch.empty_like(parameter).copy_(tensor) if tensor.ndim else tensor.clone()
-                    for part, tensor in ((part, self.tensors[f"{part}.{name}"]) for part in self.NAMES)
-                }
-
-    def take(self, optimizer: Adam) -> None:
-        """Replace these moments by copies of what an optimiser has come to."""
-        self.tensors = {
-            f"{part}.{name}": optimizer.state[name][part].clone(memory_format=torch.contiguous_format)
-            for name in optimizer.parameters
-            if name in optimizer.state
-            for part in self.NAMES
-        }
+LABELS = ("class_weights", "label_smoothing")
+"""Keys of the plain cross-entropy, which mean nothing to methods with losses of their own."""
 
 
 @frozen_settings
 class Training:
-    """How a silo trains in one round. The optimiser starts afresh every round."""
+    """How a silo trains in one round."""
 
-    local_epochs: Annotated[int, Field(gt=0, le=MANY)] | None = None
-    """Passes over a silo's training data per round (1 unless `local_steps` is given)."""
+    LATER: ClassVar = frozenset({"clip", "schedule", "warmup", "state", "class_weights", "label_smoothing"})
+
+    local_epochs: Annotated[float, Field(gt=0, le=MANY)] | None = None
+    """Passes over a silo's training data per round (1 unless `local_steps` is given). Of a part of a pass, such as 0.5,
+    as many batches of a shuffled one as are nearest to it, and one at least."""
     local_steps: Annotated[int, Field(gt=0, le=MANY)] | None = None
     """Optimiser steps per round, instead of epochs."""
     batch_size: Annotated[int, Field(gt=1, le=MANY)] = 64
     """Examples per step."""
-    optimizer: Literal["sgd", "adam"] = "adam"
-    """sgd or adam."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
+    """sgd, adam or adamw, whose weight decay is decoupled from the gradient."""
     lr: Annotated[float, Field(gt=0)] = 0.001
     """Learning rate."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Factor on the learning rate after every round of the schedule, those that only measure included."""
     lr_hold: Annotated[int, Field(ge=0, le=MANY)] = 0
     """Rounds of the schedule before the learning rate begins to decay."""
+    schedule: Literal["exponential", "cosine"] = "exponential"
+    """exponential: the learning rate decays by lr_decay, which is 1 unless it is given; cosine: it falls along half a
+    cosine, towards 0 after the last round of training."""
+    warmup: Annotated[int, Field(ge=0, le=MANY)] = 0
+    """Rounds of the schedule in which the learning rate grows in equal steps before it is whole."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Momentum of sgd."""
     weight_decay: Annotated[float, Field(ge=0, le=LARGE)] = 0.0
-    """L2 penalty, as torch's optimisers apply it."""
+    """L2 penalty, as torch's optimisers apply it; of adamw the rate by which weights shrink, times lr."""
+    clip: Annotated[float, Field(gt=0, le=LARGE)] | None = None
+    """Largest L2 norm of the whole gradient of a step; a larger one is scaled down (none by default)."""
+    state: Literal["fresh", "kept", "shared"] = "fresh"
+    """What an optimiser remembers from round to round (moments, momentum): fresh, nothing; kept, each silo's own stays
+    there; shared, it is averaged and sent with the model, and what belongs to private parts stays at the silo."""
+    class_weights: ClassWeights = "none"
+    """Weights of classes in the cross-entropy: none, balanced (all classes of a silo's training data count as much), or
+    a list of numbers, one per class."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of a label that is spread over all classes in the cross-entropy."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of encoders in training: float32, or bfloat16, faster where the processor has it (AVX-512 BF16, AMX).
     Weights, heads, losses, averages and predictions are float32 with both."""
@@ -77,13 +76,38 @@ class Training:
     def __post_init__(self) -> None:
         if self.local_epochs is not None and self.local_steps is not None:
             raise ConfigurationError(
-                f"training.local_epochs = {self.local_epochs} and training.local_steps = {self.local_steps}: give one",
+                f"training.local_epochs = {self.local_epochs:g} and training.local_steps = {self.local_steps}: "
+                "give one",
                 "training.local_epochs",
             )
+        if self.local_epochs is not None and self.local_epochs == int(self.local_epochs):
+            object.__setattr__(self, "local_epochs", int(self.local_epochs))  # as it was given
         if self.momentum and self.optimizer != "sgd":
+            self._refuse("momentum", f"for {self.optimizer!r}")
+        if self.state != "fresh" and self.optimizer == "sgd" and not self.momentum:
+            self._refuse("state", "for 'sgd' without momentum, which remembers nothing")
+        for key in ("lr_decay", "lr_hold") if self.schedule == "cosine" else ():
+            if getattr(self, key) != getattr(type(self), key):
+                self._refuse(key, "for schedule 'cosine'")
+
+    def _refuse(self, key: str, why: str) -> None:
+        text = f"training.{key} = {shown(getattr(self, key))} has no meaning {why}"
+        raise ConfigurationError(text, f"training.{key}")
+
+    def check_classes(self, classes: int) -> None:
+        """Raises ConfigurationError for a list of class weights of another length."""
+        if isinstance(self.class_weights, tuple) and len(self.class_weights) != classes:
             raise ConfigurationError(
-                f"training.momentum = {self.momentum} has no meaning for {self.optimizer!r}", "training.momentum"
+                f"training.class_weights has {len(self.class_weights)} numbers, but there are {classes} classes",
+                "training.class_weights",
             )
+
+    def leave(self, method: str, why: str, *keys: str) -> None:
+        """For methods: raises ConfigurationError unless these keys are what they are by default."""
+        usual = {field.name: field.default for field in fields(type(self))}
+        for key in keys:
+            if getattr(self, key) != usual[key]:
+                self._refuse(key, f"for {method!r}: {why}")
 
     def fit(
         self,
@@ -95,15 +119,19 @@ class Training:
     ) -> int:
         """Minimise `loss` over the site's training data in its workspace; return the number of steps.
 
-        `correct` maps a parameter's name and gradient to the gradient that the optimiser sees; parameters
-        named in `frozen` stay as they are. `moments` are what Adam starts from, and what it ends with.
+        `correct` maps a parameter's name and gradient to the gradient that the optimiser sees, before it is clipped;
+        parameters named in `frozen` stay as they are. `moments` are what an optimiser starts from, and what it ends
+        with; by default those that the site carries, unless `state` is "fresh".
         Raises ConfigurationError if encoders are to compute in bfloat16 and the workspace has none.
         """
-        parameters = {name: p for name, p in site.module.named_parameters() if name not in frozen}
+        parameters = {name: p for name, p in learning(site.module).items() if name not in frozen}
         optimizer = self._optimizer(parameters, self.rate(site))
-        if moments is not None and isinstance(optimizer, Adam):
+        carried = site.moments if moments is None and self.state != "fresh" else None
+        if carried is not None:
+            moments = Moments(carried)
+        if moments is not None:
             moments.give(optimizer)
-        site.module.train()
+        to_train(site.module)
         steps = 0
         with in_bfloat16(site.module) if self.precision == "bfloat16" else nullcontext():
             for batch in self.batches(site.examples):
@@ -113,22 +141,54 @@ class Training:
                     for name, p in parameters.items():
                         if p.grad is not None:
                             p.grad = correct(name, p.grad)
+                if self.clip is not None:
+                    nn.utils.clip_grad_norm_(parameters.values(), self.clip)
                 optimizer.step()
                 steps += 1
-        if moments is not None and isinstance(optimizer, Adam):
+        if moments is not None:
             moments.take(optimizer)
+            if carried is not None:
+                carried.update(moments.tensors)
         return steps
 
     def rate(self, site: Site) -> float:
-        """The learning rate in the site's round."""
-        return self.lr * self.lr_decay ** max(site.round - self.lr_hold, 0)
+        """The learning rate in the site's round.
+
+        Cosine: lr (1 + cos(pi (t - warmup) / (T - warmup))) / 2 in round t of a schedule whose last round of training
+        is T - 1 (Loshchilov & Hutter, SGDR, ICLR 2017, eq. 5 without restarts); rounds after it have that one's. While
+        it warms up, round t has (t + 1) / (warmup + 1) of it (Goyal et al., arXiv 1706.02677, 2017).
+        """
+        if self.schedule == "cosine":
+            t, span = min(site.round, max(site.horizon, 1) - 1), max(site.horizon - self.warmup, 1)
+            rate = self.lr * (1 + math.cos(math.pi * max(t - self.warmup, 0) / span)) / 2
+        else:
+            rate = self.lr * self.lr_decay ** max(site.round - self.lr_hold, 0)
+        return rate * (site.round + 1) / (self.warmup + 1) if site.round < self.warmup else rate
+
+    def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The cross-entropy of logits (N, K) and labels (N,): `torch.nn.functional.cross_entropy`, of which a weighted
+        one is divided by the weights of the labels. Classes beyond the list of weights count 0.
+        """
+        weights = None
+        if isinstance(self.class_weights, tuple):
+            given = torch.tensor(self.class_weights[: logits.shape[-1]], dtype=logits.dtype)
+            weights = F.pad(given, (0, logits.shape[-1] - len(given)))
+        return F.cross_entropy(logits, y, weights, label_smoothing=self.label_smoothing)
 
     def batches(self, examples: int) -> Iterator[Tensor]:
         """One round's index batches, reshuffled every epoch by torch's global generator."""
         if self.local_steps is not None:
             endless = chain.from_iterable(self._epoch(examples) for _ in iter(int, 1))
             return islice(endless, self.local_steps)
-        return chain.from_iterable(self._epoch(examples) for _ in range(self.local_epochs or 1))
+        epochs = self.local_epochs or 1
+        whole = int(epochs)
+        # The parts of an epoch are drawn when it begins: between them a model may draw, too.
+        drawn = chain.from_iterable(self._epoch(examples) for _ in range(whole))
+        return drawn if epochs == whole else chain(drawn, self._part(examples, epochs - whole, least=0 if whole else 1))
+
+    def _part(self, examples: int, share: float, least: int) -> Iterator[Tensor]:
+        batches = self._epoch(examples)
+        yield from batches[: max(least, round(share * len(batches)))]
 
     def _epoch(self, examples: int) -> list[Tensor]:
         batches = list(torch.split(torch.randperm(examples), self.batch_size))
@@ -140,4 +200,9 @@ class Training:
     def _optimizer(self, parameters: Mapping[str, nn.Parameter], lr: float) -> Optimizer:
         if self.optimizer == "sgd":
             return SGD(parameters, lr, self.weight_decay, self.momentum)
-        return Adam(parameters, lr, self.weight_decay)
+        return (AdamW if self.optimizer == "adamw" else Adam)(parameters, lr, self.weight_decay)
+
+    @property
+    def remembered(self) -> tuple[str, ...]:
+        """What the optimiser remembers of each parameter, by torch's names."""
+        return SGD.parts if self.optimizer == "sgd" else Adam.parts

@@ -1,4 +1,4 @@
-"""SGD and Adam by torch's fused kernels: the same bits as `torch.optim.SGD` and `torch.optim.Adam` with `fused=True`.
+"""SGD, Adam and AdamW by torch's fused kernels: the same bits as torch's own classes with `fused=True`.
 
 The first of those classes that a process uses imports torch's compiler, which takes more than a second and more
 memory than the module; the functions behind them, which are called here, do not.
@@ -7,19 +7,27 @@ memory than the module; the functions behind them, which are called here, do not
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
+from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
+
+from ..core import Tensors
 
 
 class Optimizer(ABC):
     """Changes parameters by their gradients; those without a gradient stay as they are."""
 
+    parts: tuple[str, ...]
+    """What it remembers of each parameter, by torch's names."""
+
     def __init__(self, parameters: Mapping[str, nn.Parameter], lr: float, weight_decay: float = 0.0) -> None:
         self.parameters, self.lr, self.weight_decay = parameters, lr, weight_decay
+        self.state: dict[str, dict[str, Tensor]] = {}
+        """By parameter, what it remembers. A parameter has this from its first gradient on."""
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
@@ -40,30 +48,39 @@ class Optimizer(ABC):
 class SGD(Optimizer):
     """Stochastic gradient descent, with momentum if it is above 0."""
 
+    parts = ("momentum_buffer",)
+
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], lr: float, weight_decay: float = 0.0, momentum: float = 0.0
     ) -> None:
         super().__init__(parameters, lr, weight_decay)
         self.momentum = momentum
-        self.buffers: dict[str, Tensor | None] = {}
 
     def _change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
-        buffers = [self.buffers.get(name) for name in parameters]
+        buffers: list[Tensor | None] = [self.state.get(name, {}).get("momentum_buffer") for name in parameters]
+        if any(buffer is not None for buffer in buffers):  # torch takes all or none; 0 is what begins
+            buffers = [
+                torch.zeros_like(parameter) if buffer is None else buffer
+                for parameter, buffer in zip(parameters.values(), buffers, strict=True)
+            ]
         sgd(
             list(parameters.values()), list(gradients.values()), buffers, fused=True, weight_decay=self.weight_decay,
             momentum=self.momentum, lr=self.lr, dampening=0, nesterov=False, maximize=False,
         )  # fmt: skip
-        self.buffers |= zip(parameters, buffers, strict=True)
+        for name, buffer in zip(parameters, buffers, strict=True):
+            if buffer is not None:
+                self.state[name] = {"momentum_buffer": buffer}
 
 
 class Adam(Optimizer):
-    """Adam (Kingma & Ba, ICLR 2015) with its usual constants."""
+    """Adam (Kingma & Ba, ICLR 2015) with its usual constants.
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], lr: float, weight_decay: float = 0.0) -> None:
-        super().__init__(parameters, lr, weight_decay)
-        self.state: dict[str, dict[str, Tensor]] = {}
-        """By parameter: `exp_avg` and `exp_avg_sq`, the running means of gradients and of their squares, and `step`,
-        how many there were. A parameter has them from its first gradient on."""
+    It remembers `exp_avg` and `exp_avg_sq`, the running means of gradients and of their squares, and `step`, how many
+    there were.
+    """
+
+    parts = ("exp_avg", "exp_avg_sq", "step")
+    function: Callable[..., None] = staticmethod(adam)
 
     def _change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
         for name in parameters.keys() - self.state.keys():
@@ -72,7 +89,39 @@ class Adam(Optimizer):
         means, squares, steps = (
             [self.state[name][part] for name in parameters] for part in ("exp_avg", "exp_avg_sq", "step")
         )
-        adam(
+        self.function(
             list(parameters.values()), list(gradients.values()), means, squares, [], steps, fused=True, amsgrad=False,
             beta1=0.9, beta2=0.999, lr=self.lr, weight_decay=self.weight_decay, eps=1e-8, maximize=False,
         )  # fmt: skip
+
+
+class AdamW(Adam):
+    """Adam with decoupled decay: weights shrink by lr times weight_decay (Loshchilov & Hutter, ICLR 2019)."""
+
+    function = staticmethod(adamw)
+
+
+class Moments:
+    """What an optimiser remembers, carried from one training to the next: running means, and numbers of steps."""
+
+    def __init__(self, tensors: Tensors) -> None:
+        self.tensors = tensors
+        """By names such as "exp_avg.PARAMETER"; parameters that are not there begin afresh."""
+
+    def give(self, optimizer: Optimizer) -> None:
+        """Have an optimiser start from copies of these."""
+        for name, parameter in optimizer.parameters.items():
+            if f"{optimizer.parts[-1]}.{name}" in self.tensors:
+                optimizer.state[name] = {
+                    part: torch.empty_like(parameter).copy_(tensor) if tensor.ndim else tensor.clone()
+                    for part, tensor in ((part, self.tensors[f"{part}.{name}"]) for part in optimizer.parts)
+                }
+
+    def take(self, optimizer: Optimizer) -> None:
+        """Replace what is of an optimiser's parameters by copies of what it has come to."""
+        self.tensors = self.tensors | {
+            f"{part}.{name}": optimizer.state[name][part].clone(memory_format=torch.contiguous_format)
+            for name in optimizer.parameters
+            if name in optimizer.state
+            for part in optimizer.parts
+        }

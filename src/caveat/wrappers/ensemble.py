@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, Tensors, Update, seeded
+from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, Tensors, Update, horizon, seeded
 from ..training.modules import in_batches, reset
 from .base import Wrapper
 
@@ -67,19 +67,19 @@ class Ensemble(Wrapper):
         return replace(site, module=module)
 
     def schedule(self) -> Iterable[Round]:
-        position = 0
+        position, until = 0, horizon(self.base.schedule())
         for m in range(self.members):
             begin = position
             for step in super().schedule():
-                yield self.step(m, begin, step)
+                yield self.step(m, begin, until, step)
                 position += 1
 
-    def step(self, m: int, begin: int, step: Round) -> Round:
-        """A round of the base as one of a member whose schedule begins at that position."""
+    def step(self, m: int, begin: int, until: int, step: Round) -> Round:
+        """A round of the base as one of a member whose schedule begins at that position, and has that horizon."""
         return replace(
             step,
             broadcast=lambda server: step.broadcast(own(m, server)),
-            work=partial(work, m, begin, step),
+            work=partial(work, m, begin, until, step),
             aggregate=partial(aggregate, m, step),
             when=lambda server: step.when(own(m, server)),
             path=f"member{m}.{step.path}",
@@ -136,9 +136,9 @@ class Ensemble(Wrapper):
         return self.base.outcome(own(0, server)) | {"source": {"name": "ensemble", "members": self.members}}
 
 
-def work(m: int, begin: int, step: Round, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+def work(m: int, begin: int, until: int, step: Round, down: Payload, state: State, site: Site) -> tuple[Update, State]:
     """A member's work at a silo, from and to its own groups of the silo's state."""
-    update, after = step.work(down, own(m, state), replace(site, round=site.round - begin))
+    update, after = step.work(down, own(m, state), replace(site, round=site.round - begin, horizon=until))
     return update, others(m, state) | prefixed(m, after)
 
 

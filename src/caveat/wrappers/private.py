@@ -27,7 +27,8 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from ..core import ConfigurationError, Method, Payload, Replies, Round, Site, State, Tensors, Update, Work
-from .base import Wrapper
+from .base import Wrapper, find
+from .trained import Carried
 
 VARIANCE = "running_var"
 """What torch calls the variance in any normalisation that has running statistics."""
@@ -122,6 +123,12 @@ class Private(Wrapper):
 
 def check_private(method: Method) -> None:
     """Raises ConfigurationError unless every round of training needs no more than the mean of what silos send."""
+    if (carried := find(method, Carried)) is not None and carried.shared:
+        raise ConfigurationError(
+            "training.state = 'shared' does not go together with clipping and noise, in which means of squares drown; "
+            "use 'kept'",
+            "training.state",
+        )
     for t, step in enumerate(method.schedule()):
         if step.trains and not step.linear:
             raise ConfigurationError(

@@ -167,6 +167,7 @@ def _examine(sweep: Sweep, progress: Progress) -> Audit:
         model=common.model,
         uncertainty=common.uncertainty,
         privacy=common.privacy,
+        server=common.server,
         participation=common.participation,
         personal=common.personal,
         accuracy=accuracy.record,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...config.earlier import OTHER_TEMPERATURES, completed, how_to_continue, is_earlier
 from ...core import ConfigurationError, DataError, Method, RunError, Silo, key
+from ...core.settings import plain
 from ...data import Silos, splits_record
 from ...files.atomic import write_record
 from ...files.locks import locked, nothing_begun
@@ -161,12 +162,13 @@ class Sweep:
         """What decides the results of the runs, apart from shares and seeds."""
         whole, spec = self.whole, self.whole.spec
         return AuditPlan(
-            method=dataclasses.asdict(whole.method) | {"name": type(whole.method).__name__},  # type: ignore[call-overload]
-            model=vars(spec.model),
+            method=plain(whole.method) | {"name": type(whole.method).__name__},
+            model=spec.model.described,
             uncertainty=vars(spec.uncertainty),
             privacy={} if spec.privacy.clip is None else vars(spec.privacy),
+            server={} if spec.server.optimizer == "none" else vars(spec.server),
             participation=Participating(share=spec.participation.share, least=spec.participation.least),
-            personal=[repr(model) for model in spec.personal],
+            personal=[model.text for model in spec.personal],
             data=splits_record(whole.silos),
         )
 

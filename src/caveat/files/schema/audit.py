@@ -23,12 +23,13 @@ class Participating(Record):
 class AuditPlan(Record):
     """`plan.json`: what decides the results of an audit's runs, apart from shares and seeds."""
 
-    OMITTED: ClassVar = frozenset({"privacy"})
+    OMITTED: ClassVar = frozenset({"privacy", "server"})
 
     method: dict[str, Any]
     model: dict[str, Any]
     uncertainty: dict[str, Any]
     privacy: dict[str, Any] = {}
+    server: dict[str, Any] = {}
     participation: Participating
     personal: list[str]
     data: dict[str, Any]
@@ -70,7 +71,7 @@ class FusedCopies(Record):
 class AuditFile(File):
     """`audit.json`."""
 
-    OMITTED: ClassVar = frozenset({"privacy"})
+    OMITTED: ClassVar = frozenset({"privacy", "server"})
 
     schema_version: int = Field(alias="schema")
     version: str
@@ -81,6 +82,7 @@ class AuditFile(File):
     model: dict[str, Any]
     uncertainty: dict[str, Any]
     privacy: dict[str, Any] = {}
+    server: dict[str, Any] = {}
     participation: Participating
     personal: list[str]
     accuracy: AccuracyRecord

@@ -1,0 +1,141 @@
+"""Optimisers at the server: the mean change of silos' models is taken for a gradient, by a configuration's `[server]`.
+
+Reddi et al., Adaptive Federated Optimization, ICLR 2021, Algorithm 2 (FedAdagrad, FedAdam, FedYogi), without bias
+correction as there; Hsu, Qi & Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+Classification, arXiv 1909.06335, 2019, for the server's momentum (FedAvgM).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ..core import ConfigurationError, Method, Replies, Round, Site, State, Tensors
+from ..core.settings import LARGE, frozen_settings
+from .base import Wrapper
+
+FIRST, SECOND = "server momentum", "server scale"
+"""The groups of the server's state with the running mean of changes (m), and with that of their squares (v)."""
+READ = {"momentum": ("lr", "beta1"), "adagrad": ("lr", "beta1", "tau"), "adam": ("lr", "beta1", "beta2", "tau")}
+READ["yogi"] = READ["adam"]
+
+
+@frozen_settings
+class ServerOptimizer:
+    """What the server does with the mean of silos' models; for methods whose server needs no more than means."""
+
+    optimizer: Literal["none", "momentum", "adagrad", "adam", "yogi"] = "none"
+    """none: the mean is the new model; momentum: FedAvgM; adagrad, adam, yogi: FedAdagrad, FedAdam, FedYogi."""
+    lr: Annotated[float, Field(gt=0, le=LARGE)] | None = None
+    """The server's learning rate (1 with momentum, else 0.01 by default)."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """How much of the mean of changes stays in a round: the momentum (0.9, with adagrad 0 by default)."""
+    beta2: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """adam and yogi: how much of the mean of squared changes stays in a round (0.99 by default)."""
+    tau: Annotated[float, Field(gt=0, le=LARGE)] | None = None
+    """adagrad, adam and yogi: what is added to the root of squared changes, which begin at its square (0.001 by
+    default)."""
+
+    def __post_init__(self) -> None:
+        for key in ("lr", "beta1", "beta2", "tau"):
+            value = getattr(self, key)
+            if value is not None and key not in READ.get(self.optimizer, ()):
+                raise ConfigurationError(
+                    f"server.{key} = {value} is ignored by server.optimizer = {self.optimizer!r}", f"server.{key}"
+                )
+
+    def around(self, method: Method) -> Method:
+        """The method with this optimiser at its server; itself where nothing is asked for, or nothing is federated.
+
+        Raises ConfigurationError for a method whose server needs more than means.
+        """
+        if self.optimizer == "none" or not method.federated:
+            return method
+        for t, step in enumerate(method.schedule()):
+            if step.trains and not step.linear:
+                raise ConfigurationError(
+                    f"server.optimizer = {self.optimizer!r} does not fit {method.name!r}: in round {t}, {step.name!r}, "
+                    "its server needs more of the silos' updates than their mean; use 'none'",
+                    "server.optimizer",
+                )
+        return Stepping(
+            method, self.optimizer, self._or("lr", 1.0 if self.optimizer == "momentum" else 0.01),
+            self._or("beta1", 0.0 if self.optimizer == "adagrad" else 0.9), self._or("beta2", 0.99),
+            self._or("tau", 1e-3),
+        )  # fmt: skip
+
+    def _or(self, key: str, usual: float) -> float:
+        value: float | None = getattr(self, key)
+        return usual if value is None else value
+
+
+@dataclass(frozen=True)
+class Stepping(Wrapper):
+    """The base, whose server steps along the change that its aggregation makes to the shared parameters.
+
+    Integer tensors and buffers, such as the running statistics of BatchNorm, are no parameters: they are what the base
+    makes of them, as is every other group of the server's state.
+    """
+
+    optimizer: str
+    lr: float
+    beta1: float
+    beta2: float
+    tau: float
+
+    def init_server(self, site: Site) -> State:
+        server = self.base.init_server(site)
+        moved = parameters(server, site)
+        added: State = {FIRST: {name: torch.zeros_like(tensor) for name, tensor in moved.items()}}
+        if self.optimizer != "momentum":
+            added[SECOND] = {name: torch.full_like(tensor, self.tau**2) for name, tensor in moved.items()}
+        return server | added
+
+    def schedule(self) -> Iterable[Round]:
+        for own, step in zip(self.base.schedule(), super().schedule(), strict=True):
+            yield replace(step, aggregate=partial(self.settle, own)) if own.trains else step
+
+    def settle(self, step: Round, server: State, replies: Replies, site: Site) -> State:
+        """The base's aggregation, as far as the optimiser goes along with it."""
+        own = {group: server[group] for group in (FIRST, SECOND) if group in server}
+        after = step.aggregate({group: each for group, each in server.items() if group not in own}, replies, site)
+        model, first, second = dict(after["model"]), dict(own[FIRST]), dict(own.get(SECOND, {}))
+        for name in first:
+            x = server["model"][name].double()
+            change = after["model"][name].double() - x
+            m, v, moved = self.step(change, first[name].double(), second[name].double() if second else None)
+            model[name], first[name] = (x + moved).to(model[name].dtype), m.to(model[name].dtype)
+            if v is not None:
+                second[name] = v.to(model[name].dtype)
+        return after | {"model": model, FIRST: first} | ({SECOND: second} if second else {})
+
+    def step(self, change: Tensor, m: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The next m and v, and by how much x changes. v is None with momentum alone."""
+        if v is None:
+            m = self.beta1 * m + change
+            return m, None, self.lr * m
+        m, square = self.beta1 * m + (1 - self.beta1) * change, change.square()
+        if self.optimizer == "adagrad":
+            v = v + square
+        elif self.optimizer == "adam":
+            v = self.beta2 * v + (1 - self.beta2) * square
+        else:
+            v = v - (1 - self.beta2) * square * torch.sign(v - square)
+        return m, v, self.lr * m / (v.sqrt() + self.tau)
+
+
+def parameters(server: State, site: Site) -> Tensors:
+    """The tensors of the shared model that are parameters, of the site's module or of a part of it."""
+    known = [name for name, _ in site.module.named_parameters()]
+    paths = {name[place:] for name in known for place in _starts(name)}
+    return {name: tensor for name, tensor in server["model"].items() if name in paths}
+
+
+def _starts(name: str) -> list[int]:
+    return [0, *(place + 1 for place, letter in enumerate(name) if letter == ".")]
