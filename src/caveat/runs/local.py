@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -45,6 +45,7 @@ from .begun import keep_data
 from .behind import rows_of
 from .features import features
 from .gallery import gallery
+from .own_metrics import Metric, own_figures
 from .warm import MODEL
 
 Asked = TypeVar("Asked", Prediction, Answers, Tensors)
@@ -192,3 +193,12 @@ class Run:
         if found.told:
             warnings.warn(found.told, DataWarning, stacklevel=3)
         return found
+
+    def measure(self, metrics: Mapping[str, Metric]) -> dict[str, Any]:
+        """Figures of one's own on the test splits of the silos that are measured, from functions of a `Prediction` and
+        labels (N,), by name: "silos", per silo and name, and "mean", per name the mean over silos.
+
+        They are computed now and written nowhere. Raises ConfigurationError for what comes to no finite number.
+        """
+        silos = map(self.silos.named, self.experiment.measured)
+        return own_figures(metrics, silos, self.experiment.predictor)
