@@ -98,6 +98,10 @@ class SimulatedRun(LocalRun):
     members: FixedMembership
     config: Config
 
+    @property
+    def can_be_extended(self) -> bool:
+        return False
+
     def states_at_hand(self) -> list[KeptState]:
         books = (OwnBooks(self.folder / "state" / "silos" / name).read() for name in sorted(self.participants))
         last = [own.states[-1] for own in books if own is not None and own.states]

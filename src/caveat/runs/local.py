@@ -40,7 +40,7 @@ from ..files.schema.record import as_json
 from ..files.schema.small_files import KeptState, ModelFile
 from ..files.schema.summary import Summary
 from .base import BaseRun
-from .begun import keep_data
+from .begun import SETTINGS, keep_data
 from .features import features
 from .gallery import gallery
 
@@ -66,6 +66,10 @@ class LocalRun(BaseRun):
     @cached_property
     def participants(self) -> Sequence[SiloId]:
         return super().participants
+
+    @property
+    def can_be_extended(self) -> bool:
+        return (self.folder / SETTINGS).exists()
 
     def check(self) -> None:
         self.silos.check(self.spec.batch_size)
