@@ -21,7 +21,7 @@ from caveat.config import dump, load
 pytestmark = pytest.mark.usefixtures("nowhere")
 COMMANDS = {
     "run": {"--set", "--out", "--workers", "--quiet"},
-    "resume": {"--reset", "--project", "--workers", "--quiet"},
+    "resume": {"--reset", "--project", "--rounds", "--workers", "--quiet"},
     "predict": {"--silo", "--out"},
     "report": {"--out"},
     "audit": {"--set", "--seeds", "--shares", "--out", "--workers", "--quiet"},

@@ -23,6 +23,7 @@ from ..core import (
     Site,
     State,
     Tensors,
+    horizon,
 )
 from ..core.silo_info import FederationInfo
 from ..data.pools import Array
@@ -69,7 +70,9 @@ class LocalRun(BaseRun):
 
     @property
     def can_be_extended(self) -> bool:
-        return (self.folder / SETTINGS).exists()
+        # Where other rounds of training follow, as with UEFL and ensembles, there is no going on with more of them.
+        steps = self.complete_method.schedule()
+        return (self.folder / SETTINGS).exists() and horizon(steps) == getattr(self.method, "rounds", None)
 
     def check(self) -> None:
         self.silos.check(self.spec.batch_size)
