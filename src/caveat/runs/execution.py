@@ -76,6 +76,7 @@ def finish(run: BaseRun, progress: Progress) -> None:
                 start=start,
                 number=run_state.number,
                 after=recorder.after,
+                ended=lambda: run_state.stopped,
             )
             recorder.finish(server)
         except Exception as error:

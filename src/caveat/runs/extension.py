@@ -63,6 +63,10 @@ def _check(before: Config, after: Config, name: str, part: Path, silos: int) -> 
         )
     if done > after.rounds:
         raise ConfigurationError(f"{asked}: {part} has made {done} rounds of training already", "rounds")
+    if checkpoint is not None and checkpoint.stopped:
+        raise ConfigurationError(
+            f"{asked}: {part} has ended training early, by evaluation.stop_after, as with more rounds", "rounds"
+        )
     if _is_closing(checkpoint, method) and TrainedStore(part).load() is None:
         raise ConfigurationError(
             f"{asked}: the states that {part} had before its rounds after training were not kept; begin another run",

@@ -94,6 +94,8 @@ class Recorder:
         if done.step.trains and done.number % self.run.spec.evaluation.every == 0:
             for split in self.run.spec.evaluation.splits:
                 metrics = self._evaluate(done.t, done.number, phase, split, server, self.run.measured)[0]
+                if split == "validation":
+                    self._watch(done.number, metrics["nll"])
             self.run_state.measured = done.t
         self._lap("evaluate")
         milestone = self.run.complete_method.milestone(server)
@@ -122,6 +124,20 @@ class Recorder:
         if durable:
             self.engine.keep(t)
             self.synced = time.perf_counter()
+
+    def _watch(self, number: int, loss: float) -> None:
+        """End training where the validation loss has not fallen for long enough."""
+        if (most := self.run.spec.evaluation.stop_after) is None:
+            return
+        best = self.run_state.best
+        lower = best is None or loss < best
+        self.run_state.best, self.run_state.worse = (loss, 0) if lower else (best, self.run_state.worse + 1)
+        if self.run_state.worse >= most and number < self.rounds_planned:
+            self.run_state.stopped = True
+            self.progress.note(
+                f"training ends after round {number}: the validation loss was {self.run_state.best:.4f} {most} "
+                f"evaluations ago, and no lower since"
+            )
 
     def keep_trained(self, t: int) -> None:
         """Keep the states after round t if that is the last one of training, and others follow which change them.
@@ -246,7 +262,7 @@ class Recorder:
             found = [row for info in infos for row in rows(self.run.method, info, payloads[info.name], about)]
             self.rows.add(found)
         mean = across({silo: figures(payload["sums"]) for silo, payload in payloads.items()})["mean"]
-        return {name: mean[name] for name in ("accuracy", "entropy")}, payloads
+        return {name: mean[name] for name in ("accuracy", "entropy", "nll")}, payloads
 
     def _left_out(self, about: About, reasons: Mapping[SiloId, str]) -> None:
         """Name the silos that were asked and are not counted, in the rows and in the log."""
