@@ -20,7 +20,7 @@ LAYERS = (
     {"methods", "wrappers", "html"},
     {"engines", "config"},
     {"runs"},
-    {"analysis", "federation"},
+    {"analysis", "federation", "testing"},
     {"api"},
     {"cli"},
     {"__init__", "__main__"},
@@ -148,7 +148,9 @@ def test_only_the_table_of_methods_names_one(folder: str) -> None:
         assert not strings & (set(METHODS) - {"local"}), file.name
 
 
-@pytest.mark.parametrize("word", ["import pickle", "allow_pickle=True", "joblib", "torch.load", "torch.save"])
+@pytest.mark.parametrize("word", ["import pickle", "allow_pickle=True", "joblib", "torch.load(", "torch.save"])
 def test_no_pickle(word: str) -> None:
+    """Torch's own files hold pickles, of which nothing but tensors is read where a user names one as weights."""
+    tensors_alone = 'torch.load(path, map_location="cpu", weights_only=True)'
     for file in SOURCE.rglob("*.py"):
-        assert word not in file.read_text(), file.name
+        assert word not in file.read_text().replace(tensors_alone, ""), file.name

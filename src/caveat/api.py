@@ -16,11 +16,13 @@ from .core.settings import path_of
 from .data import Silos
 from .files.checkpoints import StateLost
 from .files.locks import locked
+from .nn.own import Make
 from .runs import python_calls
 from .runs.begun import check_same
-from .runs.configured import open_run
+from .runs.configured import config_in, open_run
 from .runs.execution import carry_out
 from .runs.local import LocalRun, Run
+from .runs.own_code import allow, codes_of
 from .runs.progress import Progress, Silent
 
 
@@ -89,12 +91,17 @@ def _carry_out(run: LocalRun, progress: Progress) -> None:
             raise
 
 
-def load(folder: str | Path) -> Run:
+def load(folder: str | Path, *, model: Make | str | Sequence[str] | None = None) -> Run:
     """A finished run of the command line, or what a silo keeps of a federation, to predict with.
 
-    Raises ConfigurationError if the folder holds none.
+    A folder that names code of one's own has none imported: `model` is that code, or its name, or the names where
+    silos' own models have some too. Raises ConfigurationError if the folder holds no run.
     """
     place = path_of(folder, "folder")
+    named = [model] if isinstance(model, str) else model if isinstance(model, Sequence) else []
+    own = model if callable(model) and not named else None
+    if model is not None:
+        allow(codes_of(config_in(place)), named, own)
     if (place / "silo.json").exists():
         from .federation.silo_side import open_member
 

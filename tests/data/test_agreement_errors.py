@@ -188,7 +188,7 @@ COLUMN = {"name": "u", "holds": "numbers", "categories": [], "missing": False}
         SAID | {"shape": [True, True]},
         {"labels": ["0"], "shape": [-1]},
         {"labels": ["0"], "shape": [1 << 40]},
-        {"labels": ["0"], "shape": [1, 2]},
+        {"labels": ["0"], "shape": [1, 2, 3, 4]},
         {"labels": ["0"], "shape": []},
         {"labels": ["0"], "shape": [1], "columns": [COLUMN | {"holds": "secrets"}]},
         {"labels": ["0"], "shape": [1], "columns": [COLUMN | {"categories": ["x"]}]},

@@ -27,7 +27,10 @@ def nobody(number: int, name: str) -> Silo:
         (lambda: data.from_arrays(None), "silos is a NoneType"),
         (lambda: data.from_arrays({"a": 3}), "silo 'a': a int, expected (x, y)"),
         (lambda: data.from_arrays({"a": "xy"}), "silo 'a': a str, expected (x, y)"),
-        (lambda: data.from_arrays({"a": ([[1, 2], [3]], [0, 1])}), "silo 'a': rows that are no array"),
+        (
+            lambda: data.from_arrays({"a": ([[1, 2], [3]], [0, 1])}),
+            "silo 'a': x: rows of different lengths, from 1 to 2",
+        ),
         (lambda: data.from_arrays(GOOD, classes=5), "classes is a int, expected a list of names"),
         (lambda: data.from_arrays(GOOD, classes="abc"), "classes is a str, expected a list of names"),
         (lambda: data.from_arrays(GOOD, seed="x"), "seed = 'x': must be a whole number"),

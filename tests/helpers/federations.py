@@ -1,23 +1,15 @@
-"""Small federations for tests: three silos whose data differ, a model with BatchNorm and dropout."""
+"""The methods that tests are about, on the small federations of `caveat.testing`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from torch import nn
-
-from caveat.core import Data, Method, Payload, Replies, Silo, Site, State, Update
-from caveat.engines.executor import Executor, channels_last
+from caveat.core import Method, Payload, Replies, Site, State, Update
 from caveat.engines.processes.pool import EmbeddedEngine
-from caveat.engines.rounds import FinishedRound, Participation, run
-from caveat.files.checkpoints import SiloStore
-from caveat.files.kept_states import adopted
+from caveat.engines.rounds import FinishedRound
 from caveat.methods import (
     APFL,
     FML,
@@ -38,12 +30,16 @@ from caveat.methods import (
     PerFedAvg,
     TrFedDis,
 )
-from caveat.nn.encoders import Model, Tokens, head
+from caveat.testing.federation import SmallFederation as Federation
+from caveat.testing.federation import kept_state
+from caveat.testing.federation import small_executor as executor
+from caveat.testing.federation import small_model as model
+from caveat.testing.federation import small_silo as silo
+from caveat.testing.federation import small_silos as silos
+from caveat.testing.same import assert_same, assert_same_states, check, flat
 from caveat.training.fit import Training
-from caveat.wrappers.base import Wrapper
 from caveat.wrappers.conformal import Conformal
 from caveat.wrappers.ensemble import Ensemble
-from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
 from caveat.wrappers.laplace import Laplace
@@ -111,23 +107,6 @@ WRAPPED: list[Method] = [
 """Methods with other sources of uncertainty, calibration, decisions, or clipping and noise around them."""
 
 
-def model(seed: int = 0) -> Model:
-    torch.manual_seed(seed)
-    encoder = nn.Sequential(nn.Linear(2, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 6), Tokens())
-    return Model(encoder, head(1, 6, 8, 3, dropout=0.3, dropout_logits=False), tokens=1, features=6)
-
-
-@cache
-def architectures() -> tuple[nn.Module, nn.Module]:
-    """The one above, and a smaller one without BatchNorm: the models of silos' own."""
-    encoder = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), Tokens())
-    return model(), Model(encoder, head(1, 4, 4, 3, dropout=0.3, dropout_logits=False), tokens=1, features=4)
-
-
-def inner(method: Method) -> Method:
-    return method.method if isinstance(method, Wrapper) else method
-
-
 @dataclass(frozen=True)
 class Failing(FedAvg):
     """Fails at one silo; a plain dataclass, so that it needs no configuration."""
@@ -138,62 +117,6 @@ class Failing(FedAvg):
         if site.id == self.at:
             raise ValueError("the scanner is broken")
         return super().train(down, state, site)
-
-
-def silo(k: int, generator: torch.Generator) -> Silo:
-    x = torch.randn(100 + 20 * k, 2, generator=generator) + k
-    y = (x.sum(-1) > k).long() + (x[:, 0] > k + 1).long()
-    parts = [Data(x[i:j], y[i:j]) for i, j in ((0, 20), (20, 40), (40, 60), (60, len(x)))]
-    return Silo(f"silo-{k}", f"shift({k})", parts[3], parts[2], parts[1], parts[0])
-
-
-def silos(count: int = 3) -> dict[str, Silo]:
-    generator = torch.Generator().manual_seed(1)
-    return {s.name: s for s in (silo(k, generator) for k in range(count))}
-
-
-def executor(method: Method, folder: Path, data: dict[str, Silo] | None = None, seed: int = 0) -> Executor:
-    module, data = channels_last(method.build(model())), data or silos()
-    own = {name: architectures()[k % 2] for k, name in enumerate(data)} if inner(method).personal else {}
-    return Executor(Evaluated(method), module, data, SiloStore(folder), seed, own)
-
-
-class Federation:
-    """A method on the small federation: runs rounds, keeps the server's state and what was sent."""
-
-    def __init__(self, method: Method, folder: Path, workers: int = 1, data: dict[str, Silo] | None = None) -> None:
-        self.method, self.workers, self.place = method, workers, executor(method, folder, data)
-        none = Data(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
-        self.site = Site("server", none, none, none, method.build(model()))
-        self.server: State = method.init_server(self.site)
-        self.done: list[FinishedRound] = []
-
-    def run(
-        self,
-        engine: EmbeddedEngine | None = None,
-        participation: Participation | None = None,
-        after: Callable[[FinishedRound, State], None] | None = None,
-        **bounds: int,
-    ) -> State:
-        more = after or (lambda done, server: None)
-
-        def after_each(done: FinishedRound, server: State) -> None:
-            self.done.append(done)
-            self.server = server
-            more(done, server)
-
-        with engine or EmbeddedEngine(self.place, self.workers) as transport:
-            start = bounds.get("start", 0)
-            if isinstance(transport, EmbeddedEngine):
-                transport.begin(start, {}, adopted(self.place.states, start - 1))
-            self.server = run(
-                self.place.method, transport, self.site, self.server,
-                participation=participation or Participation(0), after=after_each, **bounds,
-            )  # fmt: skip
-        return self.server
-
-    def states(self, until: int = 10**6) -> dict[str, State]:
-        return {name: kept_state(self.place, name, until) for name in self.place.silos}
 
 
 class Level(NamedTuple):
@@ -229,32 +152,7 @@ def levels_over_rounds(method: Method, folder: Path) -> list[Level]:
     return levels
 
 
-def kept_state(place: Executor, silo: str, until: int = 10**6) -> State:
-    """What a silo has kept until a round, by what is there."""
-    return place.state(silo, place.states.adopt(silo, until))
-
-
-def flat(payload: Payload) -> dict[str, torch.Tensor]:
-    return {f"{group}/{name}": tensor for group, named in payload.items() for name, tensor in named.items()}
-
-
-def check(condition: bool, message: str) -> None:
-    """Raise AssertionError unless the condition holds; `assert` would not, in a helper under `python -O`."""
-    if not condition:
-        raise AssertionError(message)
-
-
-def assert_same(a: Payload, b: Payload) -> None:
-    one, other = flat(a), flat(b)
-    check(one.keys() == other.keys(), f"other tensors: {sorted(one.keys() ^ other.keys())}")
-    for name in one:
-        check(torch.equal(one[name], other[name]), f"{name} is another")
-
-
-def assert_same_states(a: dict[str, State], b: dict[str, State]) -> None:
-    check(a.keys() == b.keys(), f"other silos: {sorted(a.keys() ^ b.keys())}")
-    for name in a:
-        assert_same(a[name], b[name])
-
-
-__all__ = ["METHODS", "WRAPPED", "Federation", "Replies", "assert_same", "assert_same_states", "flat", "model", "silos"]
+__all__ = [
+    "METHODS", "WRAPPED", "Federation", "Replies", "assert_same", "assert_same_states", "check", "executor", "flat",
+    "kept_state", "model", "silo", "silos",
+]  # fmt: skip

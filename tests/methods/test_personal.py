@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from federations import FAST, Federation, assert_same, flat, model, silos
 from torch import Tensor, nn
 
-from caveat.core import Data, Decision, Method, Silo, Site, Tensors, seeded
+from caveat.core import ConfigurationError, Data, Decision, Method, Silo, Site, Tensors, seeded
 from caveat.methods import APFL, FedAvg, FedBABU, FedPer, FedRep, PerFedAvg
-from caveat.methods.fedbabu import fit_head
-from caveat.methods.fedper import head_of
+from caveat.methods.fedbabu import fit_alone
+from caveat.methods.fedper import names_below
 from caveat.training.fit import Training
 from caveat.training.modules import load, snapshot
 
@@ -117,7 +117,9 @@ def test_the_head_is_the_part_called_head_and_no_part_that_is_called_so_elsewher
     net.encoder.head = nn.Linear(2, 2)
     statistics = {f"head.1.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
     assert FedPer().private(net) == {"head.0.weight", "head.0.bias"} | statistics
-    with pytest.raises(AttributeError):
+    with pytest.raises(
+        ConfigurationError, match="fedper needs a model of an encoder and a head, and Linear shows none"
+    ):
         FedPer().private(nn.Linear(2, 3))
 
 
@@ -135,7 +137,7 @@ def test_fedper_of_one_silo_is_fedavg(tmp_path: Path) -> None:
 def test_fedper_trains_body_and_head_together() -> None:
     """One silo's round is FedAvg's, cut in two."""
     net = model()
-    start, head = snapshot(net), head_of(net)
+    start, head = snapshot(net), names_below(net, "head")
     with seeded(0):
         whole, _ = FedAvg(training=FAST).train({"model": start}, {"model": {}}, site(net))
     method = FedPer(training=FAST)
@@ -150,7 +152,7 @@ def test_fedper_trains_body_and_head_together() -> None:
 def test_fedrep_fits_the_head_to_the_body_that_was_sent_and_then_the_body_to_that_head() -> None:
     method = FedRep(training=FAST, head_epochs=3)
     net = model()
-    start, head = snapshot(net), head_of(net)
+    start, head = snapshot(net), names_below(net, "head")
     down, state = method.broadcast(method.init_server(site(net))), method.init_silo(site(net))
     with seeded(0):
         update, after = method.train(down, state, site(net))
@@ -173,7 +175,7 @@ def test_fedrep_fits_the_head_to_the_body_that_was_sent_and_then_the_body_to_tha
 def test_fedbabu_keeps_its_initial_head_to_the_bit_until_silos_fine_tune(tmp_path: Path) -> None:
     method = FedBABU(rounds=4, training=FAST)
     federation = Federation(method, tmp_path)
-    start, head = federation.server["model"], head_of(federation.place.module)
+    start, head = federation.server["model"], names_below(federation.place.module, "head")
     federation.run(stop=4)
     assert not any("own" in state for state in federation.states().values())
     down = method.broadcast(federation.server)
@@ -193,7 +195,7 @@ def test_fedbabu_keeps_its_initial_head_to_the_bit_until_silos_fine_tune(tmp_pat
 def test_fedbabu_trains_the_body_under_the_head_that_was_sent() -> None:
     method = FedBABU(training=FAST)
     net = model()
-    start, head = snapshot(net), head_of(net)
+    start, head = snapshot(net), names_below(net, "head")
     with seeded(0):
         method.training.fit(site(net), method.objective(net, {}), frozen=head)
     expected = {name: tensor for name, tensor in snapshot(net).items() if name not in head}
@@ -206,7 +208,7 @@ def test_fedbabu_trains_the_body_under_the_head_that_was_sent() -> None:
 def test_fedbabu_fine_tunes_a_copy_of_all_or_of_the_head_alone(part: str) -> None:
     method = FedBABU(training=FAST, fine_tune=part)  # type: ignore[arg-type]
     net = model()
-    start, head = snapshot(net), head_of(net)
+    start, head = snapshot(net), names_below(net, "head")
     update, state = method.personalise({"model": start}, {"other": {"x": torch.ones(1)}}, site(net))
     assert not flat(update.payload)
     assert set(state) == {"own", "other"}
@@ -220,7 +222,7 @@ def test_fedbabu_fine_tunes_a_head_to_the_features_that_it_will_predict_from() -
     net.encoder[1].running_mean.fill_(0.7)
     reference = deepcopy(net).eval()
     where = site(net)
-    fit_head(ONE_STEP, where, lambda x, y: F.cross_entropy(net(x), y))
+    fit_alone(ONE_STEP, where, lambda x, y: F.cross_entropy(net(x), y), "head")
     features = Data(reference.encoder(where.train.x).flatten(1).detach(), where.train.y)
     before = {"weight": reference.head[1].weight.detach(), "bias": reference.head[1].bias.detach()}
     assert_close(snapshot(net.head[1]), stepped(before, gradient(before, features), 0.2), atol=1e-6, rtol=1e-4)

@@ -126,7 +126,7 @@ def test_predictors_take_lists_and_say_what_they_do_not_take(run: caveat.Run) ->
             predict(wrong)
     with pytest.raises(DataError, match="float64; expected"):
         predict(x.double())
-    with pytest.raises(DataError, match="inputs are no array"):
+    with pytest.raises(DataError, match="inputs: rows of different lengths"):
         predict([[1.0], [1.0, 2.0]])
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import ConfigArgument, Quiet, Reporter, SetOptions, Workers, reported, show
+from .console import ConfigArgument, Plugins, Quiet, Reporter, SetOptions, Workers, import_typed, reported, show
 
 
 class ScaleOption(StrEnum):
@@ -23,9 +23,14 @@ class ScaleOption(StrEnum):
 
 def compare(
     config: ConfigArgument = None,
-    methods: Annotated[str | None, typer.Option(metavar="A,B,...", help="[the configuration's]")] = None,
+    methods: Annotated[
+        str | None, typer.Option(metavar="A,B,...", callback=import_typed, help="[the configuration's]")
+    ] = None,
     variants: Annotated[
-        list[str] | None, typer.Option("--variant", metavar="'NAME: KEY=VALUE ...'", help="One more row; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--variant", metavar="'NAME: KEY=VALUE ...'", callback=import_typed, help="One more row; repeatable."
+        ),
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="N,N,...", help="Of splits, weights and batches.")] = "0,1,2",
     sets: SetOptions = None,
@@ -42,6 +47,7 @@ def compare(
         str | None, typer.Option(metavar="ROW", help="All rows train as many rounds as this one took.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, or one to continue.")] = None,
+    plugins: Plugins = None,
     workers: Workers = None,
     quiet: Quiet = False,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -24,16 +25,64 @@ if TYPE_CHECKING:
 USAGE, BAD_DATA, FAILED, INTERRUPTED = 2, 3, 4, 130
 """Exit statuses, beside 0: wrong usage or configuration, bad data, a run that failed part-way, Ctrl-C."""
 
+
+def _import_plugins(named: list[str] | None) -> list[str] | None:
+    """Import what `--plugin` names, before a command looks for methods."""
+    if named:
+        with reported():
+            from ..methods.plugins import use
+
+            for each in named:
+                use(each)
+    return named
+
+
+def import_typed(given: Any) -> Any:
+    """Import the installed packages that have the methods which the user typed: in --set, --methods or --variant.
+
+    What files and folders name is not imported.
+    """
+    texts = [given] if isinstance(given, str) else given or ()
+    if names := [name for text in texts for name in _typed(text)]:
+        with reported():
+            from ..methods.plugins import use_typed
+
+            for name in names:
+                use_typed(name)
+    return given
+
+
+def _typed(text: str) -> list[str]:
+    """The methods that an option's text names: "a,b", "method.name=a", 'beside=["a"]' or "ROW: method.name=a ..."."""
+    if "=" not in text:
+        return [name.strip() for name in text.split(",")]
+    if text.partition("=")[0].strip() == "beside":
+        return re.findall(r"\w+", text.partition("=")[2])
+    return re.findall(r"""method\.name\s*=\s*["']?(\w+)""", text)
+
+
 ConfigArgument = Annotated[
     str | None, typer.Argument(metavar="[CONFIG.toml|RECIPE]", help="A file or a recipe [digits].")
 ]
 SetOptions = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key; repeatable.")
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", callback=import_typed, help="Override a key; repeatable."),
 ]
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin", metavar="FILE.py|MODULE", callback=_import_plugins, is_eager=True,
+        help="Import it: your own methods; repeatable.",
+    ),
+]  # fmt: skip
 Workers = Annotated[
     int | None, typer.Option(min=1, show_envvar=False, help="Worker processes; the result does not depend on them.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+ModelOptions = Annotated[
+    list[str] | None,
+    typer.Option("--model", metavar="MODULE:NAME", help="The run's own code, which its folder only names; repeatable."),
+]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 
 

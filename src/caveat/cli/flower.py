@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .console import ConfigArgument, RunArgument, SetOptions, reported, show
+from .console import ConfigArgument, Plugins, RunArgument, SetOptions, reported, show
 
 flower = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Federations on Flower.")
 
@@ -18,11 +18,13 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
     config: ConfigArgument = None,
     sets: SetOptions = None,
+    plugins: Plugins = None,
 ) -> None:
     """Write a Flower app around a configuration.
 
     With data.source = "silos" it is for silos on machines of their own, otherwise for a simulation of the silos that
-    the source makes. The folder's README has the commands.
+    the source makes. The folder's README has the commands. What --plugin names goes along: a file as a copy in
+    DIR/federation, which server and silos import; a module or package by its name, to be installed on every machine.
     """
     with reported():
         from ..config import dump, load
@@ -38,7 +40,7 @@ def init(
             from ..data import load as load_data
 
             silos = len(load_data(settings.data, settings.seed))
-        write_project(folder, dump(settings), silos)
+        write_project(folder, dump(settings), silos, plugins or ())
         how = "on many machines" if silos is None else f"a simulation of {silos} silos"
         typer.echo(f"{folder}: {settings.method.name}, {how}; {folder / 'README.md'} says how to start it")
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .console import Quiet, SetOptions, Workers, reported, say_unverified, show
+from .console import Plugins, Quiet, SetOptions, Workers, import_typed, reported, say_unverified, show
 
 
 def foreign(
@@ -15,12 +15,13 @@ def foreign(
     names: Annotated[
         str | None, typer.Option("--federations", metavar="A,B,...|all", help="Train these instead; --list has them.")
     ] = None,
-    methods: Annotated[str, typer.Option(metavar="A,B,...", help="Of these federations.")] = (
+    methods: Annotated[str, typer.Option(metavar="A,B,...", callback=import_typed, help="Of these federations.")] = (
         "fedavg,fedbn,uefl,fedpn,trfeddis"
     ),
     sets: SetOptions = None,
     seeds: Annotated[str, typer.Option(metavar="N,N,...", help="Of these federations.")] = "0,1,2",
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, or one to continue.")] = None,
+    plugins: Plugins = None,
     workers: Workers = None,
     quiet: Quiet = False,
     listed: Annotated[bool, typer.Option("--list", help="The federations that can be trained.")] = False,

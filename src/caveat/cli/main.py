@@ -19,6 +19,8 @@ from ..engines.allocator import use_huge_pages
 from .compare import compare, reproduce
 from .console import (
     ConfigArgument,
+    ModelOptions,
+    Plugins,
     Quiet,
     RunArgument,
     SetOptions,
@@ -32,6 +34,7 @@ from .console import (
 from .data import data
 from .flower import flower
 from .foreign import foreign
+from .new import new
 from .predict import predict
 from .streams import outlets
 
@@ -93,6 +96,7 @@ def run(
     config: ConfigArgument = None,
     sets: SetOptions = None,
     out: Annotated[Path | None, typer.Option(metavar="RUN", help="A new folder [runs/...].")] = None,
+    plugins: Plugins = None,
     workers: Workers = None,
     quiet: Quiet = False,
 ) -> None:
@@ -100,9 +104,11 @@ def run(
     with reported() as reporter:
         from ..config import find, load
         from ..runs.configured import start
+        from ..runs.own_code import import_named
         from ..runs.progress import on_terminal
 
         settings = load(config, [*(sets or ()), *([f"engine.workers={workers}"] if workers else ())])
+        import_named(settings)
         stem = f"{find(config).stem}-{settings.method.name}-seed{settings.seed}"
         reporter.run = out or Path("runs") / stem
         with _reported_failure(reporter.run):
@@ -122,6 +128,8 @@ def resume(
     rounds: Annotated[
         int | None, typer.Option(min=1, max=1_000_000, help="Go on to so many in all, also where it is finished.")
     ] = None,
+    model: ModelOptions = None,
+    plugins: Plugins = None,
     workers: Workers = None,
     quiet: Quiet = False,
 ) -> None:
@@ -130,11 +138,15 @@ def resume(
     Nothing that the folder names is started: the run of a federation is continued by the project that --project names.
     """
     with reported() as reporter:
+        from ..config import reading
         from ..core import ConfigurationError
         from ..runs.configured import load_config, resume
+        from ..runs.own_code import allow, codes_of
         from ..runs.progress import on_terminal
 
-        config = load_config(folder)
+        with reading():
+            config = load_config(folder)
+        allow(codes_of(config), model or ())
         federation = config.engine.name == "flower"
         if reset and ((folder / "summary.json").exists() or federation):
             raise ConfigurationError(f"--reset {reset[0]}: {NO_RESET[config.engine.name]}")
@@ -150,7 +162,8 @@ def resume(
         elif federation:
             from ..federation.resume import resume_federation
 
-            resume_federation(folder, project)
+            with reading():
+                resume_federation(folder, project)
         reporter.run = folder
         say_unverified(folder)
         if not federation:
@@ -172,6 +185,7 @@ def report(
     One self-contained page, also of what is not finished.
     """
     with reported(named=True):
+        from ..config import reading
         from ..files.run_folder import read_run
         from ..html.pages.run.page import write_page
         from ..runs.begun import check_configuration
@@ -179,9 +193,11 @@ def report(
         if (folder / "grid.json").exists():
             from ..analysis.compare.command import opened, write
 
-            typer.echo(write(opened(folder), out))
+            with reading():
+                typer.echo(write(opened(folder), out))
         else:
-            check_configuration(folder)
+            with reading():
+                check_configuration(folder)
             found = read_run(folder)
             typer.echo(write_page(found, out or folder / "report.html"))
             say_unverified(folder)
@@ -195,6 +211,7 @@ def audit(
     seeds: Annotated[str, typer.Option(metavar="N,N,...", help="Of weights, batches and shares.")] = "0,1,2",
     shares: Annotated[str, typer.Option(metavar="S,S,...", help="Of the training data; 1 is one.")] = "1/8,1/4,1/2,1",
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, or one to continue.")] = None,
+    plugins: Plugins = None,
     workers: Workers = None,
     quiet: Quiet = False,
 ) -> None:
@@ -206,6 +223,7 @@ def audit(
         from ..analysis.audit.command import audit_configured
         from ..analysis.audit.sweep import began_earlier
         from ..config import find, load
+        from ..runs.own_code import import_named
         from ..runs.progress import on_terminal
 
         settings = load(config, sets or ())
@@ -213,12 +231,15 @@ def audit(
         reporter.audit = folder
         if began_earlier(folder):
             settings = load(config, sets or (), earlier=True)
+        import_named(settings)
         show(audit_configured(settings, folder, seeds, shares, workers, on_terminal(quiet)))
         typer.echo(f"audit:  {folder / 'audit.json'}\nreport: {folder / 'audit.html'}")
 
 
 @app.command("list")
-def list_(kind: Annotated[Kind, typer.Argument(help="What to list.", show_choices=True)]) -> None:
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.", show_choices=True)], plugins: Plugins = None
+) -> None:
     """List what a configuration can name."""
     with reported():
         from ..html.text import escaped
@@ -231,7 +252,7 @@ def list_(kind: Annotated[Kind, typer.Argument(help="What to list.", show_choice
 
 
 @app.command("config")
-def config_(config: ConfigArgument = None, sets: SetOptions = None) -> None:
+def config_(config: ConfigArgument = None, sets: SetOptions = None, plugins: Plugins = None) -> None:
     """Print a configuration in full.
 
     Every key with its effective value and its meaning, ready to edit.
@@ -287,6 +308,7 @@ app.command()(compare)
 app.command()(reproduce)
 app.command()(foreign)
 app.add_typer(flower, name="flower")
+app.add_typer(new, name="new")
 
 
 def main() -> None:

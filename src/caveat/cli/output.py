@@ -18,6 +18,7 @@ from ..config import recipes as recipe_names
 from ..core import Decision, Prediction
 from ..files.spreadsheets import as_text
 from ..methods import METHODS
+from ..methods.plugins import about, installed
 from ..nn import encoders
 from ..nn.models import ModelSettings
 
@@ -42,6 +43,9 @@ LONGEST_CELL = 18
 def methods() -> Named:
     for name, method in METHODS.items():
         yield name, first_line(method)
+    for name, point in installed().items():
+        if name not in METHODS:
+            yield name, about(point)
 
 
 def models() -> Named:

@@ -7,14 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import RunArgument, reported, say_unverified
+from .console import ModelOptions, Plugins, RunArgument, reported, say_unverified
 
 
 def predict(
     folder: RunArgument,
     inputs: Annotated[str, typer.Argument(metavar="INPUT", help="An npz or csv file, an image, a folder of images.")],
     silo: Annotated[str, typer.Option(metavar="NAME", help="Whose model predicts.")],
+    model: ModelOptions = None,
     out: Annotated[str, typer.Option(metavar="FILE.csv", help="Where to; - is standard output.")] = "-",
+    plugins: Plugins = None,
 ) -> None:
     """Predict with a finished run.
 
@@ -28,7 +30,7 @@ def predict(
         from ..core import ConfigurationError
         from ..data import noted_inputs
 
-        finished = load(folder)
+        finished = load(folder, model=model)
         say_unverified(folder)
         names = [each.name for each in finished.silos]
         if silo not in names:

@@ -7,7 +7,7 @@ defaults the defaults, their docstrings the help texts.
 from ..wrappers.uncertainty import Uncertainty
 from .earlier import by_own_rules
 from .load import find, load, load_kept, loads, loads_kept, recipes
-from .schema import Config, EngineSettings, Evaluation, Federation, MethodSettings, check_personal
+from .schema import Config, EngineSettings, Evaluation, Federation, MethodSettings, check_personal, is_stranger, reading
 from .text import one_of
 from .write import dump, first_line
 
@@ -23,10 +23,12 @@ __all__ = [
     "dump",
     "find",
     "first_line",
+    "is_stranger",
     "load",
     "load_kept",
     "loads",
     "loads_kept",
     "one_of",
+    "reading",
     "recipes",
 ]

@@ -23,6 +23,7 @@ from .schema import (
     MethodSettings,
     check_name,
     has_personal,
+    is_stranger,
     method_class,
     method_keys,
     own_training,
@@ -93,6 +94,11 @@ def recipes() -> list[str]:
 def _merged(source: ConfigText, earlier: bool = False) -> dict[str, Any]:
     """The file's table with the overrides in it."""
     table: dict[str, Any] = with_defaults(_plain(source.table)) if earlier else _plain(source.table)
+    overrides = {(*path, "factory") if path == ("model",) else path: each for path, each in source.overrides.items()}
+    if isinstance(table.get("model"), str):
+        table["model"] = {"factory": table["model"]}  # code of one's own, and nothing else
+    if ("model", "factory") in overrides:
+        table["model"] = {}
     for section in ("method", "model"):
         named = table[section].get("name") if isinstance(table.get(section), dict) else None
         if named is not None and source.overrides.get((section, "name"), named) != named:
@@ -115,7 +121,7 @@ def _merged(source: ConfigText, earlier: bool = False) -> dict[str, Any]:
     for one, other in (ALTERNATIVES, ALTERNATIVES[::-1]):
         if one in source.overrides and other not in source.overrides and isinstance(table.get("training"), dict):
             table["training"].pop(other[-1], None)
-    for path, value in source.overrides.items():
+    for path, value in overrides.items():
         inner = table
         for key in map(str, path[:-1]):
             if not isinstance(inner.get(key), dict):
@@ -141,7 +147,8 @@ def _checked(table: dict[str, Any], source: ConfigText) -> Config:
     if config is not None and not problems:
         try:
             for each in (config.method.name, *config.beside):
-                config.build_method(each)
+                if not is_stranger(each):
+                    config.build_method(each)
         except ConfigurationError as error:
             problems += problems_of(error, ())
     if config is None or problems:
@@ -196,7 +203,8 @@ def _method(table: Any) -> MethodSettings:
     for key in parameters:
         if key in ELSEWHERE:
             raise ConfigurationError(f"method.{key} is no key; did you mean {dotted(ELSEWHERE[key])}?", f"method.{key}")
-    TypeAdapter(method_class(table["name"])).validate_json(json.dumps(parameters), strict=True)
+    if not is_stranger(table["name"]):
+        TypeAdapter(method_class(table["name"])).validate_json(json.dumps(parameters), strict=True)
     return MethodSettings(table["name"], parameters)
 
 

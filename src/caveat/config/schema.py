@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -13,6 +16,7 @@ from ..core import ConfigurationError, ConfigurationErrors, Method
 from ..core.settings import MANY, STRICT, KeyPath, check_different, dotted, frozen_settings, problems_of
 from ..data.settings import DataSettings
 from ..methods import METHODS
+from ..methods.plugins import advice
 from ..nn.models import ModelSettings, PersonalModel
 from ..training.fit import Training
 from ..wrappers.privacy import Privacy
@@ -27,6 +31,26 @@ ELSEWHERE: dict[str, KeyPath] = {
     "mc_samples": ("uncertainty", "mc_samples"),
 }
 """Fields of methods that a configuration has elsewhere than in `[method]`, and where."""
+_READING = ContextVar("reading", default=False)
+"""Whether configurations are only read, and not run."""
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Within it, configurations may name methods that are not at hand: those of a plugin, for reports of their runs.
+
+    What `[method]` says of such a one is taken as it is written, and it cannot be built.
+    """
+    token = _READING.set(True)
+    try:
+        yield
+    finally:
+        _READING.reset(token)
+
+
+def is_stranger(name: object) -> bool:
+    """Whether a name is of a method that is not at hand, where configurations are only read."""
+    return _READING.get() and isinstance(name, str) and name not in METHODS and bool(re.fullmatch(r"[a-z]\w*", name))
 
 
 @frozen_settings
@@ -39,6 +63,8 @@ class MethodSettings:
     """Every hyperparameter of the method; those not given get the method's defaults."""
 
     def __post_init__(self) -> None:
+        if is_stranger(self.name):
+            return
         method = _construct(self.name, self.parameters)
         # Frozen for everyone else; equality and `dump` need the defaults spelled out.
         object.__setattr__(self, "parameters", {key: getattr(method, key) for key in method_keys(self.name)})
@@ -124,6 +150,8 @@ class Config:
     """Decides splits, initial weights, the order of batches and dropout."""
     rounds: Annotated[int, Field(ge=1, le=MANY, strict=True)] = 20
     """Rounds of the method; a method that extends itself may add more."""
+    init: str | None = None
+    """The folder of a finished run with whose model this one's begins; what a method keeps at silos begins as ever."""
     beside: tuple[str, ...] = ()
     """Methods to run on the same data with as many rounds, for comparison; one that extends itself may take more."""
     personal: tuple[PersonalModel, ...] = ()
@@ -165,7 +193,7 @@ class Config:
                 "'embedded'",
                 "federation.newcomers",
             )
-        if not any(map(has_personal, others)):
+        if not any(has_personal(name) or is_stranger(name) for name in (*others, self.method.name)):
             check_personal(method_class(self.method.name), self.personal)
 
     def build_method(self, name: str | None = None) -> Method:
@@ -193,8 +221,11 @@ def method_keys(name: str) -> list[str]:
 
 def check_name(name: object, key: str) -> None:
     """Raises ConfigurationError unless there is a method of that name."""
+    if is_stranger(name):
+        return
     if not isinstance(name, str) or name not in METHODS:
-        raise ConfigurationError(f"{key} = {name!r}: no such method{one_of(str(name), sorted(METHODS))}", key)
+        also = f"; {advice(name)}" if isinstance(name, str) and name.isidentifier() else ""
+        raise ConfigurationError(f"{key} = {name!r}: no such method{one_of(str(name), sorted(METHODS))}{also}", key)
 
 
 def has_personal(name: object) -> bool:

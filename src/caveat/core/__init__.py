@@ -9,12 +9,13 @@ from .method import Aggregate, Function, Method, Round, Weights, Work, always, e
 from .prediction import Answers, Decision, Prediction
 from .random import key, seeded
 from .replies import Replies
-from .silo import Data, Silo, Site, TestSite
+from .silo import AugmentedData, Data, Silo, Site, TestSite
 from .tensors import Payload, SiloId, State, Tensors, Update, check_silo_name, size
 
 __all__ = [
     "Aggregate",
     "Answers",
+    "AugmentedData",
     "CaveatError",
     "ConfigurationError",
     "ConfigurationErrors",

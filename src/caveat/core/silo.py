@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from .errors import DataError
 from .tensors import SiloId, Tensors
 
 
 class Data(NamedTuple):
     """Inputs and labels of one split."""
 
-    x: Tensor  # (N, ...) float32
+    x: Tensor  # (N, ...) float32, or int64 for ids of tokens
     y: Tensor  # (N,) int64 class indices
 
     def __len__(self) -> int:
@@ -23,6 +24,50 @@ class Data(NamedTuple):
     def __repr__(self) -> str:
         """The number and shape of the examples; their values should be in no log."""
         return f"Data({len(self)} of {tuple(self.x.shape[1:])})"
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs and labels of a step of training."""
+        return self.x[index], self.y[index]
+
+    def labelled(self, y: Tensor) -> Data:
+        """The same inputs with other labels (N,)."""
+        return Data(self.x, y)
+
+    def part(self, index: Tensor) -> Data:
+        """Some of the examples."""
+        return Data(self.x[index], self.y[index])
+
+
+class AugmentedData(Data):
+    """Training data of which every batch is changed at random as it is taken; all else sees them as they are."""
+
+    augment: Callable[[Tensor], Tensor]
+    """A batch (B, ...) to one of the same shape and type, drawn from torch's global generator."""
+    names: tuple[str, ...]
+    """What the changes are called."""
+
+    @classmethod
+    def of(cls, data: Data, augment: Callable[[Tensor], Tensor], names: tuple[str, ...]) -> AugmentedData:
+        made = cls(data.x, data.y)
+        made.augment, made.names = augment, names
+        return made
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Raises DataError if the changed batch is of another shape or type."""
+        x = self.x[index]
+        changed: object = self.augment(x)
+        if not isinstance(changed, Tensor) or (changed.shape, changed.dtype) != (x.shape, x.dtype):
+            form = f"{tuple(changed.shape)}, {changed.dtype}" if isinstance(changed, Tensor) else type(changed).__name__
+            raise DataError(
+                f"augment {self.names[0]!r} made {form} of a batch {tuple(x.shape)}, {x.dtype}; expected the same"
+            )
+        return changed, self.y[index]
+
+    def labelled(self, y: Tensor) -> AugmentedData:
+        return self.of(super().labelled(y), self.augment, self.names)
+
+    def part(self, index: Tensor) -> AugmentedData:
+        return self.of(super().part(index), self.augment, self.names)
 
 
 @dataclass(frozen=True)

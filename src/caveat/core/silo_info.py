@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from .errors import DataError
 from .silo import Silo
 from .tensors import SiloId
@@ -83,17 +85,24 @@ class FederationInfo:
     """The silos of a run, in its order, and what their inputs and labels are."""
 
     shape: tuple[int, ...]
-    """The shape of one input: (C, H, W) or (D,)."""
+    """The shape of one input: (C, H, W) of an image, (D,) of features, (T,) of tokens, (T, C) of a series."""
     classes: tuple[str, ...]
     silo_infos: Mapping[SiloId, SiloInfo]
     order: Sequence[SiloId] | None = None
     """The names of the silos; None where `silo_infos` lists them in the order of the run."""
+    dtype: torch.dtype = torch.float32
+    """The type of inputs: float32, or int64 for ids of tokens."""
 
     @classmethod
     def of(
-        cls, silos: Mapping[SiloId, Silo], names: Sequence[SiloId], shape: tuple[int, ...], classes: tuple[str, ...]
+        cls,
+        silos: Mapping[SiloId, Silo],
+        names: Sequence[SiloId],
+        shape: tuple[int, ...],
+        classes: tuple[str, ...],
+        dtype: torch.dtype = torch.float32,
     ) -> FederationInfo:
-        return cls(shape, classes, LazySiloInfos(silos, len(classes)), names)
+        return cls(shape, classes, LazySiloInfos(silos, len(classes)), names, dtype)
 
     def __len__(self) -> int:
         return len(self.silo_infos)

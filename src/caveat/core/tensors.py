@@ -9,6 +9,8 @@ from torch import Tensor
 from .errors import DataError
 
 Tensors = dict[str, Tensor]
+GIVEN = "has_given_weights"
+"""The attribute of a part of a module that began with weights from elsewhere, which are not to be drawn anew."""
 
 
 Payload = dict[str, Tensors]

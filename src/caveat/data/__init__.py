@@ -1,6 +1,7 @@
 """Data: sources, shifts, partitions, splits, and the silos they make."""
 
 from ..core import Data, Silo
+from .augment import augmented
 from .build import from_arrays, load, population, rotated
 from .image_format import recoloured, resized
 from .inputs import noted_inputs, read_inputs
@@ -25,6 +26,7 @@ __all__ = [
     "Silos",
     "Split",
     "Streams",
+    "augmented",
     "digits",
     "from_arrays",
     "hashes",

@@ -12,8 +12,10 @@ import torch
 from ..core import ConfigurationError, Data, DataError, Silo, SiloId, check_silo_name, key
 from ..core.memory import FLOAT
 from . import partitions, shifts
+from .augment import augmented
 from .image_format import ImageFormat, check_image_memory, common_format
 from .pools import Array, Index, Pool
+from .sequences import SequenceFormat
 from .settings import DataSettings, Normalise, Shift
 from .silos import Silos, normalised
 from .splits import NAMES, development_splits, reserve_test
@@ -46,12 +48,21 @@ class SiloIndices:
 
 
 def make_silos(
-    pools: Sequence[Pool], given: bool, settings: DataSettings, seed: int, outside: Sequence[Pool] = ()
+    pools: Sequence[Pool],
+    given: bool,
+    settings: DataSettings,
+    seed: int,
+    outside: Sequence[Pool] = (),
+    sequence_format: SequenceFormat | None = None,
 ) -> Silos:
     """Silos from pools that are silos already (`given`) or are to be made into some, and pools `outside` of them all.
 
-    Of the settings, neither sources nor the columns of a table are read.
+    Of the settings, neither sources nor the columns of a table are read. `sequence_format` is what sequences have been
+    brought to, where they were not of one length.
     """
+    if len(pools[0].classes) < 2:
+        where = pools[0].origin or pools[0].domain or "data"
+        raise DataError(f"{where}: all labels of all silos are {pools[0].classes[0]!r}, expected two classes or more")
     check_usual(pools)
     streams = settings.streams
     image_format = common_format(pools, settings.size, settings.channels)
@@ -63,6 +74,7 @@ def make_silos(
     images = pools[0].images
     if settings.shift.angles and not images:
         raise ConfigurationError("data.shift.angles: only images can be rotated, these inputs are features")
+    _check_noise(pools[0], settings.shift, sequence_format)
     check_normalise(images, settings.normalise)
     domains = _given(pools, settings) if given else _made(pools, settings)
     held_back = [_held_back(domain, settings, seed) for domain in domains]
@@ -76,6 +88,7 @@ def make_silos(
         common_layout(pools[0].table, [splits["train"] for splits in raw.values()]) if pools[0].table else TableLayout()
     )
     silos = _encoded(chosen, raw, settings, image_format, layout)
+    silos = replace(silos, sequence_format=sequence_format or _sequences(pools[0]))
     held_out = [pool.x[test[pool.y[test] < 0]] for pool, (_, test) in zip(pools, held_back, strict=True)]
     unknown = unknown_inputs(held_out if streams.hold_out else [], outside, silos, streams.ood_global)
     if streams.ood_local == "none" and unknown is None:
@@ -99,10 +112,26 @@ def one_silo(
     image_format = replace(image_format, exif_rotation=settings.exif_rotation)
     chosen = [own_indices(pool, settings, seed)]
     silos = _encoded(chosen, _shifted(chosen, settings.shift, image_format, seed), settings, image_format, layout)
+    silos = replace(silos, sequence_format=_sequences(pool))
     unknown = unknown_inputs([], outside, silos, settings.streams.ood_global)
     if unknown is None:
         return silos
     return with_streams(silos, ood_global=unknown, per_silo=settings.streams.per_silo, seed=seed)
+
+
+def _sequences(pool: Pool) -> SequenceFormat | None:
+    """The format of sequences that are of one length already; None for other inputs."""
+    if not pool.tokens and not pool.series:
+        return None
+    return SequenceFormat("tokens" if pool.tokens else "series", pool.x.shape[1])
+
+
+def _check_noise(pool: Pool, shift: Shift, sequence_format: SequenceFormat | None) -> None:
+    """Raises ConfigurationError for noise on what is no quantity: ids of tokens, and a mask."""
+    masked = sequence_format is not None and sequence_format.masked
+    if any(shift.noise_std) and (pool.tokens or masked):
+        what = "a mask" if masked else "ids of tokens"
+        raise ConfigurationError(f"data.shift.noise_std: {what} cannot be made noisy", "data.shift.noise_std")
 
 
 def own_indices(pool: Pool, settings: DataSettings, seed: int) -> SiloIndices:
@@ -154,6 +183,8 @@ def _encoded(
         domain = shifts.domain_name(settings.shift, angle, std, silo.domain.name)
         indices = {split: torch.from_numpy(index) for split, index in silo.indices.items()}
         train, validation, calibration, test = (splits[name] for name in NAMES)
+        if settings.augment:
+            train = augmented(train, settings.augment, settings.normalise)
         silos.append(Silo(silo.name, domain, train, validation, calibration, test, indices))
     return Silos(tuple(silos), first.classes, settings.normalise if first.images else None, encoders, image_format)
 

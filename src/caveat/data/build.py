@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..core import DataError, Silo, SiloId
+from ..core import ConfigurationError, DataError, Silo, SiloId
 from ..core.settings import check_seed, check_type
 from .assembly import make_silos
-from .pools import Array, Pool, check_class_names
+from .augment import Augment, augmented
+from .checks import check_class_list, checked, plain_array
+from .pools import Array, Pool, whole_numbers
 from .population import Population
-from .settings import DataSettings, Labels, Normalise, Shift, Split
+from .sequences import SequenceFormat, sequence_format
+from .settings import DataSettings, Kind, Labels, Normalise, Shift, Split
 from .silos import Silos
 from .sources.arrays import pools_of
 from .sources.by_name import read, read_outside
+
+PARTS = ("x", "y", "x_test", "y_test")
+"""What the arrays of a silo are called, in their order."""
 
 
 def load(settings: DataSettings, seed: int) -> Silos:
@@ -73,22 +80,45 @@ def from_arrays(
     shift: Shift | None = None,
     size: int | None = None,
     channels: Literal[1, 3] | None = None,
+    kind: Kind | None = None,
+    pad: int | None = None,
+    length: int | None = None,
+    augment: str | Sequence[str] | Augment | None = None,
 ) -> Silos:
     """Silos of one's own arrays: per name (x, y), or (x, y, x_test, y_test) with a test part of its own.
 
-    x is uint8 images (N, H, W) or (N, H, W, C), or finite features (N, D); y is (N,) whole numbers from 0. Without
-    `classes` the largest label of all silos says how many there are. Images are brought to one shape: `size` x `size`
-    pixels, without which they must be of one size, and `channels`, by default 3 where some are coloured. Raises
-    DataError naming the silo.
+    y is (N,) whole numbers from 0. Without `classes` the largest label of all silos says how many there are. What x
+    holds says `kind`:
+
+    - "images": uint8 (N, H, W) or (N, H, W, C). They are brought to one shape: `size` x `size` pixels, without which
+      they must be of one size, and `channels`, by default 3 where some are coloured.
+    - "features": finite numbers (N, D).
+    - "tokens": ids from 0, (N, T), or a list of sequences (T,) of any lengths; models take them as int64 (N, T), and
+      shorter ones are filled up with the id `pad` (0 by default) at their ends.
+    - "series": finite numbers (N, T, C) as they are, or a list of (T, C) of any lengths. Where lengths differ, shorter
+      ones are filled up with zeros, and the last of C + 1 channels is a mask: 1 for a step that is real, else 0.
+
+    T is that of the longest sequence of all silos, or `length`, to which longer ones are cut; so are those to predict.
+    Without `kind`, x is features if it has two dimensions, else images; whole numbers in two dimensions other than
+    uint8 are refused, since they could be ids. `augment` changes training batches at random, as `augmented` says.
+    Raises DataError naming the silo.
     """
     check_type(silos, Mapping, "silos", "a mapping from names to arrays, such as {'silo-0': (x, y)}")
     check_seed(seed)
     if classes is not None:
-        check_type(classes, (list, tuple, np.ndarray), "classes", "a list of names")
+        classes = check_class_list(classes, "from_arrays")
     if not silos:
         raise DataError("no silos: expected at least one name with its arrays")
+    _check_kind(kind, pad, length)
+    origins = [f"silo {name!r}" for name in silos]
     parts = [_four(arrays, name) for name, arrays in silos.items()]
-    pools = pools_of(parts, list(silos), [f"silo {name!r}" for name in silos], classes)
+    sequences = None
+    if kind in ("tokens", "series"):
+        sequences = _common_sequences(parts, origins, kind, pad or 0, length)
+        parts = [(sequences(x, of), y, None if x_test is None else sequences(x_test, f"{of} (test)"), y_test)
+                 for (x, y, x_test, y_test), of in zip(parts, origins, strict=True)]  # fmt: skip
+    parts = [_arrays(part, name, kind) for part, name in zip(parts, silos, strict=True)]
+    pools = pools_of(parts, list(silos), origins, classes, kind)
     settings = DataSettings(
         size=size,
         channels=channels,
@@ -96,20 +126,64 @@ def from_arrays(
         normalise=normalise or Normalise(),
         shift=shift or Shift(),
     )
-    return make_silos(pools, True, settings, seed)
+    made = make_silos(pools, True, settings, seed, sequence_format=sequences)
+    return made if augment is None else _augmented(made, augment)
 
 
-def _four(arrays: Sequence[Any], name: SiloId) -> tuple[Array, Array, Array | None, Array | None]:
+def _augmented(silos: Silos, augment: str | Sequence[str] | Augment) -> Silos:
+    changed = (replace(silo, train=augmented(silo.train, augment, silos.normalise)) for silo in silos)
+    return replace(silos, silos=tuple(changed))
+
+
+def _check_kind(kind: str | None, pad: int | None, length: int | None) -> None:
+    """Raises ConfigurationError for a kind that there is not, and for what belongs to another one."""
+    if kind not in (None, *get_args(Kind)):
+        raise ConfigurationError(f"kind = {kind!r}, expected one of {', '.join(get_args(Kind))}", "kind")
+    for name, value, least, owners in (("pad", pad, 0, ("tokens",)), ("length", length, 1, ("tokens", "series"))):
+        if value is None:
+            continue
+        check_type(value, (int, np.integer), name, "a whole number")
+        if value < least:
+            raise ConfigurationError(f"{name} = {value}, expected at least {least}", name)
+        if kind not in owners:
+            raise ConfigurationError(f"{name} = {value} is ignored by kind {kind!r}; it belongs to sequences", name)
+
+
+def _common_sequences(
+    parts: Sequence[tuple[Any, Any, Any, Any]],
+    origins: Sequence[str],
+    kind: Literal["tokens", "series"],
+    pad: int,
+    length: int | None,
+) -> SequenceFormat:
+    """The format of the sequences of all silos, those of test parts included."""
+    given = [(of, x) for (x, *_), of in zip(parts, origins, strict=True)]
+    given += [(f"{of} (test)", x) for (_, _, x, _), of in zip(parts, origins, strict=True) if x is not None]
+    return sequence_format(given, kind, pad, length)
+
+
+def _four(arrays: Sequence[Any], name: SiloId) -> tuple[Any, Any, Any, Any]:
     if not isinstance(name, str):
         raise DataError(f"silo {name!r}: expected a name, which is text")
     if not isinstance(arrays, (tuple, list)):
         raise DataError(f"silo {name!r}: a {type(arrays).__name__}, expected (x, y) or (x, y, x_test, y_test)")
     if len(arrays) not in (2, 4):
         raise DataError(f"silo {name!r}: {len(arrays)} arrays, expected (x, y) or (x, y, x_test, y_test)")
-    try:
-        x, y, *test = (np.asarray(array) for array in arrays)
-    except ValueError as error:
-        raise DataError(f"silo {name!r}: rows that are no array: {error}") from None
+    x, y, *test = arrays
+    return (x, y, test[0], test[1]) if test else (x, y, None, None)
+
+
+def _arrays(
+    parts: tuple[Any, Any, Any, Any], name: SiloId, kind: Kind | None
+) -> tuple[Array, Array, Array | None, Array | None]:
+    """What a silo was given as arrays. Raises DataError for what is none, and for ids without a kind."""
+    named = [(f"silo {name!r}: {called}", part) for called, part in zip(PARTS, parts, strict=True) if part is not None]
+    x, y, *test = (plain_array(part, where) for where, part in named)
+    if kind is None and whole_numbers(x):
+        raise DataError(
+            f"silo {name!r}: x of {x.dtype} in two dimensions; say kind='tokens' if these are ids of tokens, "
+            "kind='features' if they are numbers"
+        )
     return (x, y, test[0], test[1]) if test else (x, y, None, None)
 
 
@@ -119,18 +193,16 @@ def population(
     """`count` silos that `make` makes from a number and a name, when a round asks for them.
 
     ``make(number, name)`` returns a `Silo` of that name, the same one every time: four `Data(x, y)` of model inputs
-    (N, ...) float32 and labels (N,) int64, for training, validation, calibration and test. Neither time nor memory
-    grows with their number. `normalise` are the constants that images were normalised with. Raises DataError if the
-    first silo is none.
+    (N, ...) of finite float32, or of int64 from 0 for ids of tokens, and labels (N,) int64 below the number of
+    classes, for training, validation, calibration and test. Neither time nor memory grows with their number.
+    `normalise` are the constants that images were normalised with. Every silo is looked at when it is made, the first
+    one at once, whose inputs say what shape and type all are to have: raises DataError naming silo, split and value.
     """
     check_type(count, int, "count", "a whole number of silos")
     check_type(make, Callable, "make", "a function of a number and a name")  # type: ignore[arg-type]
     if count < 1:
         raise DataError(f"a population of {count} silos, expected at least 1")
-    check_class_names(classes, "population")
-    silos = Population(count, make)
-    if not isinstance(silos[0], Silo):
-        raise DataError(f"make(0, {silos.names[0]!r}) made a {type(silos[0]).__name__}, expected a caveat.data.Silo")
-    if silos[0].name != silos.names[0]:
-        raise DataError(f"make(0, {silos.names[0]!r}) made a silo called {silos[0].name!r}, expected the name given")
-    return Silos(silos, tuple(classes), normalise)
+    names = check_class_list(classes, "population")
+    silos = Population(count, checked(make, len(names)))
+    silos[0]  # whose inputs the others' are compared to
+    return Silos(silos, names, normalise)

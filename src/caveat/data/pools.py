@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import DataError
+from .settings import Kind
 
 Array = NDArray[Any]
 LabelArray = NDArray[np.int64]
@@ -44,7 +45,8 @@ class Pool:
     """Samples of one domain, or of one silo where the source comes in silos."""
 
     x: Array
-    """(N, H, W, C) uint8 images, or (N, D) float32 features. In a table NaN is a missing number, -1 a missing text."""
+    """(N, H, W, C) uint8 images, (N, D) float32 features, (N, T) int64 ids of tokens, or (N, T, C) float32 series. In a
+    table NaN is a missing number, -1 a missing text."""
     y: LabelArray
     """(N,) class indices, -1 where a class is held out."""
     classes: tuple[str, ...]
@@ -64,6 +66,14 @@ class Pool:
         return self.x.ndim == 4
 
     @property
+    def tokens(self) -> bool:
+        return self.x.dtype == np.int64
+
+    @property
+    def series(self) -> bool:
+        return self.x.ndim == 3
+
+    @property
     def development(self) -> int:
         """How many samples, the first ones, are not in the source's own test part."""
         return len(self.y) - self.own_test
@@ -80,6 +90,8 @@ class DataSource:
 
 LONGEST = 60
 """Characters of a value that an error shows."""
+MOST_TOKENS = 1 << 31
+"""Ids of tokens from here on are none."""
 MOST_LABELS = 1 << 31
 """Labels from here on are no classes, and would not fit into an index."""
 
@@ -103,37 +115,82 @@ def image_array(x: Array, origin: str) -> Array:
     if x.ndim == 3:
         x = x[..., None]
     if x.ndim != 4 or 0 in x.shape[1:]:
-        raise DataError(f"{origin}: shape {x.shape}, expected images N,H,W or N,H,W,C, or features N,D")
+        raise DataError(
+            f"{origin}: shape {x.shape}, expected images N,H,W or N,H,W,C, or features N,D, or another kind named"
+        )
     if x.shape[-1] > 4 and x.shape[1] in (1, 3):
         raise DataError(f"{origin}: shape {x.shape} looks like channels first, expected N,H,W,C")
     if x.dtype != np.uint8:
         if x.dtype.kind not in "iu" or (x.size and (x.min() < 0 or x.max() > 255)):
-            raise DataError(f"{origin}: images of {x.dtype}, expected uint8 of 0..255")
+            series = "; float series N,T,C need kind 'series'" if x.dtype.kind == "f" and x.shape[-1:] != (3,) else ""
+            raise DataError(f"{origin}: images of {x.dtype}, expected uint8 of 0..255{series}")
         x = x.astype(np.uint8)
     return x
 
 
 def feature_array(x: Array, origin: str) -> Array:
     """Finite features as (N, D) float32."""
+    if x.ndim != 2:
+        raise DataError(f"{origin}: shape {x.shape}, expected features N,D")
+    return finite_array(x, origin)
+
+
+def series_array(x: Array, origin: str) -> Array:
+    """Finite series as (N, T, C) float32: C numbers at each of T steps."""
+    if x.ndim != 3:
+        raise DataError(f"{origin}: shape {x.shape}, expected series N,T,C, or a list of T,C")
+    return finite_array(x, origin, "series", "at least one step and one channel", "step")
+
+
+def token_array(x: Array, origin: str) -> Array:
+    """Ids of tokens from 0 as (N, T) int64."""
+    if x.ndim != 2 or x.shape[1] == 0:
+        raise DataError(f"{origin}: shape {x.shape}, expected ids of tokens N,T, or a list of sequences")
+    if x.dtype.kind not in "iu":
+        raise DataError(f"{origin}: tokens of {x.dtype}, expected whole numbers such as int64")
+    if x.size and (x.min() < 0 or x.max() >= MOST_TOKENS):
+        wrong = x.min() if x.min() < 0 else x.max()
+        raise DataError(f"{origin}: id {wrong} of a token, expected ids from 0 to {MOST_TOKENS - 1}")
+    return x.astype(np.int64, copy=False)
+
+
+def finite_array(
+    x: Array, origin: str, called: str = "features", least: str = "at least one feature", place: str = "column"
+) -> Array:
+    """An array (N, ...) as float32. Raises DataError for what are no numbers, or none that are finite."""
     if x.dtype.kind not in "fiub":
-        raise DataError(f"{origin}: features of {x.dtype}, expected numbers")
+        raise DataError(f"{origin}: {called} of {x.dtype}, expected numbers")
     with np.errstate(over="ignore"):  # what becomes infinite is refused below
         x = x.astype(np.float32)
-    if x.shape[1] == 0:
-        raise DataError(f"{origin}: shape {x.shape}, expected at least one feature")
+    if 0 in x.shape[1:]:
+        raise DataError(f"{origin}: shape {x.shape}, expected {least}")
     bad = ~np.isfinite(x)
     if bad.any():
-        row, column = np.argwhere(bad)[0].tolist()
+        row, column = np.argwhere(bad)[0].tolist()[:2]
         raise DataError(
-            f"{origin}: {int(bad.sum())} values are NaN or infinite, the first at row {row}, column {column}; "
+            f"{origin}: {int(bad.sum())} values are NaN or infinite, the first at row {row}, {place} {column}; "
             "expected finite numbers (missing values are for csv: sources)"
         )
     return x
 
 
-def input_array(x: Array, origin: str) -> Array:
-    """The array as features if it is (N, D), else as images; see `feature_array` and `image_array`."""
-    return feature_array(x, origin) if x.ndim == 2 else image_array(x, origin)
+def input_array(x: Array, origin: str, kind: Kind | None = None) -> Array:
+    """The array as what its kind says: `feature_array`, `image_array`, `token_array` or `series_array`.
+
+    Without a kind, features where it is (N, D), else images.
+    """
+    kind = kind or ("features" if x.ndim == 2 else "images")
+    return READERS[kind](x, origin)
+
+
+READERS: dict[Kind, Callable[[Array, str], Array]] = {
+    "images": image_array, "features": feature_array, "tokens": token_array, "series": series_array
+}  # fmt: skip
+
+
+def whole_numbers(x: Array) -> bool:
+    """Whether an array could be numbers as well as ids of tokens: two dimensions of whole numbers, no pixels."""
+    return x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8
 
 
 def label_array(y: Array, origin: str) -> LabelArray:
@@ -180,7 +237,7 @@ def check_classes(
             raise DataError(
                 f"{origin}: label {int(y.max())} is outside the {len(classes)} classes 0..{len(classes) - 1}"
             )
-    return tuple(classes)
+    return tuple(map(str, classes))
 
 
 def check_class_names(classes: Sequence[str], origin: str) -> None:

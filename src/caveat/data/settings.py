@@ -14,6 +14,10 @@ from ..core.settings import LARGE, MANY, check_different, frozen_settings
 KINDS = ("digits", "npz", "images", "csv", "hub", "silos")
 """What a source can be; all but those of `NAMELESS` are followed by a colon and a path or name."""
 NAMELESS = ("digits", "silos")
+Kind = Literal["images", "features", "tokens", "series"]
+"""What arrays of inputs can hold."""
+ImageChange = Literal["flip", "crop", "rotate", "erase", "brightness"]
+"""How images can be changed at random as they are trained on."""
 JOIN = " + "
 """What stands between the parts of a joined source."""
 
@@ -137,6 +141,9 @@ class DataSettings:
     source: str = "digits"
     """digits, npz:PATH[,PATH...], images:DIR, csv:PATH[,PATH...] or hub:NAME; or several of them, each but csv a domain
     or more, joined by " + "; or silos: every silo of a federation on Flower reads its own."""
+    kind: Kind | None = None
+    """npz, silos: what x holds: images (8 bits, N,H,W or N,H,W,C), features (N,D), tokens (ids from 0, N,T) or series
+    (float, N,T,C). Unset, it is features where it has two dimensions, else images."""
     silos: Annotated[int, Field(ge=1, le=MANY)] | None = None
     """How many silos to make; by default one per entry of a shift, or per file. Data that comes in silos keeps them."""
     samples_per_silo: Annotated[int, Field(ge=3)] | None = None
@@ -164,6 +171,9 @@ class DataSettings:
     """images, silos: turn images upright as their EXIF data say. What caveat 0.1 began is read without, as it was."""
     channels: Literal[1, 3] | None = None
     """1 makes all images grey, 3 coloured; unset, grey images become coloured if some are."""
+    augment: tuple[ImageChange, ...] = ()
+    """Random changes of images, drawn anew for every batch of training and made in this order: flip (left to right),
+    crop (moved by up to 1/8), rotate (up to 15 degrees), erase (a rectangle), brightness (up to 0.2 of the range)."""
     shift: Shift = field(default_factory=Shift)
     """What makes the inputs of silos differ."""
     labels: Labels = field(default_factory=Labels)
@@ -192,6 +202,10 @@ class DataSettings:
                 "data.labels.minimum",
             )
         self._check_table(kind)
+        if self.kind is not None and set(kinds).isdisjoint(("npz", "silos")):
+            raise ConfigurationError(
+                f"data.kind = {self.kind!r} is ignored by source {self.source!r}; it belongs to npz", "data.kind"
+            )
         if not self.exif_rotation and not self.reads_images:
             raise ConfigurationError(
                 f"data.exif_rotation = false is ignored by source {self.source!r}; it belongs to images",

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -15,9 +15,11 @@ from torch import Tensor
 
 from ..core import ConfigurationError, DataError, Silo, SiloId, check_silo_name
 from ..core.memory import FLOAT, memory
+from .checks import InputForm, check_silo, plain_array, written
 from .image_format import ImageFormat
-from .pools import Array, feature_array, image_array
+from .pools import Array, finite_array, image_array, token_array
 from .population import Population, SilosByName
+from .sequences import SequenceFormat
 from .settings import Normalise
 from .splits import NAMES
 from .table_encoding import Encoder
@@ -31,7 +33,7 @@ class Inputs:
     """Inputs without labels as a model takes them, and what is unusual about each."""
 
     x: Tensor
-    """(N, *shape) float32."""
+    """(N, *shape) float32, or int64 for ids of tokens."""
     notes: tuple[str, ...] = ()
     """(N,) what a prediction of a raw input cannot rest on, "" for most; empty where the inputs were not raw."""
 
@@ -59,6 +61,8 @@ class Silos(Sequence[Silo]):
     """What makes each silo's features from the rows of a table; empty where the inputs came ready to use."""
     image_format: ImageFormat = field(default_factory=ImageFormat)
     """What raw images are brought to; it changes nothing where all have one shape and no other was asked for."""
+    sequence_format: SequenceFormat | None = None
+    """What raw sequences are brought to; None where the inputs are none, and where they came ready to use."""
 
     def __repr__(self) -> str:
         """Number, shape and classes; not the data, which nobody should find in a log."""
@@ -68,7 +72,12 @@ class Silos(Sequence[Silo]):
     def __getitem__(self, index: int) -> Silo: ...
     @overload
     def __getitem__(self, index: slice) -> tuple[Silo, ...]: ...
-    def __getitem__(self, index: int | slice) -> Silo | tuple[Silo, ...]:
+    @overload
+    def __getitem__(self, index: SiloId) -> Silo: ...
+    def __getitem__(self, index: int | slice | SiloId) -> Silo | tuple[Silo, ...]:
+        """A silo by its number or its name, or several by a slice. Raises DataError for a name that none has."""
+        if isinstance(index, str):
+            return self.named(index)
         return tuple(self.silos[index]) if isinstance(index, slice) else self.silos[index]
 
     def __len__(self) -> int:
@@ -80,8 +89,13 @@ class Silos(Sequence[Silo]):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one model input: (C, H, W) of an image, (D,) of features."""
+        """The shape of one model input: (C, H, W) of an image, (D,) of features, (T,) of tokens, (T, C) of a series."""
         return tuple(self.silos[0].train.x.shape[1:])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of model inputs: float32, or int64 for ids of tokens."""
+        return self.silos[0].train.x.dtype
 
     def named(self, name: SiloId) -> Silo:
         """The silo of this name. Raises DataError if there is none."""
@@ -102,13 +116,18 @@ class Silos(Sequence[Silo]):
         return {silo.name: silo for silo in self.silos}
 
     def check(self, batch_size: int) -> None:
-        """Raises DataError for the first silo that cannot train: no usable name, an empty split, one class, less than a
-        batch.
+        """Raises DataError for the first silo that cannot train: no usable name, inputs or labels that no model takes,
+        an empty split, one class, less than a batch.
 
-        Of a population only the first silo is looked at.
+        Of a population only the first silo is looked at here; each is when it is made.
         """
+        if len(self.classes) < 2:
+            raise DataError(f"one class in total, {self.classes[0]!r}, expected two or more")
+        form = None
         for silo in self.silos[:1] if isinstance(self.silos, Population) else self.silos:
             check_silo_name(silo.name)
+            check_silo(silo, len(self.classes), form)
+            form = InputForm.of(silo)
             for name in NAMES:
                 if not len(getattr(silo, name)):
                     raise DataError(f"silo {silo.name!r}: its {name} split is empty, expected at least one sample")
@@ -134,22 +153,26 @@ class Silos(Sequence[Silo]):
         elif isinstance(x, Tensor):
             found = Inputs(x)
         else:
-            raw = _array(x)
+            raw: Any = _array(x) if self.sequence_format is None else x
             prepared = self.prepare(raw, silo)
             # Silos of a table are prepared for by name, which has been checked.
-            notes = self.encoders[silo].notes(raw) if self.encoders and silo is not None else ("",) * len(raw)
+            notes = self.encoders[silo].notes(raw) if self.encoders and silo is not None else ("",) * len(prepared)
             found = Inputs(prepared, notes)
-        if found.x.shape[1:] != self.shape or not len(found.x) or found.x.dtype != torch.float32:
-            given = f"inputs of shape {tuple(found.x.shape)}, {str(found.x.dtype).removeprefix('torch.')}"
-            raise DataError(f"{given}; expected (N, {', '.join(map(str, self.shape))}), float32")
+        if found.x.shape[1:] != self.shape or not len(found.x) or found.x.dtype != self.dtype:
+            given = f"inputs of shape {tuple(found.x.shape)}, {written(found.x.dtype)}"
+            raise DataError(f"{given}; expected (N, {', '.join(map(str, self.shape))}), {written(self.dtype)}")
         return found
 
-    def prepare(self, inputs: Array, silo: SiloId | None = None) -> Tensor:
-        """Model inputs (N, *shape) float32 from raw ones: uint8 images (N,H,W) or (N,H,W,C), or features (N,D).
+    def prepare(self, inputs: Any, silo: SiloId | None = None) -> Tensor:
+        """Model inputs (N, *shape) from raw ones: uint8 images (N,H,W) or (N,H,W,C), features (N,D), ids of tokens
+        (N,T) or series (N,T,C), or a list of such sequences of any lengths.
 
-        Images are brought to the silos' size and channels. The rows of a table need the silo whose encoder is to read
-        them. Raises DataError for another shape, and for no inputs.
+        Images are brought to the silos' size and channels, sequences to their length. The rows of a table need the silo
+        whose encoder is to read them. Raises DataError for another shape, and for no inputs.
         """
+        if self.sequence_format is not None:
+            _check_any(inputs)
+            return torch.from_numpy(self.sequence_format(inputs, "inputs"))
         if not inputs.ndim or not len(inputs):
             raise DataError(f"inputs of shape {inputs.shape}, expected at least one")
         needed = len(inputs) * math.prod(self.shape) * FLOAT
@@ -170,8 +193,10 @@ class Silos(Sequence[Silo]):
             return torch.from_numpy(self.encoders[silo](inputs))
         if self.normalise is None:
             if inputs.shape[1:] != self.shape:
-                raise DataError(f"inputs of shape {inputs.shape}, expected features (N, {self.shape[0]})")
-            return torch.from_numpy(feature_array(inputs, "inputs"))
+                wanted = ", ".join(map(str, self.shape))
+                raise DataError(f"inputs of shape {inputs.shape}, expected features (N, {wanted})")
+            ids = not self.dtype.is_floating_point
+            return torch.from_numpy((token_array if ids else finite_array)(inputs, "inputs"))
         images = image_array(inputs, "inputs")
         channels, *size = self.shape
         if self.image_format.shape(images) != (*size, channels):
@@ -191,13 +216,16 @@ class Silos(Sequence[Silo]):
 
 def _array(x: ArrayLike) -> Array:
     """The inputs as one array. Raises DataError if there are none, and for rows of different lengths."""
-    try:
-        array = np.asarray(x)
-    except ValueError as error:
-        raise DataError(f"inputs are no array: {error}") from None
-    if not array.ndim or not len(array):
-        raise DataError(f"inputs of shape {array.shape}, expected at least one")
+    array = plain_array(x, "inputs")
+    _check_any(array)
     return array
+
+
+def _check_any(inputs: Any) -> None:
+    """Raises DataError unless there are inputs."""
+    shape = np.shape(inputs) if isinstance(inputs, np.ndarray) else (len(inputs),) if isinstance(inputs, list) else ()
+    if not shape or not shape[0]:
+        raise DataError(f"inputs of shape {shape}, expected at least one")
 
 
 def normalised(images: Array, normalise: Normalise) -> Tensor:

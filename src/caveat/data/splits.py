@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import torch
 
-from ..core import Data, DataError, Silo
+from ..core import AugmentedData, Data, DataError, Silo
 from .pools import Index, LabelArray
 from .settings import Split
 
@@ -83,9 +83,15 @@ def _splits(silo: Silo, classes: int) -> dict[str, object]:
             **_sizes(getattr(silo, name), classes),
             **({"sha256": digest[name]} if name in digest else {}),
             "content_sha256": _content(getattr(silo, name)),
+            **_augmented(getattr(silo, name)),
         }
         for name in NAMES
     }
+
+
+def _augmented(data: Data) -> dict[str, object]:
+    """How the batches of a split are changed; empty where they are not."""
+    return {"augment": list(data.names)} if isinstance(data, AugmentedData) else {}
 
 
 def _streams(streams: Mapping[str, Data], classes: int) -> dict[str, object]:

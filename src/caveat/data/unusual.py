@@ -21,7 +21,7 @@ def check_usual(pools: Sequence[Pool]) -> None:
     """Warns of what is unusual in all pools of a source; raises as `check_samples` does."""
     check_samples(pools)
     told = list(_classes(pools))
-    if all(pool.x.ndim == 2 and pool.x.shape[1] == pools[0].x.shape[1] for pool in pools):
+    if all(pool.x.ndim == 2 and not pool.tokens and pool.x.shape[1] == pools[0].x.shape[1] for pool in pools):
         told += _columns(pools)
     for text in told:
         warnings.warn(text, DataWarning, stacklevel=3)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from flwr.app import RecordDict
 
 from ..core import DataError, RunError, SiloId, check_silo_name
@@ -76,7 +77,8 @@ class OpenMembership:
 
     @property
     def info(self) -> FederationInfo:
-        return FederationInfo(self.agreement.input_shape, self.agreement.classes, self.silo_infos)
+        dtype = torch.int64 if self.terms.config.data.kind == "tokens" else torch.float32
+        return FederationInfo(self.agreement.input_shape, self.agreement.classes, self.silo_infos, dtype=dtype)
 
     @property
     def agreement(self) -> SharedSchema:

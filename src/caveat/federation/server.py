@@ -87,6 +87,7 @@ class FlowerRun(BaseRun):
         return nullcontext(engine_of(self, self.config, self.wire, self.members))
 
     def prepare(self) -> None:
+        super().prepare()
         write_json(self.folder / "splits.json", self.members.records)
 
 
@@ -190,10 +191,11 @@ def _simulate(
     silos = load(config.data, config.seed)
     silos.check(config.training.batch_size)
     for name, part, rounds in _unfinished(config, folder):
-        terms = Terms(
-            "simulation", config, name, str(part), tuple(silo.name for silo in silos), rounds=_other(rounds, config)
+        names = tuple(silo.name for silo in silos)
+        terms = Terms("simulation", config, name, str(part), names, rounds=_other(rounds, config))
+        members = FixedMembership(
+            FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes, silos.dtype), terms
         )
-        members = FixedMembership(FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes), terms)
         run = SimulatedRun(
             spec=spec_of(rounds, name), folder=part, silos=silos, wire=wire, members=members, config=config,
             sync_seconds=EVERY_ROUND,

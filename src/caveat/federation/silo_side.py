@@ -25,8 +25,9 @@ from ..files.manifest import Manifest, check_file, sum_of_bytes
 from ..files.payloads import read_payload, to_bytes
 from ..files.reading import read, record_of
 from ..files.schema.small_files import DataFile, FileSum, KeptState, ModelFile, SiloKeeps, SiloSource
-from ..runs.local import MODEL, LocalRun, Run
+from ..runs.local import LocalRun, Run
 from ..runs.spec import spec_of
+from ..runs.warm import MODEL
 from ..wrappers.evaluation import TEST
 from .own_books import KEPT, OwnBooks
 from .silo_file import SiloFile
@@ -50,8 +51,10 @@ class SiloRun(LocalRun):
     @cached_property
     def info(self) -> FederationInfo:
         unknown = {name: SiloInfo(name, "", {}, ()) for name in self.names}
-        own = FederationInfo.of(self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes).silo_infos
-        return FederationInfo(self.silos.shape, self.silos.classes, unknown | dict(own))
+        own = FederationInfo.of(
+            self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes, self.silos.dtype
+        ).silo_infos
+        return FederationInfo(self.silos.shape, self.silos.classes, unknown | dict(own), dtype=self.silos.dtype)
 
     def executor(self) -> Executor:
         return replace(super().executor(), secret=self.secret)

@@ -24,8 +24,8 @@ from .schema.summary import SiloRecord, Summary, Worst
 
 _FILES = ("config.toml", "rounds.jsonl", "summary.json")
 _CHECKED = (
-    "settings.json", "call.json", "splits.json", "data.json", "rounds.jsonl", "ledger.jsonl", "origin.json",
-    "gallery.json", "features.json", "federation.json",
+    "settings.json", "call.json", "splits.json", "data.json", "code.json", "rounds.jsonl", "ledger.jsonl",
+    "origin.json", "gallery.json", "features.json", "federation.json",
 )  # fmt: skip
 FAILURE = "failure.json"
 _COMMON = ("settings.json", "splits.json")
@@ -82,10 +82,11 @@ class RunFolder:
 
     @property
     def lacking(self) -> list[str]:
-        """Methods that were to run beside a finished run, and of which nothing is there."""
+        """Methods that were to run beside a finished run, and have no result there."""
         planned = self.settings.get("beside")
         names = planned if self.complete and isinstance(planned, list) else []
-        return [name for name in names if isinstance(name, str) and name not in (self.method, *self.beside)]
+        there = {self.method, *(name for name, other in self.beside.items() if other.summary is not None)}
+        return [name for name in names if isinstance(name, str) and name not in there]
 
     @property
     def rounds_run(self) -> int:

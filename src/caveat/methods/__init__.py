@@ -1,6 +1,5 @@
 """The methods, by the name a configuration gives them. Nothing else in the package knows one by name."""
 
-from ..core import Method
 from .apfl import APFL
 from .fedavg import FedAvg
 from .fedbabu import FedBABU
@@ -16,11 +15,12 @@ from .fmlu import FMLU
 from .local import Local
 from .moon import MOON
 from .perfedavg import PerFedAvg
+from .registry import Methods, Registered
 from .scaffold import SCAFFOLD
 from .trfeddis import TrFedDis
 from .uefl import UEFL
 
-METHODS: dict[str, type[Method]] = {
+METHODS = Methods({
     "local": Local,
     "fedavg": FedAvg,
     "fedprox": FedProx,
@@ -39,7 +39,19 @@ METHODS: dict[str, type[Method]] = {
     "fml": FML,
     "fmlu": FMLU,
     "trfeddis": TrFedDis,
-}
+})  # fmt: skip
+
+
+def register(cls: Registered) -> Registered:
+    """Have configurations and commands know a method of one's own by its name: a decorator above `frozen_settings`.
+
+    The name is the class's in small letters, unless `name` says otherwise. Raises ConfigurationError for a name that is
+    taken, and for a class that a configuration cannot build: settings that are not frozen or lack a default, no
+    docstring, no schedule.
+    """
+    METHODS.add(cls)
+    return cls
+
 
 __all__ = [
     "APFL",
@@ -61,4 +73,5 @@ __all__ = [
     "Local",
     "PerFedAvg",
     "TrFedDis",
+    "register",
 ]

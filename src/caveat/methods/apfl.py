@@ -23,7 +23,7 @@ from torch.func import functional_call
 from ..core import Decision, Payload, Site, State, Tensors, Update
 from ..core.settings import frozen_settings
 from ..training.fit import Loss
-from ..training.modules import load, snapshot
+from ..training.modules import learning, load, snapshot
 from .fedavg import FedAvg
 
 
@@ -37,8 +37,8 @@ class Mixture(nn.Module):
 
     def parts(self) -> Tensors:
         """The mixed parameters; the gradient of w is no concern of the mixture."""
-        w = dict(self.shared.named_parameters())
-        return {name: self.alpha * v + (1 - self.alpha) * w[name].detach() for name, v in self.own.named_parameters()}
+        w = learning(self.shared)
+        return {name: self.alpha * v + (1 - self.alpha) * w[name].detach() for name, v in learning(self.own).items()}
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = functional_call(self.own, self.parts(), (x,))

@@ -17,7 +17,7 @@ from ..core.settings import MANY, frozen_settings
 from ..training.fit import Loss, Training
 from ..training.modules import load, snapshot, split
 from .fedavg import FedAvg
-from .fedper import head_of
+from .fedper import names_below, path_of_part
 
 
 @frozen_settings
@@ -26,6 +26,9 @@ class FedBABU(FedAvg):
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
 
+    LATER: ClassVar = frozenset({"stays"})
+    stays: Literal["head", "last"] = "head"
+    """What is fixed until then: the head, all behind the encoder's tokens, or the last linear layer alone."""
     fine_tune: Literal["all", "head"] = "all"
     """What a silo fine-tunes of its copy after the last round: all of it, or the head alone."""
     fine_tune_epochs: Annotated[int, Field(gt=0, le=MANY)] = 5
@@ -33,7 +36,7 @@ class FedBABU(FedAvg):
 
     def private(self, module: nn.Module) -> frozenset[str]:
         """The head, which no silo trains before it fine-tunes: none has to send one."""
-        return head_of(module)
+        return names_below(module, path_of_part(module, self.stays, self.name))
 
     def init_server(self, site: Site) -> State:
         # With the head: the server's is every silo's, whenever it joins.
@@ -68,24 +71,24 @@ class FedBABU(FedAvg):
         training = replace(self.training, local_epochs=self.fine_tune_epochs, local_steps=None)
         loss = self.objective(module, down)
         if self.fine_tune == "head":
-            fit_head(training, site, loss)
+            fit_alone(training, site, loss, path_of_part(module, self.stays, self.name))
         else:
             training.fit(site, loss)
         return Update({}, site.examples), state | {"own": snapshot(module)}
 
 
-def fit_head(training: Training, site: Site, loss: Loss) -> None:
-    """Train the head of the site's module alone.
+def fit_alone(training: Training, site: Site, loss: Loss, path: str) -> None:
+    """Train one part of the site's module.
 
-    The body keeps every bit, its BatchNorm statistics included: it is used as in evaluation, so that the head
+    Everything else keeps every bit, statistics of BatchNorm included: it is used as in evaluation, so that the part
     learns from the features that it will be given when it predicts.
     """
     module = site.module
-    body = frozenset(name for name, _ in module.named_parameters()) - head_of(module)
+    rest = frozenset(name for name, _ in module.named_parameters()) - names_below(module, path)
 
-    def behind_the_body(x: Tensor, y: Tensor) -> Tensor:
-        for name, part in module.named_children():
-            part.train(name == "head")
+    def behind_the_rest(x: Tensor, y: Tensor) -> Tensor:
+        module.eval()
+        module.get_submodule(path).train()
         return loss(x, y)
 
-    training.fit(site, behind_the_body, frozen=body)
+    training.fit(site, behind_the_rest, frozen=rest)

@@ -24,7 +24,7 @@ from torch import Tensor
 from ..core import ConfigurationError, Payload, Replies, Site, State, Update
 from ..core.settings import LARGE, frozen_settings
 from ..training.fit import Training
-from ..training.modules import load, snapshot, zeros
+from ..training.modules import learning, load, snapshot, zeros
 from .fedavg import FedAvg
 
 
@@ -57,7 +57,7 @@ class FedDC(FedAvg):
 
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         w, c, h_k, c_k = down["model"], down["control"], state["drift"], state["control"]
-        theta = dict(load(site.module, w).named_parameters())
+        theta = learning(load(site.module, w))
 
         def corrected(name: str, grad: Tensor) -> Tensor:
             return grad + self.alpha * (theta[name].detach() + h_k[name] - w[name]) - c_k[name] + c[name]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core import Payload, Replies, Site, State, Update
 from ..core.settings import LARGE, frozen_settings
-from ..training.modules import load, snapshot, zeros
+from ..training.modules import learning, load, snapshot, zeros
 from .fedavg import FedAvg
 
 
@@ -37,7 +37,7 @@ class FedDyn(FedAvg):
 
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         w, g_k = down["model"], state["gradient"]
-        theta = dict(load(site.module, w).named_parameters())
+        theta = learning(load(site.module, w))
 
         def regularised(name: str, grad: Tensor) -> Tensor:
             return grad - g_k[name] + self.alpha * (theta[name].detach() - w[name])

@@ -3,17 +3,19 @@
 Arivazhagan et al., Federated Learning with Personalization Layers, arXiv 1912.00818, 2019, Algorithms 1 and 2.
 
 Ours: every silo's head starts as the same random one. The head is all behind the encoder's tokens, its hidden layer
-included, and not the last layer alone: with a large hidden layer most parameters stay at the silo.
+included: with a large hidden layer most parameters stay at the silo. With `stays` = "last" it is the last linear layer
+alone.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import nn
 
-from ..core import Decision
+from ..core import ConfigurationError, Decision
 from ..core.settings import frozen_settings
+from ..nn.encoders import parts
 from .fedavg import FedAvg
 
 
@@ -23,10 +25,31 @@ class FedPer(FedAvg):
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
 
+    LATER: ClassVar = frozenset({"stays"})
+    stays: Literal["head", "last"] = "head"
+    """What stays at the silo: the head, all behind the encoder's tokens, or the last linear layer alone."""
+
     def private(self, module: nn.Module) -> frozenset[str]:
-        return head_of(module)
+        return names_below(module, path_of_part(module, self.stays, self.name))
 
 
-def head_of(module: nn.Module) -> frozenset[str]:
-    """Names of the tensors of a model's head. AttributeError if it has no part of that name."""
-    return frozenset(f"head.{name}" for name in module.get_submodule("head").state_dict())
+def path_of_part(module: nn.Module, stays: str, method: str) -> str:
+    """Where a module's head is ("head"), or its last linear layer ("last").
+
+    Raises ConfigurationError, which says what a module of one's own lacks, if it has none.
+    """
+    if stays == "head":
+        if not isinstance(getattr(module, "head", None), nn.Module):
+            parts(module, method)
+        return "head"
+    linear = [path for path, part in module.named_modules() if isinstance(part, nn.Linear)]
+    if not linear:
+        raise ConfigurationError(
+            f"{{key}} = 'last': {type(module).__name__} has no linear layer that could stay at a silo", "method.stays"
+        )
+    return str(linear[-1])
+
+
+def names_below(module: nn.Module, path: str) -> frozenset[str]:
+    """Names of the tensors of a part of a module."""
+    return frozenset(f"{path}.{name}" for name in module.get_submodule(path).state_dict())

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from ..core import Answers, Data, Decision, Method, Payload, Prediction, Replies, Round, Site, State, Tensors, Update
 from ..core.settings import LARGE, MANY, frozen_settings
-from ..nn.encoders import Model
+from ..nn.encoders import parts
 from ..nn.posterior import Posterior, PosteriorNetwork, embedding, log_alpha, log_evidence, uncertain_cross_entropy
 from ..nn.radial import RadialFlows
 from ..training.fit import LABELS, Loss, Training
@@ -83,7 +83,7 @@ class FedPN(Method):
         self.training.leave("fedpn", "its loss is the expected cross-entropy", *LABELS)
 
     def build(self, model: nn.Module) -> nn.Module:
-        model = expect(Model, model)
+        model = parts(model, self.name)
         convolutions = any(isinstance(part, nn.Conv2d) for part in model.encoder.modules())
         return PosteriorNetwork(model, self.layers, convolutions if self.normalise is None else self.normalise)
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..core import Payload
 from ..core.settings import LARGE, frozen_settings
 from ..training.fit import Loss
+from ..training.modules import learning
 from .fedavg import FedAvg
 
 
@@ -28,7 +29,7 @@ class FedProx(FedAvg):
         loss = super().objective(module, down)
 
         def proximal(x: Tensor, y: Tensor) -> Tensor:
-            drift = torch.stack([(p - down["model"][name]).square().sum() for name, p in module.named_parameters()])
+            drift = torch.stack([(p - down["model"][name]).square().sum() for name, p in learning(module).items()])
             return loss(x, y) + self.mu / 2 * drift.sum()
 
         return proximal

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import Data, Payload, Site, State, Update
+from ..core import Payload, Site, State, Update
 from ..core.settings import LARGE, frozen_settings
-from ..nn.encoders import Head, Model
+from ..nn.encoders import Head, Model, parts
 from ..training.fit import Loss
 from ..training.modules import expect, in_batches, load, snapshot
 from .fedavg import FedAvg
@@ -37,6 +37,9 @@ class MOON(FedAvg):
     temperature: Annotated[float, Field(gt=0, le=LARGE)] = 0.5
     """tau: differences of cosines are divided by it."""
 
+    def build(self, model: nn.Module) -> nn.Module:
+        return parts(model, self.name)
+
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         if "previous" not in state:
             update, after = super().train(down, state, site)
@@ -44,7 +47,7 @@ class MOON(FedAvg):
         z_prev = representations(load(site.module, state["previous"]), site.train.x)
         z_glob = representations(load(site.module, down["model"]), site.train.x)
         # Labels are replaced by positions: a batch then finds its representations, computed once for all epochs.
-        positions = Data(site.train.x, torch.arange(site.examples))
+        positions = site.train.labelled(torch.arange(site.examples))
         self.training.fit(replace(site, train=positions), self.contrasted(site.module, site.train.y, z_glob, z_prev))
         model = snapshot(site.module)
         return Update({"model": model}, site.examples), state | {"previous": model}

@@ -24,7 +24,7 @@ from torch.func import functional_call
 from ..core import ConfigurationError, Decision, Payload, Round, Site, State, Tensors, Update, seeded
 from ..core.settings import LARGE, MANY, frozen_settings
 from ..training.fit import Loss
-from ..training.modules import load, snapshot
+from ..training.modules import learning, load, snapshot
 from .fedavg import FedAvg
 
 DISTANCE = 0.01
@@ -64,7 +64,7 @@ class PerFedAvg(FedAvg):
         """A loss whose gradient is the one that Per-FedAvg steps along; its value means nothing."""
 
         def surrogate(x: Tensor, y: Tensor) -> Tensor:
-            w = dict(module.named_parameters())
+            w = learning(module)
             direction = self.direction(module, x, y)
             return torch.stack([(w[name] * step).sum() for name, step in direction.items()]).sum()
 
@@ -72,7 +72,7 @@ class PerFedAvg(FedAvg):
 
     def direction(self, module: nn.Module, x: Tensor, y: Tensor) -> Tensors:
         """(I - alpha H(w; D'')) grad f(w - alpha grad f(w; D); D') at the module's parameters w, or without H."""
-        w = {name: p.detach() for name, p in module.named_parameters()}
+        w = {name: p.detach() for name, p in learning(module).items()}
         count = 2 if self.order == "first" else 3
         parts = list(zip(x.chunk(count), y.chunk(count), strict=True))
         if len(parts) < count or min(len(labels) for _, labels in parts) < 2:

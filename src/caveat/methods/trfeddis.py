@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from ..core import Answers, ConfigurationError, Decision, Payload, Prediction, Site, State, Update
 from ..core.settings import LARGE, MANY, frozen_settings
-from ..nn.encoders import Model
+from ..nn.encoders import Model, parts
 from ..nn.posterior import uncertain_cross_entropy
 from ..training.fit import LABELS, Loss
 from ..training.modules import expect, in_batches, load, reset, snapshot, split
@@ -94,7 +94,7 @@ class TrFedDis(FedBN):
             )
 
     def build(self, model: nn.Module) -> nn.Module:
-        return TwoHeads(expect(Model, model))
+        return TwoHeads(parts(model, self.name))
 
     def private(self, module: nn.Module) -> frozenset[str]:
         """BatchNorm's tensors of what the federation shares; a silo's own head is no part of that."""

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from ..core import ConfigurationError, Payload, Replies, Round, Site, State, Tensors, Update
 from ..core.settings import LARGE, MANY, frozen_settings
 from ..nn.codebook import Codebook, Discretised, kmeans, nearest
-from ..nn.encoders import Model
+from ..nn.encoders import parts
 from ..training.fit import Loss
 from ..training.modules import expect, in_batches, load, normalisation, snapshot, split
 from ..uncertainty.measures import entropy
@@ -75,7 +75,7 @@ class UEFL(FedAvg):
 
     def build(self, model: nn.Module) -> nn.Module:
         reach = self.codewords * (self.iterations if self.growth == "add" else 2 ** (self.iterations - 1))
-        model = expect(Model, model)
+        model = parts(model, self.name)
         if model.features % self.segments:
             raise ConfigurationError(
                 f"method.segments = {self.segments} does not divide the {model.features} features of the model's tokens"

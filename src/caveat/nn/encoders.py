@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..core import ConfigurationError
+
 
 class Tokens(nn.Module):
     """A feature map (N, D, H, W) as tokens (N, H*W, D); features (N, D) as one token (N, 1, D)."""
@@ -123,13 +125,15 @@ def head(
     """A classifier on all tokens: hidden layers of `hidden` and, if given, `second` units, each with GELU and dropout.
 
     With `norm` their units are batch normalised. The authors of UEFL also drop the logits; `dropout_logits` does so.
+    With `hidden` = 0 there is no hidden layer: the logits are linear in the tokens, of which some are dropped.
     """
 
     def layer(inputs: int, outputs: int) -> list[nn.Module]:
         return [nn.Linear(inputs, outputs), *([nn.BatchNorm1d(outputs)] if norm else []), nn.GELU()]
 
     # From the first layer to the last: initial weights are drawn in this order.
-    inner: list[nn.Module] = [nn.Flatten(), *layer(tokens * features, hidden)]
+    inner: list[nn.Module] = [nn.Flatten(), *(layer(tokens * features, hidden) if hidden else [])]
+    hidden = hidden or tokens * features
     outer: list[nn.Module] = [nn.Dropout(dropout)]
     if second is not None:
         outer += [*layer(hidden, second), nn.Dropout(dropout)]
@@ -137,6 +141,20 @@ def head(
     if dropout_logits:
         outer += [nn.Dropout(dropout)]
     return Head(inner, outer)
+
+
+def parts(module: nn.Module, method: str) -> Model:
+    """A module, known to be of an encoder and a head.
+
+    Raises ConfigurationError, which says what a module of one's own lacks, if it is not.
+    """
+    if isinstance(module, Model):
+        return module
+    raise ConfigurationError(
+        f"{method} needs a model of an encoder and a head, and {type(module).__name__} shows none: give it attributes "
+        "`encoder` and `head`, and have it compute head(encoder(x))",
+        "model",
+    )
 
 
 class Model(nn.Sequential):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from itertools import cycle
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import nn
 
 from ..core import ConfigurationError, seeded
+from ..core.errors import shown
 from ..core.memory import FLOAT, check_memory
-from ..core.settings import MANY, frozen_settings
-from .encoders import Model, cnn, head, lenet5, mlp, normed, residual
+from ..core.settings import MANY, frozen_settings, plain
+from .encoders import Head, Model, cnn, head, lenet5, mlp, normed, residual
+from .own import Make, as_model, made, name_of, said, sample
+from .pretrained import begin_with, own_encoder
 
 OWN = {
     "lenet5": {"features"},
@@ -22,8 +26,12 @@ OWN = {
     "cnn": {"width"},
     "normed": {"width"},
     "mlp": {"features", "width"},
+    "encoder": {"adapter", "encoder", "frozen", "weights"},
+    "own": {"factory", "weights"},
 }
 """The fields of `ModelSettings` that not all models read, by the models that do."""
+HEAD = {"hidden", "second", "norm", "dropout", "dropout_logits"}
+"""Fields of the head, which a model of one's own has already."""
 CONVOLUTIONS = {"residual": residual, "cnn": cnn, "normed": normed}
 """The encoders that are built from the channels of images and a width alone."""
 WIDE = 2048
@@ -36,15 +44,29 @@ KEPT = 4
 class ModelSettings:
     """An encoder and a classifier head."""
 
-    name: Literal["lenet5", "residual", "cnn", "normed", "mlp"] = "residual"
-    """lenet5, residual, cnn and normed take images, mlp takes anything."""
+    LATER: ClassVar = frozenset({"factory", "encoder", "weights", "frozen", "adapter"})
+
+    name: Literal["lenet5", "residual", "cnn", "normed", "mlp", "encoder", "own"] = "residual"
+    """lenet5, residual, cnn and normed take images, mlp takes features; encoder is one's own encoder with a head behind
+    it, own is a whole model of one's own."""
+    factory: str | Make | None = None
+    """own: the code that makes the model, "package.module:name" or "file.py:name", a function of nothing or of an
+    input's shape and the number of classes; in Python also the function, or a module."""
+    encoder: str | Make | None = None
+    """encoder: the code that makes the encoder, likewise; a function is given the shape alone if it asks for it."""
+    weights: str | None = None
+    """encoder, own: a file of weights that it begins with, safetensors or what torch.load takes with weights_only."""
+    frozen: bool = False
+    """encoder: it stays as it is. It never travels, and what it says of a silo's data is computed once."""
+    adapter: Annotated[int, Field(gt=0, le=MANY)] | None = None
+    """encoder: units of a trained layer between the encoder and the head; none by default."""
     width: Annotated[int, Field(gt=0, le=MANY)] | None = None
     """residual, cnn, normed: channels of the first layers (16 by default; 128 in UEFL, 64 in FedBN); mlp: hidden units
     (64 by default)."""
     features: Annotated[int, Field(gt=0, le=MANY)] | None = None
     """lenet5 (84 by default) and mlp (32 by default): numbers per token between encoder and head."""
-    hidden: Annotated[int, Field(gt=0, le=MANY)] = 128
-    """Hidden units of the classifier head."""
+    hidden: Annotated[int, Field(ge=0, le=MANY)] = 128
+    """Hidden units of the classifier head; 0 is a linear head."""
     second: Annotated[int, Field(gt=0, le=MANY)] | None = None
     """Units of a second hidden layer of the head; by default it has one."""
     norm: bool = False
@@ -55,11 +77,36 @@ class ModelSettings:
     """Also drop logits, as UEFL's released code does."""
 
     def __post_init__(self) -> None:
-        for name in ("width", "features"):
-            if getattr(self, name) is not None and name not in OWN[self.name]:
+        usual = {field.name: field.default for field in dataclasses.fields(ModelSettings)}
+        for name, code in (("own", self.factory), ("encoder", self.encoder)):
+            if code is not None and self.name == usual["name"]:
+                object.__setattr__(self, "name", name)  # the code says enough; frozen for everyone else
+        for name in dict.fromkeys(field for fields in OWN.values() for field in fields) | dict.fromkeys(HEAD):
+            value = getattr(self, name)
+            foreign = name not in OWN.get(self.name, ()) if name not in HEAD else self.name == "own"
+            if value != usual[name] and foreign:
                 raise ConfigurationError(
-                    f"{{key}} = {getattr(self, name)} has no meaning for model {self.name!r}", f"model.{name}"
+                    f"{{key}} = {shown(value)} has no meaning for model {self.name!r}", f"model.{name}"
                 )
+        for name, needed in (("own", "factory"), ("encoder", "encoder")):
+            if self.name == name and getattr(self, needed) is None:
+                raise ConfigurationError(f"model {name!r} needs model.{needed}, the code that makes it", "model.name")
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The settings as plain values; code is its name."""
+        found = plain(self)
+        return found | {key: name_of(found[key]) for key in ("factory", "encoder") if key in found}
+
+    @property
+    def text(self) -> str:
+        """The settings in a line."""
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.described.items())})"
+
+    @property
+    def codes(self) -> list[str]:
+        """The names of code of one's own in it."""
+        return [code for code in (self.factory, self.encoder) if isinstance(code, str)]
 
 
 @frozen_settings
@@ -85,11 +132,23 @@ def assign(personal: Sequence[PersonalModel], usual: ModelSettings, silos: Seque
     return {silo: dict(named).get(silo) or next(turns) for silo in silos}
 
 
-def build_model(settings: ModelSettings, shape: tuple[int, ...], classes: int, seed: int) -> Model:
-    """A freshly initialised model for inputs of `shape`, (C, H, W) or (D,); same seed, same weights.
+def build_model(
+    settings: ModelSettings, shape: tuple[int, ...], classes: int, seed: int, dtype: torch.dtype = torch.float32
+) -> nn.Module:
+    """A freshly initialised model for inputs of `shape`, (C, H, W) or (D,), and a type; same seed, same weights.
 
-    Raises ConfigurationError if the model cannot take inputs of that shape, or memory cannot take the model.
+    A `Model`, but for a module of one's own that has no encoder and head. Raises ConfigurationError if the model cannot
+    take such inputs, or memory cannot take the model.
     """
+    if settings.name == "own":
+        return _own(settings, shape, classes, seed, dtype)
+    if settings.name == "encoder":
+        return _with_encoder(settings, shape, classes, seed, dtype)
+    if not dtype.is_floating_point:
+        raise ConfigurationError(
+            f"model {settings.name!r} takes numbers, but inputs are {str(dtype).removeprefix('torch.')}; give a model "
+            "of your own (model.factory)"
+        )
     if settings.name != "mlp" and len(shape) != 3:
         raise ConfigurationError(f"model {settings.name!r} takes images, but inputs have shape {shape}; use 'mlp'")
     if settings.name != "mlp" and min(shape[1:]) < 8:
@@ -97,6 +156,25 @@ def build_model(settings: ModelSettings, shape: tuple[int, ...], classes: int, s
     _check_size(settings, shape, classes)
     with seeded(seed, "init"):
         return _model(settings, shape, classes)
+
+
+def _own(settings: ModelSettings, shape: tuple[int, ...], classes: int, seed: int, dtype: torch.dtype) -> nn.Module:
+    module = made(settings.factory or "", shape, classes, seed, "model.factory")
+    if settings.weights is not None:
+        begin_with(module, settings.weights)
+    return as_model(module, shape, dtype, classes, "model.factory")
+
+
+def _with_encoder(
+    settings: ModelSettings, shape: tuple[int, ...], classes: int, seed: int, dtype: torch.dtype
+) -> Model:
+    encoder = own_encoder(settings.encoder or "", settings.weights, settings.frozen, shape, dtype, classes, seed)
+    _, tokens, features = said(encoder, sample(shape, dtype), "model.encoder").shape
+    with seeded(seed, "init"):
+        if settings.adapter is not None:
+            encoder = nn.Sequential(encoder, nn.Linear(features, settings.adapter), nn.GELU())
+            features = settings.adapter
+        return Model(encoder, _head(settings, tokens, features, classes), tokens, features)
 
 
 def _check_size(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> None:
@@ -115,11 +193,14 @@ def _model(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> Mod
     encoder = _encoder(settings, shape)
     with torch.no_grad():
         _, tokens, features = encoder.eval()(torch.zeros(1, *shape)).shape
-    classifier = head(
+    return Model(encoder, _head(settings, tokens, features, classes), tokens, features)
+
+
+def _head(settings: ModelSettings, tokens: int, features: int, classes: int) -> Head:
+    return head(
         tokens, features, settings.hidden, classes, settings.dropout, settings.dropout_logits, settings.norm,
         settings.second,
     )  # fmt: skip
-    return Model(encoder, classifier, tokens, features)
 
 
 def _encoder(settings: ModelSettings, shape: tuple[int, ...]) -> nn.Sequential:

@@ -22,6 +22,7 @@ from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd, _Av
 from ..core import seeded
 from .dropout import flat, has_dropout
 from .encoders import Tokens
+from .sequence_numbers import series_numbers, token_numbers
 
 NUMBERS = 128
 """The most numbers of a stage; of more, as many random projections are taken, the same ones everywhere."""
@@ -40,18 +41,37 @@ LINEAR = (*SHAPES, nn.Linear, nn.LayerNorm, _ConvNd, _NormBase)
 POOLING = (_MaxPoolNd, _AvgPoolNd, _AdaptiveMaxPoolNd, _AdaptiveAvgPoolNd)
 
 
+class Numbers(nn.Module):
+    """A stage that has numbers of an input beside what it passes on, since the input itself is behind it already."""
+
+    def numbers(self, x: Tensor) -> dict[str, Tensor]:
+        """By name, (N, d) numbers of inputs (N, ...)."""
+        raise NotImplementedError
+
+
+def numbers_of(module: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """By name, the numbers that describe inputs of a module: those that a stage of it has, or else the inputs' own."""
+    stage = next((part for part in module.modules() if isinstance(part, Numbers)), None)
+    return input_numbers(x) if stage is None else stage.numbers(x)
+
+
 def input_numbers(x: Tensor) -> dict[str, Tensor]:
     """By name, (N, d) numbers of inputs (N, ...).
 
     Of images (N, C, H, W): the "layout", means of 4x4 cells; the "texture", how much pixels differ from their
     neighbours, at four scales; and the "colour", what the distribution of each channel's values is like, and how
-    much channels differ. Of anything else its "values".
+    much channels differ. Of ids (N, T) and of series (N, T, C) what `sequence_numbers` says. Of anything else its
+    "values".
     """
-    if x.ndim != 4:
+    if x.is_floating_point() and x.ndim not in (3, 4):
         return {"values": _narrow(x.flatten(1))}
-    parts = [(_layout(part), _texture(part), _colour(part)) for part in torch.split(x, PART)]
-    named = zip(("layout", "texture", "colour"), zip(*parts, strict=True), strict=True)
-    return {name: _narrow(torch.cat(each)) for name, each in named}
+    numbers = _image_numbers if x.ndim == 4 else series_numbers if x.is_floating_point() else token_numbers
+    parts = [numbers(part) for part in torch.split(x, PART)]
+    return {name: _narrow(torch.cat([part[name] for part in parts])) for name in parts[0]}
+
+
+def _image_numbers(x: Tensor) -> dict[str, Tensor]:
+    return {"layout": _layout(x), "texture": _texture(x), "colour": _colour(x)}
 
 
 def _layout(x: Tensor) -> Tensor:
@@ -142,32 +162,42 @@ def encoder_of(module: nn.Module) -> nn.Module:
     return next((e for part in module.modules() if isinstance(e := getattr(part, "encoder", None), nn.Module)), module)
 
 
-def stages(module: nn.Module) -> list[nn.Module]:
-    """The parts of a model's encoder whose outputs are recorded, in order, none behind dropout."""
+def stages(module: nn.Module, sampled: bool = True) -> list[nn.Module]:
+    """The parts of a model's encoder whose outputs are recorded, in order, none behind dropout if that is `sampled`."""
     parts = list(flat(encoder_of(module)))
-    first = next((i for i, part in enumerate(parts) if has_dropout(part)), len(parts))
+    first = next((i for i, part in enumerate(parts) if sampled and has_dropout(part)), len(parts))
     parts = [part for part in parts[:first] if not isinstance(part, SHAPES)]
-    found = [
-        part
-        for part, after in zip(parts, [*parts[1:], None], strict=True)
-        if after is None or (not isinstance(part, LINEAR) and not isinstance(after, POOLING))
-    ]
+    found: list[nn.Module] = []
+    for part, after in zip(parts, [*parts[1:], None], strict=False):
+        if after is None or (not isinstance(part, LINEAR) and not isinstance(after, POOLING)):
+            found += [*_within(part), part]
     if len(found) <= STAGES:
         return found
     return [found[round(i * (len(found) - 1) / (STAGES - 1))] for i in range(STAGES)]
 
 
+def _within(part: nn.Module) -> list[nn.Module]:
+    """The stages of a part with a forward of its own, as far as it keeps them in lists: blocks or layers, mostly."""
+    lists = [each for each in part.children() if isinstance(each, nn.ModuleList | nn.Sequential)]
+    if not lists:
+        inner = [each for each in part.children() if any(True for _ in each.children())]
+        return [stage for each in inner for stage in _within(each)]
+    stages = [stage for each in lists for stage in each]
+    return [stage for stage in stages if not isinstance(stage, LINEAR)]
+
+
 @contextmanager
-def recording(module: nn.Module) -> Iterator[list[list[Tensor]]]:
+def recording(module: nn.Module, sampled: bool = True) -> Iterator[list[list[Tensor]]]:
     """The numbers of every stage, (n, d) for each time that it is passed, in the order of passing."""
     found: list[list[Tensor]] = []
     handles = []
-    for part in stages(module):
+    for part in stages(module, sampled):
         passes: list[Tensor] = []
         found.append(passes)
 
-        def record(part: nn.Module, given: object, output: Tensor, passes: list[Tensor] = passes) -> None:
-            passes.append(stage_numbers(output.detach()))
+        def record(part: nn.Module, given: object, output: object, passes: list[Tensor] = passes) -> None:
+            if isinstance(output, Tensor):  # of a recurrent layer, for instance, it is more than one
+                passes.append(stage_numbers(output.detach()))
 
         handles.append(part.register_forward_hook(record))
     try:

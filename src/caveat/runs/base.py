@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -15,12 +16,15 @@ from ..engines.rounds import Transport
 from ..files.checkpoints import SiloStore
 from ..files.schema.gallery import Features, Gallery
 from ..files.schema.small_files import KeptState
+from ..nn.frozen import FrozenEncoder
 from ..nn.models import ModelSettings
 from ..wrappers.evaluation import Evaluated
+from .begun import check_code
+from .behind import SilosBehind
 from .spec import RunSpec
 
 SYNC_SECONDS = 10.0
-FIXED = ("settings.json", "call.json", "splits.json", "data.json")
+FIXED = ("settings.json", "call.json", "splits.json", "data.json", "code.json")
 
 
 class Engine(Transport, Protocol):
@@ -96,7 +100,14 @@ class BaseRun:
         """What carries out works at these silos; `names` are theirs."""
         spec, info = self.spec, self.info
         own = spec.build_personal_models(info)
+        if self.frozen_encoder is not None:
+            silos = SilosBehind(silos, self.frozen_encoder)
         return Executor(Evaluated(self.complete_method), spec.build(info), silos, states, spec.seed, own, names=names)
+
+    @cached_property
+    def frozen_encoder(self) -> FrozenEncoder | None:
+        """What stays as it is of the model, and every silo has."""
+        return self.spec.frozen_encoder(self.info)
 
     def engine(self) -> AbstractContextManager[Engine]:
         """Whatever carries out the rounds."""
@@ -107,7 +118,11 @@ class BaseRun:
         return ()
 
     def prepare(self) -> None:
-        """Write what is known before the first round."""
+        """Write what is known before the first round.
+
+        Raises RunError if code of one's own makes another model than when the run began.
+        """
+        check_code(self.folder, self.spec.code_digest(self.info))
 
     def check(self) -> None:
         """Raises ConfigurationError or DataError for what cannot be run, before anything is."""

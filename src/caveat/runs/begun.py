@@ -18,12 +18,12 @@ from ..data.population import Population
 from ..files.atomic import write_record
 from ..files.manifest import manifest_of
 from ..files.reading import read_plain, record_of
-from ..files.schema.small_files import BegunData, ModelFile, SettingsFile
+from ..files.schema.small_files import BegunCode, BegunData, ModelFile, SettingsFile
 from ..wrappers.base import find
 from ..wrappers.guaranteed import Guaranteed, is_counted
 from ..wrappers.tempered import Tempered
 
-SETTINGS, DATA = "settings.json", "data.json"
+SETTINGS, DATA, CODE = "settings.json", "data.json", "code.json"
 FREE = ("engine", "federation.deadline", "federation.patience", "data.source", "data.streams.ood_global")
 """Sections and keys that change no result: where work is done, how long is waited, and where data lie, which are
 compared by their content."""
@@ -135,6 +135,18 @@ def check_same(folder: Path, silos: data.Silos) -> None:
             if getattr(known, name) != getattr(now, name):
                 what = {"columns": "the names or categories of columns", "others": "the data of other silos"}.get(name)
                 raise RunError(f"{folder}: {what or 'the names of classes'} are not those that the run began with")
+
+
+def check_code(folder: Path, digest: str | None) -> None:
+    """Write down what code of one's own makes, as a run begins. Raises RunError if it made something else then."""
+    known = record_of(folder / CODE, BegunCode)
+    if known is not None and known.model != digest:
+        raise RunError(
+            f"{folder}: the code of the model makes another one than when the run began, in its parts or in the "
+            "weights that it begins with: put the code back, or begin another run"
+        )
+    if known is None and digest is not None:
+        write_record(folder / CODE, BegunCode.model_validate({"schema": BegunCode.SCHEMA, "model": digest}))
 
 
 def keep_data(folder: Path, silos: data.Silos, measured: Collection[SiloId]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from ..files.locks import locked, nothing_begun
 from ..files.manifest import manifest_of
 from ..files.reading import read
 from ..files.run_folder import other_kind
+from ..files.schema.small_files import SiloKeeps
 from ..files.schema.summary import Summary
 from .begun import check_begun, check_same, check_settings, keep_settings
 from .execution import carry_out
@@ -125,6 +127,14 @@ def load_config(folder: Path) -> Config:
             raise ConfigurationError(f"{folder} is what ran beside {folder.parent.parent}, which is the run")
         raise ConfigurationError(f"{folder} is not a run: it has no config.toml")
     return configuration.load_kept(folder / "config.toml")
+
+
+def config_in(folder: Path) -> Config:
+    """The configuration that a run's folder, or what a silo keeps of a federation, holds."""
+    if (folder / "silo.json").exists():
+        text = str(json.loads(read(folder / "silo.json", SiloKeeps).terms).get("config"))
+        return configuration.loads_kept(text, str(folder / "silo.json"))
+    return load_config(folder)
 
 
 def _kept_config(folder: Path) -> Config:

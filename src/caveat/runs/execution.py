@@ -7,7 +7,7 @@ import time
 import warnings
 from collections import Counter
 
-from ..core import DataWarning, seeded
+from ..core import DataWarning
 from ..engines import rounds
 from ..engines.one_thread import one_thread
 from ..files.checkpoints import ServerStore
@@ -47,8 +47,8 @@ def finish(run: BaseRun, progress: Progress) -> None:
     store = ServerStore(run.folder / "state")
     site, saved = run.server_site(), store.load()
     if saved is None:
-        with seeded(run.spec.seed, "init_server"):
-            start, server, run_state = 0, run.complete_method.init_server(site), RunState()
+        server = run.spec.init_server(run.info, site, run.complete_method)
+        start, run_state = 0, RunState()
     else:
         check_goes_on(run.complete_method, saved.server, str(run.folder))
         start, server = saved.checkpoint.t + 1, saved.server

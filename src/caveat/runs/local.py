@@ -25,6 +25,7 @@ from ..core import (
     Tensors,
     horizon,
 )
+from ..core.silo import AugmentedData
 from ..core.silo_info import FederationInfo
 from ..data.pools import Array
 from ..engines.executor import Executor
@@ -42,10 +43,11 @@ from ..files.schema.small_files import KeptState, ModelFile
 from ..files.schema.summary import Summary
 from .base import BaseRun
 from .begun import SETTINGS, keep_data
+from .behind import rows_of
 from .features import features
 from .gallery import gallery
+from .warm import MODEL
 
-MODEL = "model/model.safetensors"
 Asked = TypeVar("Asked", Prediction, Answers, Tensors)
 
 
@@ -58,7 +60,9 @@ class LocalRun(BaseRun):
 
     @cached_property
     def info(self) -> FederationInfo:
-        return FederationInfo.of(self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes)
+        return FederationInfo.of(
+            self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes, self.silos.dtype
+        )
 
     @cached_property
     def measured(self) -> list[SiloId]:
@@ -77,6 +81,11 @@ class LocalRun(BaseRun):
     def check(self) -> None:
         self.silos.check(self.spec.batch_size)
         super().check()
+        if self.frozen_encoder is not None and isinstance(self.silos[0].train, AugmentedData):
+            raise ConfigurationError(
+                "the encoder is frozen, so that silos compute what it says once, and augmented inputs change with "
+                "every batch: leave out the augmentation, or have the encoder learn"
+            )
 
     def executor(self) -> Executor:
         return self.executor_of(self.silos.by_name, self.participants, SiloStore(self.folder / "state" / "silos"))
@@ -85,6 +94,7 @@ class LocalRun(BaseRun):
         return EmbeddedEngine(self.executor(), self.workers)
 
     def prepare(self) -> None:
+        super().prepare()
         silos = [*self.measured, *self.spec.newcomers]
         write_json(self.folder / "splits.json", data.splits_record(map(self.silos.named, silos)))
         keep_data(self.folder, self.silos, silos)
@@ -129,9 +139,11 @@ class LocalRun(BaseRun):
             state = executor.state(silo, self.kept(silo, t))
         site = executor.site(silo)
 
+        encoder = self.frozen_encoder
+
         def predict(x: Tensor) -> Asked:
             with one_thread():
-                return ask(down, state, site, x)
+                return ask(down, state, site, x if encoder is None else rows_of(encoder, x))
 
         return predict
 

@@ -15,18 +15,20 @@ from ..config import Evaluation, Federation
 from ..config.earlier import completed, how_to_continue, is_earlier
 from ..core import ConfigurationError, ConfigurationErrors, Method, SiloId
 from ..core.errors import shown
-from ..core.settings import FieldError, as_before, check_seed
+from ..core.settings import FieldError, as_before, check_seed, path_of
 from ..data import Silos
 from ..files.atomic import write_bytes
 from ..files.locks import nothing_begun
 from ..files.reading import read_plain
 from ..nn.models import ModelSettings, PersonalModel
+from ..nn.own import Make, name_of
 from ..training.fit import Training
 from ..wrappers.privacy import Privacy
 from ..wrappers.server import ServerOptimizer
 from ..wrappers.uncertainty import Uncertainty
 from .base import BaseRun
 from .begun import difference
+from .own_code import import_code
 from .spec import RunSpec
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -44,8 +46,9 @@ class TrainingArguments(TypedDict, total=False):
 
     rounds: int | None
     training: Training | None
-    model: ModelSettings | None
+    model: ModelSettings | Make | str | None
     personal: Sequence[PersonalModel]
+    init: str | Path | None
     participation: float
     min_silos: int
     uncertainty: Uncertainty | None
@@ -92,8 +95,9 @@ def spec_of_call(
     if unknown := sorted(arguments.keys() - get_type_hints(known).keys()):
         raise TypeError(f"{function}() got an unexpected keyword argument {unknown[0]!r}")
     given = {name: value for name, value in arguments.items() if value is not None}
+    model = _model(given.get("model"), silos)
     check_types(
-        silos, method, model=(given.get("model"), ModelSettings), training=(given.get("training"), Training),
+        silos, method, model=(model, ModelSettings), training=(given.get("training"), Training),
         uncertainty=(given.get("uncertainty"), Uncertainty), privacy=(given.get("privacy"), Privacy),
         server=(given.get("server"), ServerOptimizer),
     )  # fmt: skip
@@ -108,12 +112,22 @@ def spec_of_call(
             federation=_section(Federation, arguments),
             evaluation=_section(Evaluation, arguments),
             method=_with_samples(replaced(method, given, "rounds", "training"), uncertainty),
-            model=given.get("model") or ModelSettings(name="residual" if silos.images else "mlp"),
+            model=model,
             uncertainty=uncertainty,
             privacy=given.get("privacy", Privacy()),
             server=given.get("server", ServerOptimizer()),
             personal=tuple(personal),
+            init=str(path_of(given["init"], "init")) if "init" in given else None,
         )
+
+
+def _model(given: Any, silos: Any) -> Any:
+    """The settings of a model, which are made around code of one's own; anything else as it is."""
+    if given is None:
+        return ModelSettings(name="residual" if getattr(silos, "images", False) else "mlp")
+    if isinstance(given, str):
+        import_code(given)
+    return ModelSettings(factory=given) if isinstance(given, str) or callable(given) else given
 
 
 def _items(values: Any) -> tuple[Any, ...]:
@@ -213,12 +227,13 @@ def check_call(run: BaseRun) -> str:
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"the fields of {run.method.name!r} have to be plain values: {error}") from None
     if path.exists():
-        _check_same_call(run.folder, read_plain(path), json.loads(text))
+        _check_same_call(run, read_plain(path), json.loads(text))
     return text
 
 
-def _check_same_call(folder: Path, begun: Any, now: Any) -> None:
+def _check_same_call(run: BaseRun, begun: Any, now: Any) -> None:
     """Raises ConfigurationError for a call that is not the one which a folder's run is of."""
+    folder = run.folder
     earlier = isinstance(begun, dict) and isinstance(begun.get("uncertainty"), dict) and is_earlier(begun)
     if earlier:
         begun = begun | {"uncertainty": completed(begun["uncertainty"])}
@@ -244,13 +259,17 @@ def keep_call(run: BaseRun) -> None:
 CALL = "call.json"
 OTHERS = ("state", "splits.json", "grid.json", "silo.json")
 """Files that show that a folder belongs to another kind of run."""
-DECIDING = ("method", "model", "seed", "participation", "evaluation", "uncertainty", "privacy", "personal", "newcomers",
-            "server")  # fmt: skip
+DECIDING = (
+    "method", "model", "init", "seed", "participation", "evaluation", "uncertainty", "privacy", "personal",
+    "newcomers", "server",
+)  # fmt: skip
 """What of a specification decides its results, beside the data."""
 
 
 def _described(value: Any) -> Any:
     """Settings as plain values, with the names of each class and of those that it is made from."""
+    if callable(value) and not dataclasses.is_dataclass(value):
+        return name_of(value)
     if dataclasses.is_dataclass(value):
         fields = {
             field.name: _described(getattr(value, field.name))

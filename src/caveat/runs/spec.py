@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..config import Config, Evaluation, Federation, check_personal
-from ..core import ConfigurationError, Data, Decision, Method, SiloId, Site, key, seeded
+from ..core import ConfigurationError, Data, Decision, Method, SiloId, Site, State, Tensors, key, seeded
 from ..core.settings import MANY
 from ..core.silo_info import FederationInfo
 from ..engines.executor import channels_last
 from ..engines.rounds import Participation
+from ..nn.frozen import FrozenEncoder, digest_of, taken_off
 from ..nn.models import ModelSettings, PersonalModel, assign, build_model
 from ..training.fit import Training
+from ..training.modules import tensors_of
 from ..wrappers.privacy import Privacy
 from ..wrappers.server import ServerOptimizer
 from ..wrappers.trained import trained
 from ..wrappers.uncertainty import Uncertainty
+from .warm import begun, fits, read_model
+
+
+class MadeModel(NamedTuple):
+    """A model as it begins."""
+
+    frozen: FrozenEncoder | None
+    behind: nn.Module
+    """The model, or what is left of it behind its frozen encoder."""
+    digest: str
+    """Of all of it, where code of one's own made it; else empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +49,7 @@ class RunSpec:
     Raises ConfigurationError for settings that cannot go together, whatever the silos are.
     """
 
-    LATER: ClassVar = frozenset({"server"})
+    LATER: ClassVar = frozenset({"init", "server"})
 
     method: Method
     model: ModelSettings
@@ -44,6 +60,8 @@ class RunSpec:
     privacy: Privacy = field(default_factory=Privacy)
     server: ServerOptimizer = field(default_factory=ServerOptimizer)
     personal: tuple[PersonalModel, ...] = ()
+    init: str | None = None
+    """The folder of a run, with whose model the federation's begins."""
     expected: int | None = None
     """How many silos there are, where they come and go; None where all are known before the first round."""
 
@@ -110,8 +128,8 @@ class RunSpec:
         return {}
 
     def build(self, info: FederationInfo) -> nn.Module:
-        """The method's module with the weights that the seed gives."""
-        model = build_model(self.model, info.shape, len(info.classes), self.seed)
+        """The method's module with the weights that the seed gives, for inputs or for the rows of a frozen encoder."""
+        _, model = self._models(self.model, info)
         try:
             with seeded(self.seed, "build"):
                 return channels_last(self.method.build(model))
@@ -119,6 +137,36 @@ class RunSpec:
             if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
                 raise
             raise ConfigurationError(f"{self.method.name} on this model takes more memory than there is") from None
+
+    def code_digest(self, info: FederationInfo) -> str | None:
+        """SHA-256 of all tensors that models begin with, frozen ones included; None without code of one's own."""
+        models = list(dict.fromkeys([self.model, *self.personal_settings(info.names).values()]))
+        if all(settings.factory is None and settings.encoder is None for settings in models):
+            return None
+        digests = [self._made_once(settings, info).digest for settings in models]
+        return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+    def frozen_encoder(self, info: FederationInfo) -> FrozenEncoder | None:
+        """What stays as it is of the model: silos compute what it says of their data once."""
+        return self._models(self.model, info)[0]
+
+    def _models(self, settings: ModelSettings, info: FederationInfo) -> tuple[FrozenEncoder | None, nn.Module]:
+        """A model's frozen encoder, and a copy of the model behind it."""
+        made = self._made_once(settings, info)
+        return made.frozen, deepcopy(made.behind)
+
+    def _made_once(self, settings: ModelSettings, info: FederationInfo) -> MadeModel:
+        """A model as it begins: code of one's own may take long to make it, or to read its weights."""
+        place = settings, info.shape, info.classes, info.dtype
+        if place not in self._made:
+            model = build_model(settings, info.shape, len(info.classes), self.seed, info.dtype)
+            own = settings.factory is not None or settings.encoder is not None
+            self._made[place] = MadeModel(*taken_off(model, info.shape, info.dtype), digest_of(model) if own else "")
+        return self._made[place]
+
+    @cached_property
+    def _made(self) -> dict[object, MadeModel]:
+        return {}
 
     def personal_settings(self, names: Sequence[SiloId]) -> dict[SiloId, ModelSettings]:
         """The architecture of each silo's own model; empty unless the method has such models."""
@@ -130,14 +178,49 @@ class RunSpec:
         personal = self.personal_settings(info.names)
         for settings in personal.values():
             if settings not in built:
-                model = build_model(settings, info.shape, len(info.classes), self.seed)
-                built[settings] = channels_last(model)
+                built[settings] = channels_last(self._personal_model(settings, info))
         return {silo: built[settings] for silo, settings in personal.items()}
+
+    def _personal_model(self, settings: ModelSettings, info: FederationInfo) -> nn.Module:
+        frozen, behind = self._models(settings, info)
+        usual = self.frozen_encoder(info)
+        if (frozen and frozen.digest) != (usual and usual.digest):
+            raise ConfigurationError(
+                "personal: silos compute what a frozen encoder says once, so that models of their own need the frozen "
+                "encoder of [model], or none if that has none",
+                "personal",
+            )
+        return behind
 
     def server_site(self, info: FederationInfo) -> Site:
         """What code may see at the server: no data, and a freshly initialised module."""
         none = Data(torch.zeros(0, *info.shape), torch.zeros(0, dtype=torch.long))
         return Site("server", none, none, none, self.build(info))
+
+    def init_server(self, info: FederationInfo, site: Site, method: Method) -> State:
+        """The server's state before the first round, of the method or of what is around it.
+
+        Raises ConfigurationError if the model cannot begin with that of another run.
+        """
+        if self.init is not None:
+            site = replace(site, module=self._warm(info, site.module, read_model(Path(self.init))))
+        with seeded(self.seed, "init_server"):
+            return method.init_server(site)
+
+    def _warm(self, info: FederationInfo, module: nn.Module, tensors: Tensors) -> nn.Module:
+        """The method's module with the weights of another run, which were of this method's model or of a plain one."""
+        if fits(module, tensors):
+            return begun(module, tensors)
+        _, model = self._models(self.model, info)
+        if not fits(model, tensors):
+            name = next((name for name in tensors if name not in tensors_of(module)), next(iter(tensors), ""))
+            raise ConfigurationError(
+                f"{{key}} = {self.init!r}: its model has {name!r} as {self.method.name!r} on this model has not; give "
+                "a run of the same model, by the same method or one that sends a plain model (fedavg)",
+                "init",
+            )
+        with seeded(self.seed, "build"):
+            return self.method.build(begun(model, tensors))
 
     def check(self, info: FederationInfo) -> None:
         """Raises ConfigurationError for what cannot be run on these silos, before anything is."""
@@ -149,7 +232,7 @@ class RunSpec:
             training.check_classes(len(info.classes))
         self.build_personal_models(info)
         self.complete_method(len(info))
-        self.build(info)
+        self.init_server(info, self.server_site(info), self.method)  # says what a module of one's own lacks
         least, count = self.participation.least, len(info) - len(self.newcomers)
         if least > count:
             beside = " beside federation.newcomers" if self.newcomers else ""
@@ -174,6 +257,7 @@ def spec_of(config: Config, name: str | None = None) -> RunSpec:
         privacy=config.privacy,
         server=config.server,
         personal=config.personal if method.personal else (),
+        init=config.init,
         expected=federation.begin_with or federation.quorum if config.data.source == "silos" else None,
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import metrics
 from .._version import __version__
-from ..core import Method, Payload, SiloId, State, Tensors
+from ..core import ConfigurationError, Method, Payload, SiloId, State, Tensors
+from ..core.errors import shown
 from ..core.silo_info import SiloInfo
 from ..core.tensors import size
 from ..engines.rounds import FinishedRound
@@ -23,6 +25,10 @@ from .streams import by_model, summarise_streams
 
 MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
 """The figures of a domain."""
+FREE = {"policy", "source", "guarantee", "sets", "temperature", "temperature_spread"}
+"""Entries of a summary that methods and what is put around them give."""
+FREE_OF_SILOS = {"codewords", "perplexity", "codeword_use", "promise"}
+"""The same of a silo's."""
 
 
 def count(run_state: RunState, done: FinishedRound, phase: str) -> None:
@@ -60,7 +66,7 @@ def summarise(
     Those of newcomers, which took no part, are marked as such, and no other figure is of them.
     """
     method = run.complete_method
-    outcome = dict[str, Any](method.outcome(server))
+    outcome = check_outcome(method, method.outcome(server))
     personal = {silo: own.name for silo, own in run.personal_settings.items() if "local" in test.get(silo, {})}
     silos = [
         silo_record(method, run.info.silo_infos[name], test[name]).model_copy(update=_own(personal.get(name)))
@@ -167,7 +173,30 @@ def _means(stream: Stream) -> SiloStream:
 
 
 def _of_method(method: Method, payload: Payload) -> dict[str, Any]:
-    return dict(method.summarise(payload["method"])) if payload["method"] else {}
+    return check_silo_entries(method, method.summarise(payload["method"])) if payload["method"] else {}
+
+
+def check_outcome(method: Method, found: Mapping[str, object]) -> dict[str, Any]:
+    """What `Method.outcome` gives. Raises ConfigurationError where a key is taken, or a value no file can hold."""
+    return _entries(f"{method.name}: outcome()", found, {"schema", *Summary.model_fields} - FREE)
+
+
+def check_silo_entries(method: Method, found: Mapping[str, object]) -> dict[str, Any]:
+    """What `Method.summarise` gives. Raises ConfigurationError where a key is taken, or a value no file can hold."""
+    taken = SiloRecord.model_fields.keys() | RoundRow.model_fields.keys()
+    return _entries(f"{method.name}: summarise()", found, taken - FREE_OF_SILOS)
+
+
+def _entries(hook: str, found: Mapping[str, object], taken: set[str]) -> dict[str, Any]:
+    for key, value in found.items():
+        if key in taken:
+            raise ConfigurationError(f"{hook} gives {key!r}, a key that every summary has; call it otherwise")
+        try:
+            json.dumps({key: value})
+        except (TypeError, ValueError):
+            about = "expected numbers, texts, or lists and dictionaries of them"
+            raise ConfigurationError(f"{hook} gives {shown(key)} = {shown(value)}: {about}") from None
+    return dict(found)
 
 
 def _domains(silos: Sequence[SiloRecord]) -> list[DomainRecord]:

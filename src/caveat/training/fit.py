@@ -18,6 +18,7 @@ from ..core import ConfigurationError, Site
 from ..core.errors import shown
 from ..core.settings import LARGE, MANY, frozen_settings
 from .class_weights import ClassWeights
+from .modules import learning, to_train
 from .optimizers import SGD, Adam, AdamW, Moments, Optimizer
 from .precision import in_bfloat16
 
@@ -123,19 +124,19 @@ class Training:
         with; by default those that the site carries, unless `state` is "fresh".
         Raises ConfigurationError if encoders are to compute in bfloat16 and the workspace has none.
         """
-        parameters = {name: p for name, p in site.module.named_parameters() if name not in frozen}
+        parameters = {name: p for name, p in learning(site.module).items() if name not in frozen}
         optimizer = self._optimizer(parameters, self.rate(site))
         carried = site.moments if moments is None and self.state != "fresh" else None
         if carried is not None:
             moments = Moments(carried)
         if moments is not None:
             moments.give(optimizer)
-        site.module.train()
+        to_train(site.module)
         steps = 0
         with in_bfloat16(site.module) if self.precision == "bfloat16" else nullcontext():
             for batch in self.batches(site.examples):
                 optimizer.zero_grad()
-                loss(site.train.x[batch], site.train.y[batch]).backward()  # type: ignore[no-untyped-call]
+                loss(*site.train.batch(batch)).backward()  # type: ignore[no-untyped-call]
                 if correct is not None:
                     for name, p in parameters.items():
                         if p.grad is not None:

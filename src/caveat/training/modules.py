@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core import Tensors
+from ..core.tensors import GIVEN
 
 Kind = TypeVar("Kind", bound=nn.Module)
 
@@ -21,11 +22,53 @@ def expect(kind: type[Kind], module: nn.Module | None) -> Kind:
     return module
 
 
+def frozen(module: nn.Module) -> frozenset[str]:
+    """Names of the tensors that stay as the module was made: parameters that require no gradient, and all that is in a
+    part whose parameters are all such, statistics of its normalisation included. They are neither sent nor kept.
+    """
+    names = {name for name, p in module.named_parameters() if not p.requires_grad}
+    if not names:
+        return frozenset()
+    for path, part in _still(module):
+        names |= {f"{path}.{name}".lstrip(".") for name in part.state_dict()}
+    return frozenset(names)
+
+
+def _still(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The parts of a module that have parameters, none of which requires a gradient."""
+    if all(p.requires_grad for p in module.parameters()):
+        return
+    for path, part in module.named_modules():
+        parameters = list(part.parameters())
+        if parameters and not any(p.requires_grad for p in parameters):
+            yield path, part
+
+
+def to_train(module: nn.Module) -> None:
+    """Have a module compute as in training, but for the parts of it that are frozen."""
+    module.train()
+    for _, part in _still(module):
+        part.eval()
+
+
+def learning(module: nn.Module) -> dict[str, nn.Parameter]:
+    """A module's parameters that require a gradient, by name."""
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def tensors_of(module: nn.Module) -> Tensors:
+    """A module's own tensors by name, those that are frozen left out."""
+    there: Tensors = module.state_dict()
+    left_out = frozen(module)
+    return {name: tensor for name, tensor in there.items() if name not in left_out} if left_out else there
+
+
 def load(module: nn.Module, tensors: Tensors) -> nn.Module:
     """Put all of a module's tensors in place; a missing or unexpected name raises RuntimeError."""
-    there = module.state_dict()
+    there = tensors_of(module)
     if there.keys() != tensors.keys() or any(there[name].shape != tensor.shape for name, tensor in tensors.items()):
-        module.load_state_dict(tensors, strict=True)  # says what is wrong
+        whole = module.state_dict() | tensors if tensors.keys() >= there.keys() else tensors
+        module.load_state_dict(whole, strict=True)  # says what is wrong
     with torch.no_grad():
         for name, tensor in tensors.items():
             there[name].copy_(tensor)
@@ -33,24 +76,33 @@ def load(module: nn.Module, tensors: Tensors) -> nn.Module:
 
 
 def reset(module: nn.Module) -> None:
-    """Draw all parameters of a module's parts anew, from torch's global generator."""
-    for part in module.modules():
-        if callable(draw := getattr(part, "reset_parameters", None)):
-            draw()
+    """Draw all parameters of a module's parts anew, from torch's global generator.
+
+    Parts that were given their weights (`GIVEN`) keep them, and so do those that are frozen.
+    """
+    if getattr(module, GIVEN, False):
+        return
+    own = all(p.requires_grad for p in module.parameters(recurse=False))
+    if own and callable(draw := getattr(module, "reset_parameters", None)):
+        draw()
+    for part in module.children():
+        reset(part)
 
 
 def snapshot(module: nn.Module, names: frozenset[str] | None = None) -> Tensors:
-    """Copies of a module's tensors, all or those of these names, in the layout in which they are sent and stored."""
+    """Copies of a module's tensors but the frozen ones, all or those of these names, in the layout in which they are
+    sent and stored.
+    """
     return {
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
-        for name, tensor in module.state_dict().items()
+        for name, tensor in tensors_of(module).items()
         if names is None or name in names
     }
 
 
 def zeros(module: nn.Module) -> Tensors:
-    """A tensor of zeros for each of a module's parameters."""
-    return {name: torch.zeros_like(p, memory_format=torch.contiguous_format) for name, p in module.named_parameters()}
+    """A tensor of zeros for each of a module's parameters that learn."""
+    return {name: torch.zeros_like(p, memory_format=torch.contiguous_format) for name, p in learning(module).items()}
 
 
 def split(tensors: Tensors, names: frozenset[str]) -> tuple[Tensors, Tensors]:
@@ -61,12 +113,13 @@ def split(tensors: Tensors, names: frozenset[str]) -> tuple[Tensors, Tensors]:
 
 def normalisation(module: nn.Module) -> frozenset[str]:
     """Every tensor of a BatchNorm layer, weights and statistics, found by type: names differ between architectures."""
-    return frozenset(
+    names = frozenset(
         f"{path}.{name}"
         for path, part in module.named_modules()
         if isinstance(part, _BatchNorm)
         for name in part.state_dict()
     )
+    return names - frozen(module) if names else names
 
 
 def in_batches(function: Callable[[Tensor], Tensor], x: Tensor, size: int = 500, dim: int = 0) -> Tensor:

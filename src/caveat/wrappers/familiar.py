@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, Tensors, Update
-from ..nn.stages import by_answer, input_numbers, recording
+from ..nn.stages import by_answer, numbers_of, recording
 from ..uncertainty import familiarity
 from .base import Wrapper
 
@@ -135,7 +135,7 @@ class Familiar(Wrapper):
             shared = stack.enter_context(recording(site.module))
             own = {whose: stack.enter_context(recording(module)) for whose, module in modules.items()}
             answers = self.base.answer(down, state, site, x)
-        numbers = {f"{INPUT}.{name}": h for name, h in input_numbers(x).items()}
+        numbers = {f"{INPUT}.{name}": h for name, h in numbers_of(site.module, x).items()}
         in_shared = [whose for whose in answers if whose not in own]
         for whose in answers:
             among = in_shared if whose in in_shared else [whose]

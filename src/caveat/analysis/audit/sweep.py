@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...config.earlier import OTHER_TEMPERATURES, completed, how_to_continue, is_earlier
-from ...core import ConfigurationError, Data, DataError, Method, RunError, Silo, key
+from ...core import ConfigurationError, DataError, Method, RunError, Silo, key
 from ...core.settings import plain
 from ...data import Silos, splits_record
 from ...files.atomic import write_record
@@ -68,7 +68,7 @@ def _reduced(silo: Silo, share: float, seed: int) -> Silo:
     indices = dict(silo.indices)
     if "train" in indices:
         indices["train"] = indices["train"][kept]
-    return dataclasses.replace(silo, train=Data(silo.train.x[kept], silo.train.y[kept]), indices=indices)
+    return dataclasses.replace(silo, train=silo.train.part(kept), indices=indices)
 
 
 def with_equal_steps(method: Method, silos: Silos) -> Method:
@@ -163,12 +163,12 @@ class Sweep:
         whole, spec = self.whole, self.whole.spec
         return AuditPlan(
             method=plain(whole.method) | {"name": type(whole.method).__name__},
-            model=vars(spec.model),
+            model=spec.model.described,
             uncertainty=vars(spec.uncertainty),
             privacy={} if spec.privacy.clip is None else vars(spec.privacy),
             server={} if spec.server.optimizer == "none" else vars(spec.server),
             participation=Participating(share=spec.participation.share, least=spec.participation.least),
-            personal=[repr(model) for model in spec.personal],
+            personal=[model.text for model in spec.personal],
             data=splits_record(whole.silos),
         )
 

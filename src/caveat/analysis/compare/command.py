@@ -27,6 +27,8 @@ from ...files.schema.grid import MethodVariant, Setting, TuningPlan
 from ...html.pages.comparison import conclusion, terminal
 from ...html.pages.comparison.page import render
 from ...methods import METHODS
+from ...methods.plugins import advice
+from ...runs.own_code import import_named
 from ...runs.progress import Progress
 from .build_record import comparison_of
 from .folder import ComparisonFolder
@@ -51,13 +53,14 @@ def asked(
 ) -> Grid:
     """The comparison that options ask for. Raises ConfigurationError naming the option."""
     config = load(source, sets)
+    import_named(config)
     if methods is not None and not methods.strip():
         raise ConfigurationError("--methods: expected names between commas, for instance fedavg,uefl")
     names = methods.split(",") if methods else [] if variants else [config.method.name, *config.beside]
     rows = [MethodVariant(name.strip(), (f"method.name={name.strip()}",)) for name in names]
     for method in rows:
         if method.name not in METHODS:
-            about = f"no such method {cut(method.name, 100)!r}; `caveat list methods` has all"
+            about = f"no such method {cut(method.name, 100)!r}; `caveat list methods` has all; {advice(method.name)}"
             raise ConfigurationError(f"--methods {cut(str(methods), 100)}: {about}")
     rows += map(_variant, variants)
     tuning = TuningPlan(*_values("--tune", tune), seeds=tune_seeds) if tune else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...config import Config, load_kept
+from ...config import Config, is_stranger, load_kept
 from ...config.earlier import wrote
 from ...core import ConfigurationError, SiloId
 from ...files.manifest import Manifest, manifest_of
@@ -166,6 +167,10 @@ class ComparisonFolder:
         if rounds is None and self._follows(run):
             rounds = begun.rounds  # nobody knows yet
         wanted = self.config(run, rounds)
+        if is_stranger(begun.method.name) and begun.method.name == wanted.method.name:
+            # Only the method itself could tell its defaults.
+            of_method = {name: getattr(begun, name) for name in ("method", "training", "uncertainty", "personal")}
+            wanted = dataclasses.replace(wanted, **of_method)
         if begun != wanted:
             differing = ", ".join(_differences(begun, wanted))
             raise ConfigurationError(

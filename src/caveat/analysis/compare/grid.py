@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...config import Config, load
+from ...config import Config, is_stranger, load
 from ...config.text import toml
 from ...core import ConfigurationError
 from ...files.schema.grid import GridFile, MethodVariant, Sets, Setting
@@ -48,7 +48,9 @@ class PlannedRun:
         sets = [*self.setting.sets, *self.method.sets, *self.tuned, *more, f"seed={self.seed}", "beside=[]"]
         try:
             config = load(self.setting.recipe, [*sets, "engine.workers=1"], earlier=earlier)
-            if config.method.name == _method_of(self.setting.recipe, self.setting.sets):
+            if is_stranger(config.method.name) or config.method.name == _method_of(
+                self.setting.recipe, self.setting.sets
+            ):
                 return config
             # What decides in the recipe may mean nothing to another method, but what the variant asks for stays.
             asked = [key.split(".")[1] for key in map(key_of, self.method.sets) if key.startswith("uncertainty.")]

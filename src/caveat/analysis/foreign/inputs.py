@@ -22,6 +22,8 @@ ONE_COLUMN = 10
 NUMBERS = 10
 """Different values of a column from which on it counts as one of numbers, not of codes."""
 STREAMS = {"ood_global": "other data", "ood_local": "what other silos know"}
+SHARES = (0.25, 0.5, 1.0)
+"""Of ids of tokens that are replaced by others."""
 MOST = 500
 """Inputs of a silo that are tried."""
 
@@ -37,7 +39,8 @@ class Foreign(NamedTuple):
 def foreign(silo: Silo, seed: int) -> Iterator[Foreign]:
     """All kinds of foreign inputs of a silo. What is drawn depends on the seed, the kind and the silo alone."""
     x = silo.test.x[:MOST]
-    yield from _images(silo, x, seed) if x.ndim == 4 else _rows(silo, x, seed)
+    kinds = _images if x.ndim == 4 else _rows if x.is_floating_point() else _tokens
+    yield from kinds(silo, x, seed)
     for name, stream in silo.streams.items():
         if len(stream):
             yield Foreign(STREAMS.get(name, name), name == "ood_global", stream.x[:MOST])
@@ -76,6 +79,19 @@ def _rows(silo: Silo, x: Tensor, seed: int) -> Iterator[Foreign]:
         swapped = x.clone()
         swapped[:, columns[:2]] = x[:, [columns[1], columns[0]]]
         yield Foreign("columns swapped", False, swapped)
+
+
+def _tokens(silo: Silo, x: Tensor, seed: int) -> Iterator[Foreign]:
+    """Ids of a model's vocabulary, so that it can be asked: those that the silo trains with."""
+    generator = _generator(seed, "tokens", silo)
+    known = torch.unique(silo.train.x)
+    other = known[torch.randint(len(known), x.shape, generator=generator)]
+    for share in SHARES:
+        replaced = torch.rand(x.shape, generator=generator) < share
+        yield Foreign(f"{share:.0%} of ids replaced", share == 1, torch.where(replaced, other, x))
+    yield Foreign("one id throughout", True, other[:, :1].expand_as(x).contiguous())
+    order = torch.randperm(x.shape[1], generator=generator)
+    yield Foreign("shuffled order", False, x[:, order])
 
 
 def _generator(seed: int, purpose: str, silo: Silo) -> torch.Generator:

@@ -223,6 +223,7 @@ def _agreed_column(at: Mapping[SiloId, ColumnSchema], categorical: bool) -> Shar
 
 def _empty(name: SiloId, shape: Sequence[int]) -> Pool:
     """A pool without samples, to ask what depends on the shape of its inputs alone."""
+    # Features and ids of tokens alike: what depends on which of them it is says `data.kind`.
     x = np.empty((0, *shape), np.uint8 if len(shape) == 3 else np.float32)
     return Pool(x, np.empty(0, np.int64), (), name, origin=f"silo {name!r}")
 

@@ -146,8 +146,8 @@ class SharedSchema:
 
 
 def _check_input(shape: Sequence[int], columns: Sequence[str]) -> None:
-    if len(shape) == 2 or (columns and tuple(shape) != (len(columns),)):
-        raise DataError(f"inputs of shape {tuple(shape)} with {len(columns)} columns, expected (H, W, C) or (D,)")
+    if columns and tuple(shape) != (len(columns),):
+        raise DataError(f"inputs of shape {tuple(shape)} with {len(columns)} columns, expected (D,)")
     _distinct("columns", columns)
 
 

@@ -12,12 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core import DataError
+from ...core import DataError, DataWarning
 from ...core.memory import memory
-from ..pools import Array, Pool, check_classes, input_array, label_array, paired
+from ..pools import Array, Pool, check_classes, input_array, label_array, paired, whole_numbers
+from ..settings import Kind
 
 LARGE = 1 << 28
 """Bytes of arrays up to which it does not matter how small a file holds them."""
+WHOLE = "inputs of {} are taken for features; set data.kind to 'tokens' if they are ids, else to 'features'"
+"""What is said of whole numbers in two dimensions that nobody has named."""
 MOST_EXPANDED = 200
 """Arrays that are so many times larger than their file hold next to nothing: images shrink to a tenth at best."""
 
@@ -98,7 +101,7 @@ def _class_names(arrays: dict[str, Array], path: Path) -> list[str]:
         raise DataError(f"{path}: array 'classes' holds bytes that are not UTF-8 ({error.object!r})") from None
 
 
-def npz_pools(paths: Sequence[Path]) -> tuple[Pool, ...]:
+def npz_pools(paths: Sequence[Path], kind: Kind | None = None) -> tuple[Pool, ...]:
     """One pool per file; classes are numbered alike in all of them."""
     contents = [read_npz(path) for path in paths]
     parts = [_parts(arrays, str(path)) for arrays, path in zip(contents, paths, strict=True)]
@@ -108,10 +111,10 @@ def npz_pools(paths: Sequence[Path]) -> tuple[Pool, ...]:
     domains = [path.stem for path in paths]
     if len(set(domains)) < len(domains):
         raise DataError(f"several files are called {max(domains, key=domains.count)!r}: expected one domain each")
-    return pools_of(parts, domains, [str(path) for path in paths], names[0] if names else None)
+    return pools_of(parts, domains, [str(path) for path in paths], names[0] if names else None, kind)
 
 
-def own_npz_pool(path: Path) -> Pool:
+def own_npz_pool(path: Path, kind: Kind | None = None) -> Pool:
     """The pool of one silo's file, where other silos have files of their own: its labels need not be 0, 1, 2, ...
 
     Its classes are those that the file names, or else the numbers that it has samples of.
@@ -119,7 +122,7 @@ def own_npz_pool(path: Path) -> Pool:
     arrays = read_npz(path)
     x, y, x_test, y_test = _parts(arrays, str(path))
     if "classes" in arrays:
-        return pools_of([(x, y, x_test, y_test)], [path.stem], [str(path)], _class_names(arrays, path))[0]
+        return pools_of([(x, y, x_test, y_test)], [path.stem], [str(path)], _class_names(arrays, path), kind)[0]
     y = label_array(y, str(path))
     numbers = np.unique(y)
     if y_test is not None:
@@ -127,7 +130,7 @@ def own_npz_pool(path: Path) -> Pool:
         numbers = np.union1d(numbers, y_test)
         y_test = np.searchsorted(numbers, y_test)
     parts = [(x, np.searchsorted(numbers, y), x_test, y_test)]
-    return pools_of(parts, [path.stem], [str(path)], [str(number) for number in numbers])[0]
+    return pools_of(parts, [path.stem], [str(path)], [str(number) for number in numbers], kind)[0]
 
 
 def pools_of(
@@ -135,6 +138,7 @@ def pools_of(
     domains: Sequence[str],
     origins: Sequence[str],
     classes: Sequence[str] | None,
+    kind: Kind | None = None,
 ) -> tuple[Pool, ...]:
     """Pools of arrays (x, y, x of the test part, y of the test part), their labels checked against each other.
 
@@ -142,13 +146,15 @@ def pools_of(
     """
     pools, labels = [], []
     for (x, y, x_test, y_test), domain, origin in zip(parts, domains, origins, strict=True):
-        x, y = input_array(x, origin), label_array(y, origin)
+        if kind is None and whole_numbers(x):
+            warnings.warn(f"{origin}: {WHOLE.format(x.dtype)}", DataWarning, stacklevel=2)
+        x, y = input_array(x, origin, kind), label_array(y, origin)
         paired(x, y, origin)
         labels.append((origin, y))
         own_test = 0
         if x_test is not None and y_test is not None:
             of_test = f"{origin} (test)"
-            x_test, y_test = input_array(x_test, of_test), label_array(y_test, of_test)
+            x_test, y_test = input_array(x_test, of_test, kind), label_array(y_test, of_test)
             paired(x_test, y_test, of_test)
             labels.append((of_test, y_test))
             if x_test.shape[1:] != x.shape[1:]:

@@ -11,7 +11,7 @@ from ...core import ConfigurationError, DataError, SiloId
 from ...core.errors import MissingError, cut, shown
 from ...core.settings import check_type
 from ..pools import DataSource, Pool
-from ..settings import JOIN, KINDS, DataSettings, source_parts
+from ..settings import JOIN, KINDS, DataSettings, Kind, source_parts
 from .arrays import digits, npz_pools, own_npz_pool
 from .columns import Reading
 from .hub import hub_pools
@@ -81,9 +81,12 @@ def csv_paths(names: str) -> list[Path]:
     return paths
 
 
-def npz(path: str | Path) -> Pool:
-    """The samples of an npz file: x_train, y_train, x_test, y_test or x, y; raises DataError if it cannot be used."""
-    return npz_pools([locate(str(path))])[0]
+def npz(path: str | Path, kind: Kind | None = None) -> Pool:
+    """The samples of an npz file: x_train, y_train, x_test, y_test or x, y; raises DataError if it cannot be used.
+
+    `kind` says what x holds, as `data.kind` does.
+    """
+    return npz_pools([locate(str(path))], kind)[0]
 
 
 def read_outside(settings: DataSettings) -> tuple[Pool, ...]:
@@ -142,7 +145,7 @@ def read_own(settings: DataSettings, silo: SiloId) -> Pool:
     if kind == "images":
         pool = own_image_pool(locate(rest), silo, settings.size, settings.exif_rotation)
     elif kind == "npz":
-        pool = own_npz_pool(_own_file([locate(name) for name in rest.split(",")], silo))
+        pool = own_npz_pool(_own_file([locate(name) for name in rest.split(",")], silo), settings.kind)
     elif kind == "csv" and settings.target is not None:
         path = _own_file(csv_paths(rest), silo)
         pool = csv_source([path], Reading.of(settings)._replace(silo=None)).pools[0]
@@ -183,7 +186,7 @@ def _listed(classes: Sequence[str]) -> str:
 def _read_part(part: str, settings: DataSettings) -> DataSource:
     kind, _, rest = part.partition(":")
     if kind == "npz":
-        return DataSource(npz_pools([locate(name) for name in rest.split(",")]))
+        return DataSource(npz_pools([locate(name) for name in rest.split(",")], settings.kind))
     if kind == "images":
         return DataSource(image_pools(locate(rest), settings.size, settings.exif_rotation), given=True)
     return DataSource(hub_pools(rest, settings.size) if kind == "hub" else (digits(),))

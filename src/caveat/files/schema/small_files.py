@@ -69,6 +69,14 @@ class BegunData(File):
     others: str | None = None  # SHA-256 of the record of the splits of silos that are not measured
 
 
+class BegunCode(File):
+    """`code.json`: what code of one's own made when the run began."""
+
+    SEALED: ClassVar = True
+
+    model: str  # SHA-256 of the names, shapes and values of all tensors of the models as they began
+
+
 class OwnState(File):
     """`kept.json` of a silo in a federation: what it has kept, by its own books."""
 

@@ -49,7 +49,7 @@ def absent(run: RunFolder) -> str:
 
 
 def lacking(run: RunFolder) -> str:
-    """The methods beside a finished run of which nothing is there, in words; empty where there are none."""
+    """The methods beside a finished run that have no result, in words; empty where there are none."""
     return listed([plain(name) for name in run.lacking], _MOST_NAMES)
 
 

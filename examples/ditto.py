@@ -1,0 +1,44 @@
+"""Ditto: every silo keeps a model of its own near the federation's, which FedAvg trains.
+
+Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, Algorithm 1 with FedAvg for the
+global model. Ours: a silo's own model starts as the federation's of its first round, and trains as long as that does.
+
+    caveat compare digits --methods fedavg,ditto --plugin examples/ditto.py --out runs/ditto
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from caveat import Decision, FedAvg, Payload, Site, State, Tensors, Update, frozen_settings, register
+from caveat.methods.tools import LARGE, Loss, load, snapshot
+
+
+@register
+@frozen_settings
+class Ditto(FedAvg):
+    """FedAvg, and at every silo a model of its own that stays near it (Li et al., ICML 2021)."""
+
+    models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
+
+    lam: Annotated[float, Field(ge=0, le=LARGE)] = 0.1
+    """Lambda, the weight of half the squared distance to the federation's model; 0 is training alone."""
+
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        update, kept = super().train(down, state, site)
+        own = load(site.module, state.get("own", down["model"]))
+        self.training.fit(site, self.near(own, down["model"]))
+        return update, kept | {"own": snapshot(own)}
+
+    def near(self, own: nn.Module, shared: Tensors) -> Loss:
+        """h_k(v; w) = F_k(v) + lambda / 2 ||v - w||^2, of parameters; statistics of BatchNorm are the model's own."""
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            apart = torch.stack([(v - shared[name]).square().sum() for name, v in own.named_parameters()])
+            return nn.functional.cross_entropy(own(x), y) + self.lam / 2 * apart.sum()
+
+        return loss

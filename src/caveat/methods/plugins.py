@@ -1,0 +1,132 @@
+"""Methods from files, modules and packages of a user's own: imported where the user names them, and nowhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..core import ConfigurationError, Method
+from ..core.errors import CaveatError, cut, shown
+from . import METHODS, register
+
+GROUP = "caveat.methods"
+"""The group of entry points by which an installed package says which methods it has."""
+_NAMED = list[str]()
+"""What was imported by name in this process."""
+
+
+def use(named: str) -> None:
+    """Import a plugin: a file `my.py`, the name of an installed package's method, or a module.
+
+    What it registers is then known by name. Raises ConfigurationError, in one line, if it cannot be imported.
+    """
+    if not named or not named.isprintable():
+        raise ConfigurationError(f"--plugin {shown(named)}: expected a file such as my.py, or the name of a module")
+    try:
+        if is_file(named):
+            _import_file(Path(named), named)
+        elif point := installed().get(named):
+            _import_entry(point)
+        else:
+            _import_module(named)
+    except CaveatError as error:
+        raise ConfigurationError(f"--plugin {cut(named, 200)}: {error}") from error
+    except Exception as error:
+        raise ConfigurationError(f"--plugin {cut(named, 200)}: {_told(error)}") from error
+    _NAMED.append(named)
+
+
+def use_typed(name: str) -> None:
+    """Import the installed package that has the method of a name which the user typed, if there is one.
+
+    For names on the command line alone: what a file or folder names is never imported.
+    """
+    if name not in METHODS and name in installed():
+        use(name)
+
+
+def is_file(named: str) -> bool:
+    """Whether `--plugin` names a file, and not a module or an installed package's method."""
+    return named.endswith(".py") or os.sep in named
+
+
+def module_of(named: str) -> str:
+    """The module that is imported for what is no file."""
+    return installed()[named].module if named in installed() else named
+
+
+def installed() -> dict[str, EntryPoint]:
+    """The methods that installed packages say they have, by name. Nothing of theirs is imported."""
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def advice(name: str) -> str:
+    """What to type where no method has a name: which package has it, or that its file is to be named."""
+    point = installed().get(name)
+    if point is not None:
+        return f"{_package(point)} has it: --plugin {name}"
+    if _NAMED:
+        return f"{cut(', '.join(_NAMED), 200)} registers none of that name: put @caveat.register above its class"
+    return "if it is your own, name the file that has it: --plugin my.py (in Python, import it)"
+
+
+def about(point: EntryPoint) -> str:
+    """A line on a method that an installed package has, without importing it."""
+    return f"of {_package(point)}; --plugin {point.name} imports it"
+
+
+def _package(point: EntryPoint) -> str:
+    return f"the installed package {point.dist.name}" if point.dist is not None else f"the installed {point.module}"
+
+
+def _import_file(file: Path, named: str) -> ModuleType:
+    """Run a file as a module. Files beside it are not put on the path: they could hide modules of others."""
+    if not file.is_file():
+        raise ConfigurationError(f"no such file in {Path.cwd()}" if not file.is_absolute() else "no such file")
+    digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]
+    name = f"caveat_plugin_{file.stem}_{digest}"  # under its own name, a file random.py would hide Python's
+    spec = importlib.util.spec_from_file_location(name, file.resolve())
+    if spec is None or spec.loader is None:
+        raise ConfigurationError("expected a Python file, such as my.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where type hints of its classes are looked up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _import_entry(point: EntryPoint) -> None:
+    found: Any = point.load()
+    if isinstance(found, type) and issubclass(found, Method) and found not in METHODS.values():
+        register(found)
+    if point.name not in METHODS:
+        raise ConfigurationError(f"{_package(point)} registers no method {point.name!r}, as its entry point says")
+
+
+def _import_module(named: str) -> ModuleType:
+    if not all(part.isidentifier() for part in named.split(".")):
+        raise ConfigurationError("expected a file such as my.py, or the name of a module that is installed")
+    if importlib.util.find_spec(named.partition(".")[0]) is None:
+        beside = f"; for the file say {named}.py" if Path(f"{named}.py").is_file() else ""
+        raise ConfigurationError(f"no module of that name is installed{beside}")
+    return importlib.import_module(named)
+
+
+def _told(error: Exception) -> str:
+    """An error of somebody's code in one line, with the last line of a file that it came from."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    own = [frame for frame in frames if frame.filename not in (__file__, importlib.__file__)]
+    where = f"{own[-1].filename}:{own[-1].lineno}: " if own else ""
+    text = " ".join(str(error).split())
+    return f"{where}{type(error).__name__}{f': {text}' if text else ''}"

@@ -1,0 +1,74 @@
+"""The methods by name: caveat's own, and those that somebody registers from a file or package of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from ..core import ConfigurationError, Method
+from ..core.errors import shown
+
+NEEDED = ("schedule", "broadcast", "answer")
+"""What `Method` leaves to its subclasses."""
+Registered = TypeVar("Registered", bound=type[Method])
+"""A class that `register` hands back as it is."""
+
+
+class Methods(Mapping[str, type[Method]]):
+    """The methods by the name that a configuration gives them; `register` adds one. Looking one up imports nothing."""
+
+    def __init__(self, own: Mapping[str, type[Method]]) -> None:
+        self._own, self._added = dict(own), dict[str, type[Method]]()
+
+    def __getitem__(self, name: str) -> type[Method]:
+        return self._own[name] if name in self._own else self._added[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._own, *self._added])
+
+    def __len__(self) -> int:
+        return len(self._own) + len(self._added)
+
+    def add(self, cls: type[Method]) -> None:
+        """Take in a class by the name that its runs have. The same class again, read anew, replaces the earlier one.
+
+        Raises ConfigurationError for a class that a configuration could not build, and for a name that is taken.
+        """
+        name = _checked(cls)
+        if name in self._own:
+            raise ConfigurationError(f"{_place(cls)}: {name!r} is a method of caveat's own; call the class otherwise")
+        other = self._added.get(name)
+        if other is not None and _place(other) != _place(cls):
+            raise ConfigurationError(f"{_place(cls)}: {_place(other)} has registered {name!r} already; rename one")
+        self._added[name] = cls
+
+
+def _checked(cls: object) -> str:
+    """The name of a class of a method. Raises ConfigurationError, in one line, where it is none to be built."""
+    if not isinstance(cls, type) or not issubclass(cls, Method):
+        raise ConfigurationError(f"register({shown(cls)}): expected a subclass of caveat.Method")
+    place = _place(cls)
+    if "__pydantic_fields__" not in vars(cls):
+        raise ConfigurationError(f"{place}: its settings are not frozen; put @caveat.frozen_settings above the class")
+    first = (cls.__doc__ or "").strip().partition("\n")[0]
+    if not first or first.startswith((f"{cls.__name__}(", "Settings:")):
+        raise ConfigurationError(f"{place}: no docstring; its first line is what `caveat list methods` shows")
+    if lacking := [name for name in NEEDED if getattr(cls, name) is getattr(Method, name)]:
+        raise ConfigurationError(f"{place}: no {lacking[0]}(); every method needs {', '.join(NEEDED)}")
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    missing = dataclasses.MISSING
+    if bare := [each.name for each in fields if each.default is missing and each.default_factory is missing]:
+        raise ConfigurationError(f"{place}: {bare[0]} has no default; every setting of a method needs one")
+    name = cls().name
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,59}", name):
+        raise ConfigurationError(f"{place}: its name is {shown(name)}; expected small letters, digits and underscores")
+    return name
+
+
+def _place(cls: type) -> str:
+    """A class, and the file that it is in."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__
+    return f"{cls.__qualname__} of {file}"

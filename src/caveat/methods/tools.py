@@ -1,0 +1,30 @@
+"""What methods work with inside a silo, in one place for methods of one's own.
+
+The vocabulary (`Method`, `Round`, `Site`, `Update` and so on) and the methods to start from are in `caveat` itself.
+"""
+
+from ..core import Aggregate, Weights, Work, always, evaluation, keep
+from ..core.settings import LARGE, MANY
+from ..nn.dropout import mc_dropout
+from ..training.fit import Loss, Training
+from ..training.modules import in_batches, load, normalisation, snapshot, split, zeros
+
+__all__ = [
+    "LARGE",
+    "MANY",
+    "Aggregate",
+    "Loss",
+    "Training",
+    "Weights",
+    "Work",
+    "always",
+    "evaluation",
+    "in_batches",
+    "keep",
+    "load",
+    "mc_dropout",
+    "normalisation",
+    "snapshot",
+    "split",
+    "zeros",
+]

@@ -1,0 +1,100 @@
+"""Encoders that stay as they are: what they say of an input is computed once, and everything else begins there.
+
+Of a `Model` the first stages that have nothing to learn are taken off. What they say of an input, and what familiarity
+takes from the input itself and from the stages within (`caveat.nn.stages`), becomes one row of numbers: the new input.
+What is left of the model takes such rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from .dropout import flat
+from .encoders import Model
+from .own import sample
+from .stages import Numbers, input_numbers, recording
+
+
+class Unpacked(Numbers):
+    """Rows (N, W) of a frozen encoder: to its tokens (N, T, D), and the numbers beside them by name."""
+
+    def __init__(self, tokens: int, features: int, widths: dict[str, int]) -> None:
+        super().__init__()
+        self.tokens, self.features, self.widths = tokens, features, widths
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, : self.tokens * self.features].reshape(len(x), self.tokens, self.features)
+
+    def numbers(self, x: Tensor) -> dict[str, Tensor]:
+        """By name, (N, d) numbers that describe the inputs which the rows are of."""
+        parts = torch.split(x[:, self.tokens * self.features :], list(self.widths.values()), 1)
+        return dict(zip(self.widths, parts, strict=True))
+
+
+@dataclass(frozen=True)
+class FrozenEncoder:
+    """What makes rows of inputs."""
+
+    module: nn.Module
+    shape: tuple[int, ...]
+    """Of one input."""
+    unpacked: Unpacked
+    digest: str
+    """Of its weights and of its architecture: two with the same one make the same rows."""
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        """Inputs (N, ...) as rows (N, W) float32.
+
+        One by one, since what a convolution gives of an input may depend in its last bits on how many are beside it,
+        and a row that is kept has to be the row that would be computed anew.
+        """
+        return torch.cat([_row(self.module, x[i : i + 1]) for i in range(len(x))])
+
+
+def taken_off(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[FrozenEncoder | None, nn.Module]:
+    """The frozen first stages of a model's encoder, and the model behind them; None and the model where none is."""
+    if not isinstance(model, Model):
+        return None, model
+    stages = list(flat(model.encoder))
+    learning = next((i for i, each in enumerate(stages) if any(p.requires_grad for p in each.parameters())), None)
+    frozen = nn.Sequential(*stages[:learning]).eval()
+    if not any(True for _ in frozen.parameters()):
+        return None, model
+    x = sample(shape, dtype, 1)
+    with torch.no_grad():
+        tokens = frozen(x)
+    if tokens.ndim != 3:  # feature maps within the encoder: the stages up to its tokens are needed
+        return None, model
+    widths = {name: h.shape[1] for name, h in _numbers(frozen, x)[1].items()}
+    unpacked = Unpacked(tokens.shape[1], tokens.shape[2], widths)
+    digest = hashlib.sha256(digest_of(frozen).encode() + _row(frozen, x).numpy().tobytes()).hexdigest()
+    behind = Model(nn.Sequential(unpacked, *stages[len(frozen) :]), model.head, model.tokens, model.features)
+    return FrozenEncoder(frozen, shape, unpacked, digest), behind
+
+
+@torch.no_grad()
+def _numbers(module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Tokens, and by name the numbers of the input and of all stages but the last, which the tokens are."""
+    with recording(module, sampled=False) as found:
+        tokens = module(x)
+    within = {f"encoder{i}": passes[0] for i, passes in enumerate(found[:-1], 1) if passes}
+    return tokens, input_numbers(x) | within
+
+
+def _row(module: nn.Module, x: Tensor) -> Tensor:
+    tokens, numbers = _numbers(module, x)
+    return torch.cat([tokens.flatten(1), *numbers.values()], 1)
+
+
+def digest_of(module: nn.Module) -> str:
+    """SHA-256 of the text of a module, and of names, shapes and bits of all that it holds."""
+    found = hashlib.sha256(repr(module).encode())
+    for name, tensor in module.state_dict().items():
+        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()

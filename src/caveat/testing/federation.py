@@ -1,0 +1,113 @@
+"""A small federation: three silos whose data differ, a model with BatchNorm and dropout, seconds per method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ..core import Data, Method, Silo, SiloId, Site, State
+from ..engines.executor import Executor, channels_last
+from ..engines.processes.pool import EmbeddedEngine
+from ..engines.rounds import FinishedRound, Participation, run
+from ..files.checkpoints import SiloStore
+from ..files.kept_states import adopted
+from ..nn.encoders import Model, Tokens, head
+from ..wrappers.base import Wrapper
+from ..wrappers.evaluation import Evaluated
+
+LATEST = 10**6
+"""A round after all others."""
+
+
+def small_model(seed: int = 0) -> Model:
+    """Two features to three classes, with an encoder `encoder.0` to `encoder.4`, of which 1 is a BatchNorm."""
+    torch.manual_seed(seed)
+    encoder = nn.Sequential(nn.Linear(2, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 6), Tokens())
+    return Model(encoder, head(1, 6, 8, 3, dropout=0.3, dropout_logits=False), tokens=1, features=6)
+
+
+@cache
+def small_architectures() -> tuple[nn.Module, nn.Module]:
+    """The one above, and a smaller one without BatchNorm: the models of silos' own."""
+    encoder = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), Tokens())
+    return small_model(), Model(encoder, head(1, 4, 4, 3, dropout=0.3, dropout_logits=False), tokens=1, features=4)
+
+
+def small_silo(k: int, generator: torch.Generator) -> Silo:
+    """The k-th silo, `silo-k`: 40 + 20 k training examples, and 20 of each other split."""
+    x = torch.randn(100 + 20 * k, 2, generator=generator) + k
+    y = (x.sum(-1) > k).long() + (x[:, 0] > k + 1).long()
+    parts = [Data(x[i:j], y[i:j]) for i, j in ((0, 20), (20, 40), (40, 60), (60, len(x)))]
+    return Silo(f"silo-{k}", f"shift({k})", parts[3], parts[2], parts[1], parts[0])
+
+
+def small_silos(count: int = 3) -> dict[SiloId, Silo]:
+    """Silos by name, each with its inputs moved further; the same ones every time."""
+    generator = torch.Generator().manual_seed(1)
+    return {silo.name: silo for silo in (small_silo(k, generator) for k in range(count))}
+
+
+def innermost(method: Method) -> Method:
+    """What a method's wrappers are around."""
+    return method.method if isinstance(method, Wrapper) else method
+
+
+def small_executor(method: Method, folder: Path, data: Mapping[SiloId, Silo] | None = None, seed: int = 0) -> Executor:
+    """What carries out a method's works at the small silos, with their states below a folder."""
+    module, silos = channels_last(method.build(small_model())), dict(data or small_silos())
+    own = {name: small_architectures()[k % 2] for k, name in enumerate(silos)} if innermost(method).personal else {}
+    return Executor(Evaluated(method), module, silos, SiloStore(folder), seed, own)
+
+
+def kept_state(place: Executor, silo: SiloId, until: int = LATEST) -> State:
+    """What a silo has kept until a round, by what is there."""
+    return place.state(silo, place.states.adopt(silo, until))
+
+
+class SmallFederation:
+    """A method on the small silos: runs rounds, keeps the server's state and what was sent.
+
+    Silos' states are files below `folder`; `workers` is the number of processes.
+    """
+
+    def __init__(
+        self, method: Method, folder: Path, workers: int = 1, data: Mapping[SiloId, Silo] | None = None
+    ) -> None:
+        self.method, self.workers, self.place = method, workers, small_executor(method, folder, data)
+        none = Data(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
+        self.site = Site("server", none, none, none, method.build(small_model()))
+        self.server: State = method.init_server(self.site)
+        self.done: list[FinishedRound] = []
+
+    def run(
+        self,
+        engine: EmbeddedEngine | None = None,
+        participation: Participation | None = None,
+        after: Callable[[FinishedRound, State], None] | None = None,
+        **bounds: int,
+    ) -> State:
+        """Run the schedule, or from round `start` to before round `stop`; return the server's state."""
+        more = after or (lambda done, server: None)
+
+        def after_each(done: FinishedRound, server: State) -> None:
+            self.done.append(done)
+            self.server = server
+            more(done, server)
+
+        with engine or EmbeddedEngine(self.place, self.workers) as transport:
+            start = bounds.get("start", 0)
+            if isinstance(transport, EmbeddedEngine):
+                transport.begin(start, {}, adopted(self.place.states, start - 1))
+            self.server = run(
+                self.place.method, transport, self.site, self.server,
+                participation=participation or Participation(0), after=after_each, ended=lambda: False, **bounds,
+            )  # fmt: skip
+        return self.server
+
+    def states(self, until: int = LATEST) -> dict[SiloId, State]:
+        """What every silo has kept."""
+        return {name: kept_state(self.place, name, until) for name in self.place.silos}

@@ -1,0 +1,82 @@
+"""What `caveat new method` writes: a method that runs, what leaves its silos, and its test."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+
+from ..config.schema import check_name
+from ..core import ConfigurationError, Method
+from ..core.errors import shown
+from ..methods import METHODS, FedAvg
+from ..training.modules import snapshot
+from .federation import SmallFederation
+
+FILES = {"method.txt": "{}.py", "manifest.txt": "{}.toml", "test_method.txt": "test_{}.py"}
+"""Templates, and what is written of them."""
+
+
+def write_method(name: str, base: str, folder: Path) -> list[Path]:
+    """Write a method that starts from another one, its manifest and its test; return the three files.
+
+    Raises ConfigurationError for a name or a base that cannot be used, and where one of the files is there.
+    """
+    kind = _check(name, base)
+    paths = {template: folder / called.format(name) for template, called in FILES.items()}
+    if there := [str(path) for path in paths.values() if path.exists() or path.is_symlink()]:
+        raise ConfigurationError(f"{there[0]} exists; nothing is overwritten: choose another name, or --out DIR")
+    values = {"NAME": name.capitalize(), "MODULE": name, "BASE": kind.__name__, "MODULE_OF_BASE": base}
+    values["GROUPS"] = _groups(kind)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for template, path in paths.items():
+            with path.open("x", encoding="utf-8") as file:
+                file.write(_filled(template, values))
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {error.filename or folder}: {error.strerror}") from None
+    return list(paths.values())
+
+
+def _check(name: str, base: str) -> type[FedAvg]:
+    """The class to start from. Raises ConfigurationError for names that cannot be used."""
+    if not re.fullmatch(r"[a-z][a-z0-9]{0,39}", name):
+        raise ConfigurationError(f"NAME = {shown(name)}: expected at most 40 small letters and digits, such as ditto")
+    if name in METHODS:
+        raise ConfigurationError(f"NAME = {name!r} is a method already; choose another one")
+    if importlib.util.find_spec(name) is not None:
+        raise ConfigurationError(f"NAME = {name!r}: {name}.py would hide the module {name}; choose another one")
+    check_name(base, "--from")
+    kind = METHODS[base]
+    usable = [each for each, other in METHODS.items() if _has_objective(other)]
+    if not _has_objective(kind):
+        raise ConfigurationError(f"--from {base}: its loss is not one to add a term to; expected {', '.join(usable)}")
+    return kind  # type: ignore[return-value]
+
+
+def _has_objective(kind: type[Method]) -> bool:
+    """Whether silos minimise `objective`, of the model that was sent, and all that is sent is means of models."""
+    return issubclass(kind, FedAvg) and kind.train is FedAvg.train and kind.average is FedAvg.average
+
+
+def _groups(kind: type[FedAvg]) -> str:
+    """What the base sends of the small model, as a manifest lists it."""
+    with tempfile.TemporaryDirectory(prefix="caveat-") as folder:
+        federation = SmallFederation(kind(rounds=1), Path(folder))
+        federation.run()
+    whole = snapshot(federation.place.module).keys()
+    sent = {
+        group: sorted(named)
+        for update in federation.done[0].replies.updates.values()
+        for group, named in update.payload.items()
+    }
+    lines = (f"{group} = {json.dumps(['*'] if set(named) == whole else named)}" for group, named in sent.items())
+    return "\n".join(lines)
+
+
+def _filled(template: str, values: dict[str, str]) -> str:
+    text = (files(__package__) / "templates" / template).read_text(encoding="utf-8")
+    return re.sub(r"@([A-Z_]+)@", lambda found: values[found[1]], text)
