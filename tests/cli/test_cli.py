@@ -21,8 +21,8 @@ from caveat.config import dump, load
 pytestmark = pytest.mark.usefixtures("nowhere")
 COMMANDS = {
     "run": {"--plugin", "--set", "--out", "--workers", "--quiet"},
-    "resume": {"--plugin", "--reset", "--project", "--workers", "--quiet"},
-    "predict": {"--plugin", "--silo", "--out"},
+    "resume": {"--model", "--plugin", "--reset", "--project", "--rounds", "--workers", "--quiet"},
+    "predict": {"--model", "--plugin", "--silo", "--out"},
     "report": {"--out"},
     "audit": {"--plugin", "--set", "--seeds", "--shares", "--out", "--workers", "--quiet"},
     "list": {"--plugin"},

@@ -140,7 +140,7 @@ class SiloSide:
         return self._run(terms, self.silos(terms), folder, 0)
 
     def _run(self, terms: Terms, silos: Silos, folder: Path, secret: int) -> SiloRun:
-        spec = spec_of(terms.config, terms.method)
+        spec = spec_of(terms.own_config, terms.method)
         return SiloRun(spec=spec, folder=folder, silos=silos, names=terms.names, secret=secret)
 
     def silos(self, terms: Terms) -> Silos:

@@ -23,6 +23,7 @@ from ..core import (
     Site,
     State,
     Tensors,
+    horizon,
 )
 from ..core.silo import AugmentedData
 from ..core.silo_info import FederationInfo
@@ -41,7 +42,7 @@ from ..files.schema.record import as_json
 from ..files.schema.small_files import KeptState, ModelFile
 from ..files.schema.summary import Summary
 from .base import BaseRun
-from .begun import keep_data
+from .begun import SETTINGS, keep_data
 from .behind import rows_of
 from .features import features
 from .gallery import gallery
@@ -71,6 +72,12 @@ class LocalRun(BaseRun):
     @cached_property
     def participants(self) -> Sequence[SiloId]:
         return super().participants
+
+    @property
+    def can_be_extended(self) -> bool:
+        # Where other rounds of training follow, as with UEFL and ensembles, there is no going on with more of them.
+        steps = self.complete_method.schedule()
+        return (self.folder / SETTINGS).exists() and horizon(steps) == getattr(self.method, "rounds", None)
 
     def check(self) -> None:
         self.silos.check(self.spec.batch_size)
