@@ -1,0 +1,145 @@
+"""`caveat run` and `caveat resume`: carry out a configuration, and go on with what was begun."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import (
+    ConfigArgument,
+    ModelOptions,
+    Plugins,
+    Quiet,
+    RunArgument,
+    SetOptions,
+    Workers,
+    reported,
+    say_unverified,
+    show,
+)
+
+NO_RESET = {
+    "embedded": "the run is finished, and its model was trained with that state: put it back from a copy",
+    "flower": "the silo keeps its own state: `caveat flower reset` there has it begin afresh",
+}
+
+
+def run(
+    config: ConfigArgument = None,
+    sets: SetOptions = None,
+    out: Annotated[Path | None, typer.Option(metavar="RUN", help="A new folder [runs/...].")] = None,
+    plugins: Plugins = None,
+    workers: Workers = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run an experiment and report on it, also where it fails on the way."""
+    with reported() as reporter:
+        from ..config import find, load
+        from ..runs.configured import start
+        from ..runs.own_code import import_named
+        from ..runs.progress import on_terminal
+
+        settings = load(config, [*(sets or ()), *([f"engine.workers={workers}"] if workers else ())])
+        import_named(settings)
+        stem = f"{find(config).stem}-{settings.method.name}-seed{settings.seed}"
+        reporter.run = out or Path("runs") / stem
+        with _reported_failure(reporter.run):
+            start(settings, reporter.run, on_terminal(quiet))
+        _show_result(reporter.run)
+
+
+def resume(
+    folder: RunArgument,
+    reset: Annotated[
+        list[str] | None, typer.Option(metavar="SILO", help="Begins afresh, its state being lost; repeatable.")
+    ] = None,
+    project: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Of a federation's run: the project whose run.sh continues it.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="Go on to so many in all, also where it is finished.")
+    ] = None,
+    model: ModelOptions = None,
+    plugins: Plugins = None,
+    workers: Workers = None,
+    quiet: Quiet = False,
+) -> None:
+    """Continue an interrupted run, to the same result, or any run to more rounds.
+
+    Nothing that the folder names is started: the run of a federation is continued by the project that --project names.
+    """
+    with reported() as reporter:
+        from ..config import reading
+        from ..core import ConfigurationError
+        from ..runs.configured import load_config, resume
+        from ..runs.own_code import allow, codes_of
+        from ..runs.progress import on_terminal
+
+        with reading():
+            config = load_config(folder)
+        allow(codes_of(config), model or ())
+        federation = config.engine.name == "flower"
+        if reset and ((folder / "summary.json").exists() or federation):
+            raise ConfigurationError(f"--reset {reset[0]}: {NO_RESET[config.engine.name]}")
+        if project is not None and not federation:
+            raise ConfigurationError(
+                f"--project {project}: {folder} is no federation's run; `caveat resume {folder}` continues it"
+            )
+        if rounds is not None and federation:
+            raise ConfigurationError(f"--rounds {rounds}: {folder} is of a federation, whose silos keep their states")
+        parts = [folder, *(folder / "beside" / name for name in config.beside)]
+        if rounds is None and all((part / "summary.json").exists() for part in parts):
+            typer.echo(f"{folder}: nothing is left of the run itself", err=True)
+        elif federation:
+            from ..federation.resume import resume_federation
+
+            with reading():
+                resume_federation(folder, project)
+        reporter.run = folder
+        say_unverified(folder)
+        if not federation:
+            with _reported_failure(folder):
+                resume(folder, on_terminal(quiet), workers, reset=reset or (), rounds=rounds)
+        _show_result(folder)
+
+
+@contextmanager
+def _reported_failure(folder: Path) -> Iterator[None]:
+    """Writes the page of a run that fails on the way, which says of what."""
+    try:
+        yield
+    except Exception:
+        from ..core import CaveatError
+        from ..files.run_folder import FAILURE
+        from ..html.pages.run.page import write_report
+
+        if any(folder.glob(FAILURE)) or any(folder.glob(f"beside/*/{FAILURE}")):
+            with suppress(CaveatError, OSError):  # the run's own error is what is told
+                write_report(folder)
+        raise
+
+
+def _show_result(folder: Path) -> None:
+    from ..files.run_folder import read_run
+    from ..html.pages.run.absence import afresh
+    from ..html.pages.run.guarantee import guarantee_lines
+    from ..html.pages.run.page import write_report
+    from ..html.pages.run.terminal import model_table, result_table
+    from ..html.text import escaped
+
+    page = write_report(folder)
+    finished = read_run(folder)
+    say_unverified(folder)
+    show(result_table(finished))
+    if models := model_table(finished):
+        typer.echo()
+        show(models)
+    for line in guarantee_lines(finished):
+        typer.echo(escaped(line))
+    if began := afresh(finished):
+        typer.echo(escaped(f"begun afresh, since their states were lost: {began}"))
+    typer.echo(f"run:    {folder}\nreport: {page}")
