@@ -27,6 +27,8 @@ class Terms:
     """Every silo so far, in the order of the run."""
     agreement: SharedSchema | None = None
     """None where nodes share one source."""
+    code: str = ""
+    """What code of one's own makes at the server (`RunSpec.code_digest`), once silos have agreed; else empty."""
 
     def to_text(self) -> str:
         agreement = None if self.agreement is None else self.agreement.to_json()
@@ -42,7 +44,9 @@ class Terms:
             agreement = found.pop("agreement")
             config = configuration.loads_kept(str(found.pop("config")), "the federation's configuration")
             names = tuple(map(str, found.pop("names")))
-            found = {key: str(found[key]) for key in ("federation", "method", "folder")}
+            found = {key: str(found[key]) for key in ("federation", "method", "folder")} | {
+                "code": str(found.get("code", ""))
+            }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"these are no terms of a federation: {type(error).__name__}: {error}") from None
         agreed = None if agreement is None else SharedSchema.of_json(agreement)

@@ -32,7 +32,7 @@ def use(named: str) -> None:
         raise ConfigurationError(f"--plugin {shown(named)}: expected a file such as my.py, or the name of a module")
     try:
         if is_file(named):
-            _import_file(Path(named), named)
+            import_file(Path(named))
         elif point := installed().get(named):
             _import_entry(point)
         else:
@@ -40,7 +40,7 @@ def use(named: str) -> None:
     except CaveatError as error:
         raise ConfigurationError(f"--plugin {cut(named, 200)}: {error}") from error
     except Exception as error:
-        raise ConfigurationError(f"--plugin {cut(named, 200)}: {_told(error)}") from error
+        raise ConfigurationError(f"--plugin {cut(named, 200)}: {told(error)}") from error
     _NAMED.append(named)
 
 
@@ -87,7 +87,7 @@ def _package(point: EntryPoint) -> str:
     return f"the installed package {point.dist.name}" if point.dist is not None else f"the installed {point.module}"
 
 
-def _import_file(file: Path, named: str) -> ModuleType:
+def import_file(file: Path) -> ModuleType:
     """Run a file as a module. Files beside it are not put on the path: they could hide modules of others."""
     if not file.is_file():
         raise ConfigurationError(f"no such file in {Path.cwd()}" if not file.is_absolute() else "no such file")
@@ -123,7 +123,7 @@ def _import_module(named: str) -> ModuleType:
     return importlib.import_module(named)
 
 
-def _told(error: Exception) -> str:
+def told(error: Exception) -> str:
     """An error of somebody's code in one line, with the last line of a file that it came from."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
     own = [frame for frame in frames if frame.filename not in (__file__, importlib.__file__)]

@@ -24,7 +24,6 @@ from ..core import (
     State,
     Tensors,
 )
-from ..core.silo import AugmentedData
 from ..core.silo_info import FederationInfo
 from ..data.pools import Array
 from ..engines.executor import Executor
@@ -42,7 +41,7 @@ from ..files.schema.small_files import KeptState, ModelFile
 from ..files.schema.summary import Summary
 from .base import BaseRun
 from .begun import keep_data
-from .behind import rows_of
+from .behind import check_unchanging, rows_of
 from .features import features
 from .gallery import gallery
 from .warm import MODEL
@@ -74,11 +73,8 @@ class LocalRun(BaseRun):
     def check(self) -> None:
         self.silos.check(self.spec.batch_size)
         super().check()
-        if self.frozen_encoder is not None and isinstance(self.silos[0].train, AugmentedData):
-            raise ConfigurationError(
-                "the model's encoder is frozen, so that silos compute what it says once, and augmented inputs change with "
-                "every batch: leave out the augmentation, or have the encoder learn"
-            )
+        if self.frozen_encoder is not None:
+            check_unchanging(self.silos[0])
 
     def executor(self) -> Executor:
         return self.executor_of(self.silos.by_name, self.participants, SiloStore(self.folder / "state" / "silos"))
@@ -136,7 +132,7 @@ class LocalRun(BaseRun):
 
         def predict(x: Tensor) -> Asked:
             with one_thread():
-                return ask(down, state, site, x if encoder is None else rows_of(encoder, x))
+                return ask(down, state, site, x if encoder is None else rows_of(encoder, x, keep=False))
 
         return predict
 

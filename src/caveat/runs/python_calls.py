@@ -124,9 +124,10 @@ def _model(given: Any, silos: Any) -> Any:
     """The settings of a model, which are made around code of one's own; anything else as it is."""
     if given is None:
         return ModelSettings(name="residual" if getattr(silos, "images", False) else "mlp")
-    if isinstance(given, str):
+    code = isinstance(given, str) and ":" in given
+    if code:
         import_code(given)
-    return ModelSettings(factory=given) if isinstance(given, str) or callable(given) else given
+    return ModelSettings(factory=given) if code or callable(given) else given
 
 
 def _items(values: Any) -> tuple[Any, ...]:
