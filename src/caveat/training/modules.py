@@ -93,11 +93,15 @@ def reset(module: nn.Module) -> None:
         with torch.no_grad():
             for name, tensor in given.items():
                 there[name].copy_(tensor)
-    elif all(p.requires_grad for p in module.parameters(recurse=False)) and hasattr(module, "reset_parameters"):
-        draw: Callable[[], None] = module.reset_parameters
+    elif callable(draw := getattr(module, "reset_parameters", None)) and _learns(module):
         draw()
     for part in module.children():
         reset(part)
+
+
+def _learns(part: nn.Module) -> bool:
+    """Whether none of a part's own parameters, apart from those of the parts in it, is frozen."""
+    return all(p.requires_grad for p in part.parameters(recurse=False))
 
 
 def snapshot(module: nn.Module, names: frozenset[str] | None = None) -> Tensors:
