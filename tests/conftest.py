@@ -11,6 +11,10 @@ from pathlib import Path
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 # Every process of pytest-xdist has a folder of its own.
 os.environ["FLWR_HOME"] = str(Path(tempfile.gettempdir(), "caveat-tests-flower", os.getenv("PYTEST_XDIST_WORKER", "")))
+# No test writes to the cache of whoever runs it.
+os.environ["CAVEAT_CACHE"] = str(
+    Path(tempfile.gettempdir(), "caveat-tests-cache", os.getenv("PYTEST_XDIST_WORKER", ""))
+)
 
 import pytest
 from commands import TINY, caveat, sets

@@ -25,24 +25,30 @@ def init(
     With data.source = "silos" it is for silos on machines of their own, otherwise for a simulation of the silos that
     the source makes. The folder's README has the commands. What --plugin names goes along: a file as a copy in
     DIR/federation, which server and silos import; a module or package by its name, to be installed on every machine.
+    So does the code of a model that the configuration names.
     """
     with reported():
         from ..config import dump, load
         from ..federation.project import write_project
         from ..federation.silo_file import beside
+        from ..runs.own_code import codes_of, import_named, weights_of, with_whole_paths
 
         settings = load(config, [*(sets or ()), "engine.name=flower"])
         # The app runs elsewhere: paths that are found from here are written in full.
         source = " + ".join(beside(part, Path.cwd()) for part in settings.data.source.split(" + "))
         settings = replace(settings, data=replace(settings.data, source=source))
+        import_named(settings)
+        settings = with_whole_paths(settings, weights=settings.data.source != "silos")
         silos = None
         if settings.data.source != "silos":
             from ..data import load as load_data
 
             silos = len(load_data(settings.data, settings.seed))
-        write_project(folder, dump(settings), silos, plugins or ())
+        write_project(folder, dump(settings), silos, plugins or (), codes_of(settings))
         how = "on many machines" if silos is None else f"a simulation of {silos} silos"
         typer.echo(f"{folder}: {settings.method.name}, {how}; {folder / 'README.md'} says how to start it")
+        for file in weights_of(settings) if silos is None else ():
+            typer.echo(f"model.weights: the server and every silo need {file}, at that place or below $CAVEAT_DATA")
 
 
 @flower.command()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .console import Plugins, Quiet, SetOptions, Workers, import_typed, reported, say_unverified, show
+from .console import ModelOptions, Plugins, Quiet, SetOptions, Workers, import_typed, reported, say_unverified, show
 
 
 def foreign(
@@ -22,6 +22,7 @@ def foreign(
     seeds: Annotated[str, typer.Option(metavar="N,N,...", help="Of these federations.")] = "0,1,2",
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, or one to continue.")] = None,
     plugins: Plugins = None,
+    model: ModelOptions = None,
     workers: Workers = None,
     quiet: Quiet = False,
     listed: Annotated[bool, typer.Option("--list", help="The federations that can be trained.")] = False,
@@ -34,6 +35,8 @@ def foreign(
     with reported(named=True):
         from ..analysis.foreign import battery, command, federations
         from ..core import ConfigurationError
+        from ..runs.configured import config_in
+        from ..runs.own_code import allow, codes_of
         from ..runs.progress import on_terminal
 
         if listed:
@@ -44,6 +47,7 @@ def foreign(
         if runs:
             if out is not None:
                 command.prepare(out)
+            allow([code for folder in runs for code in codes_of(config_in(folder))], model or ())
             for folder in runs:
                 say_unverified(folder)
             rows = command.of_runs(runs)

@@ -33,6 +33,10 @@ SOURCES = {
     "hub:NAME": "a data set of Hugging Face's hub (needs the extra `hub` and internet access)",
     "SOURCE + SOURCE": "domains of several of these, but no tables; data.size brings images to one size",
 }
+OWN_MODELS = {
+    "encoder": "an encoder of your own (model.encoder names its code), pretrained or frozen, with a head behind it",
+    "own": "a whole model of your own: model.factory names the code that makes it",
+}
 MOST_COLUMNS = 12
 """Classes that a table still shows one by one."""
 MOST_REFUSALS = 10
@@ -51,7 +55,7 @@ def methods() -> Named:
 
 def models() -> Named:
     for name in get_args(get_type_hints(ModelSettings)["name"]):
-        yield name, first_line(getattr(encoders, name))
+        yield name, OWN_MODELS[name] if name in OWN_MODELS else first_line(getattr(encoders, name))
 
 
 def recipes() -> Named:

@@ -9,8 +9,9 @@ from torch import Tensor
 from .errors import DataError
 
 Tensors = dict[str, Tensor]
-GIVEN = "has_given_weights"
-"""The attribute of a part of a module that began with weights from elsewhere, which are not to be drawn anew."""
+GIVEN = "given_tensors"
+"""The attribute of a part of a module with copies of its own tensors, where they are not drawn at random: what they
+begin with anew."""
 
 
 Payload = dict[str, Tensors]

@@ -7,7 +7,8 @@ from ..core import ConfigurationError
 if find_spec("flwr") is None:
     raise ConfigurationError('a federation between machines needs Flower: pip install "caveat[flower]"')
 
+from ..nn.own import make_known
 from .node import silo_app
 from .server import server_app
 
-__all__ = ["server_app", "silo_app"]
+__all__ = ["make_known", "server_app", "silo_app"]

@@ -24,6 +24,7 @@ from ..files.atomic import write_json, write_record
 from ..files.reading import read
 from ..files.schema.federation import DataSchemaRecord, FederationFile, Member
 from ..files.schema.record import as_json
+from ..runs.spec import spec_of
 from .terms import Terms
 
 PAUSE = 0.2
@@ -77,8 +78,8 @@ class OpenMembership:
 
     @property
     def info(self) -> FederationInfo:
-        dtype = torch.int64 if self.terms.config.data.kind == "tokens" else torch.float32
-        return FederationInfo(self.agreement.input_shape, self.agreement.classes, self.silo_infos, dtype=dtype)
+        shape, classes = self.agreement.input_shape, self.agreement.classes
+        return FederationInfo(shape, classes, self.silo_infos, dtype=_dtype(self.terms))
 
     @property
     def agreement(self) -> SharedSchema:
@@ -125,7 +126,7 @@ class OpenMembership:
 
     def _agree(self) -> None:
         agreement = shared_schema(dict(sorted(self.sketches.items())), self.terms.config.data)
-        self.terms = dataclasses.replace(self.terms, agreement=agreement)
+        self.terms = self._agreed(agreement)
         # Who came before there was an agreement is greeted again, and then joins.
         self.nodes.clear()
 
@@ -226,7 +227,19 @@ class OpenMembership:
             self.sketches = {name: DataSchema.of_json(as_json(sketch)) for name, sketch in found.sketches.items()}
         except DataError as error:
             raise DataError(f"{self.path}: {error}") from None
-        self.terms = dataclasses.replace(self.terms, federation=found.federation, agreement=agreement)
+        self.terms = dataclasses.replace(self._agreed(agreement), federation=found.federation)
+
+    def _agreed(self, agreement: SharedSchema) -> Terms:
+        """The terms with an agreement, and with what code of one's own makes for such data."""
+        terms = dataclasses.replace(self.terms, agreement=agreement)
+        info = FederationInfo(agreement.input_shape, agreement.classes, {}, dtype=_dtype(terms))
+        code = spec_of(terms.config, terms.method).code_digest(info, travels=False)
+        return dataclasses.replace(terms, code=code or "")
+
+
+def _dtype(terms: Terms) -> torch.dtype:
+    """Of inputs."""
+    return torch.int64 if terms.config.data.kind == "tokens" else torch.float32
 
 
 def _said(text: object) -> dict[str, Any]:

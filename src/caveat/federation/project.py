@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from ..core import ConfigurationError
 from ..methods.plugins import is_file, module_of
+from ..runs.own_code import split_name
 
 PLACES = {"app.py": "federation/app.py", "gitignore": ".gitignore"}
 """Where a template goes if not to its own name."""
 
 
 def write_project(
-    folder: Path, config_text: str, simulation_silos: int | None, plugins: Sequence[str] = ()
+    folder: Path,
+    config_text: str,
+    simulation_silos: int | None,
+    plugins: Sequence[str] = (),
+    codes: Sequence[str] = (),
 ) -> list[Path]:
     """Write a Flower app around a configuration, and the scripts around it; return the files.
 
     `simulation_silos` is how many silos the configured data make, None where every silo reads its own. The files among
-    `plugins` go along, and the app imports all of them. Raises ConfigurationError if the folder is there and not empty,
-    or cannot be written, and for a plugin's file that cannot go along under its name.
+    `plugins`, and of the names of models' `codes`, go along, and the app imports all of them. Raises ConfigurationError
+    if the folder is there and not empty, or cannot be written, and for a file that cannot go along under its name.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigurationError(f"{folder} exists and is not empty; name a new folder")
     texts = {PLACES.get(name, name): text for name, text in _templates().items()}
     texts["run.sh"] = texts["run.sh"].replace("@SILOS@", str(simulation_silos or "none"))
     for named in plugins:
-        texts |= _carried(named, texts)
+        texts |= _carried(named, texts, f"--plugin {named}")
+    for code in codes:
+        texts |= _made_known(code, texts)
     texts |= {"config.toml": config_text, "federation/__init__.py": '"""The app of a federation."""\n'}
     try:
         return [_write(folder / name, text) for name, text in sorted(texts.items())]
@@ -35,17 +43,37 @@ def write_project(
         raise ConfigurationError(f"cannot write {folder}: {error.strerror}") from error
 
 
-def _carried(named: str, texts: Mapping[str, str]) -> dict[str, str]:
-    """The app that imports a plugin, where anybody who reads it sees that, and the plugin's file if it is one."""
-    app, (before, after) = PLACES["app.py"], texts[PLACES["app.py"]].split("\n\nserver = ")
+def _carried(named: str, texts: Mapping[str, str], what: str) -> dict[str, str]:
+    """The app that imports a file or module, where anybody who reads it sees that, and the file if it is one."""
     if not is_file(named):
-        return {app: f"{before}\n\nimport {module_of(named)}  # noqa: F401\n\nserver = {after}"}
-    source = Path(named)
+        return _with_line(texts, f"import {module_of(named)}  # noqa: E402, F401")
+    source = Path(named).expanduser()
     place = f"federation/{source.name}"
-    if not source.stem.isidentifier() or place in (*texts, "federation/__init__.py"):
-        raise ConfigurationError(f"--plugin {named}: {source.name} cannot be a module of the project; rename the file")
-    line = f"from . import {source.stem}  # noqa: F401"
-    return {app: f"{before}\n\n{line}\n\nserver = {after}", place: source.read_text(encoding="utf-8")}
+    text = source.read_text(encoding="utf-8")
+    if not source.stem.isidentifier() or texts.get(place, text) != text or source.name in ("__init__.py", "app.py"):
+        raise ConfigurationError(f"{what}: {source.name} cannot be a module of the project; rename the file")
+    return _with_line(texts, f"from . import {source.stem}  # noqa: E402, F401") | {place: text}
+
+
+def _made_known(code: str, texts: Mapping[str, str]) -> dict[str, str]:
+    """The app that says which code makes the models that the configuration names."""
+    place, name = split_name(code)
+    texts = {**texts, **_carried(place, texts, f"model {code}")}
+    module = Path(place).stem if is_file(place) else place
+    return texts | _with_line(texts, f"make_known({json.dumps(code)}, {module}.{name})")
+
+
+def _with_line(texts: Mapping[str, str], line: str) -> dict[str, str]:
+    """The app with one more line before it starts; what it has already is not said twice."""
+    app = PLACES["app.py"]
+    before, after = texts[app].split("\n\nserver = ")
+    lines = before.splitlines()
+    if line.startswith("make_known"):
+        lines = [each.replace("import server_app", "import make_known, server_app") for each in lines]
+        lines = [each.replace("make_known, make_known", "make_known") for each in lines]
+    if line in lines:
+        return dict(texts)
+    return {app: "\n".join([*lines, "", line]) + f"\n\nserver = {after}"}
 
 
 def _templates() -> dict[str, str]:

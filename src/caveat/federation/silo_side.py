@@ -141,7 +141,15 @@ class SiloSide:
 
     def _run(self, terms: Terms, silos: Silos, folder: Path, secret: int) -> SiloRun:
         spec = spec_of(terms.own_config, terms.method)
-        return SiloRun(spec=spec, folder=folder, silos=silos, names=terms.names, secret=secret)
+        run = SiloRun(spec=spec, folder=folder, silos=silos, names=terms.names, secret=secret)
+        # Frozen weights do not travel, so that nothing else would show that they are others.
+        if terms.code and run.spec.code_digest(run.info, travels=False) != terms.code:
+            raise ConfigurationError(
+                "the model's code makes another model here than at the server, in its parts or in the weights that do "
+                "not travel: have the same code here, and the same file of model.weights",
+                "model",
+            )
+        return run
 
     def silos(self, terms: Terms) -> Silos:
         """Its data, read anew, with what it takes to read more of the kind."""

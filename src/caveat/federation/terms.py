@@ -29,6 +29,8 @@ class Terms:
     """None where nodes share one source."""
     rounds: int | None = None
     """Of a method beside the configured one: as many as that one took. None: the configuration's."""
+    code: str = ""
+    """What code of one's own makes at the server (`RunSpec.code_digest`), once silos have agreed; else empty."""
 
     @property
     def own_config(self) -> Config:
@@ -50,7 +52,9 @@ class Terms:
             config = configuration.loads_kept(str(found.pop("config")), "the federation's configuration")
             names = tuple(map(str, found.pop("names")))
             rounds = None if found.get("rounds") is None else int(found["rounds"])
-            found = {key: str(found[key]) for key in ("federation", "method", "folder")}
+            found = {key: str(found[key]) for key in ("federation", "method", "folder")} | {
+                "code": str(found.get("code", ""))
+            }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"these are no terms of a federation: {type(error).__name__}: {error}") from None
         agreed = None if agreement is None else SharedSchema.of_json(agreement)

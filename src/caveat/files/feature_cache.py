@@ -1,9 +1,9 @@
 """What a frozen encoder said of inputs, kept on the machine that has them: rows by the content of an input.
 
 A folder per encoder holds blocks that never change once they are written: `BLOCK.npy` with rows, and `BLOCK.ids.npy`
-with the hashes of the inputs that they are of. A block's name is a hash of both, by which damage is noticed. Rows are
-read by way of a memory map. Two processes that compute the same rows at once write two blocks with the same rows, which
-does no harm.
+with the hashes of the inputs that they are of. A block's name is a hash of both, by which damage is noticed when a
+process first reads it. Rows are read by way of a memory map. Two processes that compute the same rows at once write two
+blocks with the same rows, which does no harm.
 """
 
 from __future__ import annotations
@@ -45,27 +45,30 @@ class FeatureCache:
         self.places: dict[bytes, tuple[Path, int]] = {}
         self.read_blocks: set[str] = set()
 
-    def find(self, ids: list[bytes]) -> list[int]:
-        """The positions of inputs that have no row yet. Blocks that are damaged count as none."""
+    def take(self, ids: list[bytes], into: Rows) -> list[int]:
+        """Put the rows of inputs that have some into (N, width), and return the positions of those that have none.
+
+        Blocks that are damaged or gone count as none.
+        """
         if any(each not in self.places for each in ids):
             self._look()
-        return [i for i, each in enumerate(ids) if each not in self.places]
-
-    def rows(self, ids: list[bytes]) -> Rows:
-        """(N, width) rows, all of which have to be there."""
-        found = np.empty((len(ids), self.width), dtype=np.float32)
         by_block: dict[Path, list[tuple[int, int]]] = {}
         for i, each in enumerate(ids):
-            block, row = self.places[each]
-            by_block.setdefault(block, []).append((i, row))
+            if each in self.places:
+                block, row = self.places[each]
+                by_block.setdefault(block, []).append((i, row))
+        missing = {i for i, each in enumerate(ids) if each not in self.places}
         for block, pairs in by_block.items():
-            here, there = zip(*pairs, strict=True)
-            found[list(here)] = np.load(block, mmap_mode="r", allow_pickle=False)[list(there)]
-        return found
+            here, there = map(list, zip(*pairs, strict=True))
+            try:
+                into[here] = np.load(block, mmap_mode="r", allow_pickle=False)[there]
+            except (OSError, ValueError, IndexError):  # deleted or changed since it was read
+                missing |= set(here)
+        return sorted(missing)
 
     def add(self, ids: list[bytes], rows: Rows) -> None:
-        """Keep rows (N, width) of inputs."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """Keep rows (N, width) of inputs. Raises OSError where the folder cannot be written."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # what is in it was made of private data
         block = self.folder / f"{_sum(ids, rows)}.npy"
         write_bytes(block, _bytes(rows))
         write_bytes(_ids_of(block), _bytes(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, HASH)))
@@ -87,7 +90,7 @@ class FeatureCache:
 
     def _know(self, block: Path, ids: list[bytes]) -> None:
         for row, each in enumerate(ids):
-            self.places.setdefault(each, (block, row))
+            self.places[each] = block, row
 
 
 def _sum(ids: list[bytes], rows: Rows) -> str:

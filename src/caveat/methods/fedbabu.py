@@ -39,6 +39,7 @@ class FedBABU(FedAvg):
         return names_below(module, path_of_part(module, self.stays, self.name))
 
     def init_server(self, site: Site) -> State:
+        self.private(site.module)  # says what a module of one's own lacks
         # With the head: the server's is every silo's, whenever it joins.
         return {"model": snapshot(site.module)}
 

@@ -15,7 +15,6 @@ from torch import nn
 
 from ..core import ConfigurationError, Decision
 from ..core.settings import frozen_settings
-from ..nn.encoders import parts
 from .fedavg import FedAvg
 
 
@@ -40,7 +39,12 @@ def path_of_part(module: nn.Module, stays: str, method: str) -> str:
     """
     if stays == "head":
         if not isinstance(getattr(module, "head", None), nn.Module):
-            parts(module, method)
+            raise ConfigurationError(
+                f"{method} needs to know a model's head, and {type(module).__name__} shows none: give it attributes "
+                '`encoder` and `head`, and have it compute head(encoder(x)), or set method.stays = "last", for its '
+                "last linear layer",
+                "model",
+            )
         return "head"
     linear = [path for path, part in module.named_modules() if isinstance(part, nn.Linear)]
     if not linear:
@@ -51,5 +55,18 @@ def path_of_part(module: nn.Module, stays: str, method: str) -> str:
 
 
 def names_below(module: nn.Module, path: str) -> frozenset[str]:
-    """Names of the tensors of a part of a module."""
-    return frozenset(f"{path}.{name}" for name in module.get_submodule(path).state_dict())
+    """Names of the tensors of a part of a module.
+
+    Raises ConfigurationError if one of them is tied to a tensor elsewhere: it cannot both stay and travel.
+    """
+    inside = frozenset(f"{path}.{name}" for name in module.get_submodule(path).state_dict())
+    every = dict(module.named_parameters(remove_duplicate=False))
+    outside = {id(p): name for name, p in every.items() if name not in inside}
+    for name in sorted(inside & every.keys()):
+        if id(every[name]) in outside:
+            raise ConfigurationError(
+                f"{name!r} is tied to {outside[id(every[name])]!r}, so that it cannot be kept apart from it; use a "
+                "method that sends the whole model (fedavg), or a model without tied weights",
+                "model",
+            )
+    return inside

@@ -31,7 +31,7 @@ def use(plugin: str) -> None:
         raise ConfigurationError(f"--plugin {shown(plugin)}: expected a file such as my.py, or the name of a module")
     try:
         if is_file(plugin):
-            _import_file(Path(plugin), plugin)
+            import_file(Path(plugin))
         elif point := installed().get(plugin):
             _import_entry(point)
         else:
@@ -39,7 +39,7 @@ def use(plugin: str) -> None:
     except CaveatError as error:
         raise ConfigurationError(f"--plugin {cut(plugin, 200)}: {error}") from error
     except Exception as error:
-        raise ConfigurationError(f"--plugin {cut(plugin, 200)}: {_told(error)}") from error
+        raise ConfigurationError(f"--plugin {cut(plugin, 200)}: {told(error)}") from error
     _NAMED.append(plugin)
 
 
@@ -91,7 +91,7 @@ def _package(point: EntryPoint) -> str:
     return f"the installed package {point.dist.name}" if point.dist is not None else f"the installed {point.module}"
 
 
-def _import_file(file: Path, named: str) -> ModuleType:
+def import_file(file: Path) -> ModuleType:
     """Run a file as a module. Files beside it are not put on the path: they could hide modules of others."""
     if not file.is_file():
         raise ConfigurationError(f"no such file in {Path.cwd()}" if not file.is_absolute() else "no such file")
@@ -127,7 +127,7 @@ def _import_module(named: str) -> ModuleType:
     return importlib.import_module(named)
 
 
-def _told(error: Exception) -> str:
+def told(error: Exception) -> str:
     """An error of somebody's code in one line, with the last line of a file that it came from."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
     own = [frame for frame in frames if frame.filename not in (__file__, importlib.__file__)]

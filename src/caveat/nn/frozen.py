@@ -8,12 +8,13 @@ What is left of the model takes such rows.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from .dropout import flat
+from .dropout import flat, has_dropout
 from .encoders import Model
 from .own import sample
 from .stages import Numbers, input_numbers, recording
@@ -62,6 +63,8 @@ def taken_off(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> t
         return None, model
     stages = list(flat(model.encoder))
     learning = next((i for i, each in enumerate(stages) if any(p.requires_grad for p in each.parameters())), None)
+    if learning is not None:  # dropout before what learns drops units in training
+        learning = next((i for i, each in enumerate(stages[:learning]) if _samples(each)), learning)
     frozen = nn.Sequential(*stages[:learning]).eval()
     if not any(True for _ in frozen.parameters()):
         return None, model
@@ -75,6 +78,11 @@ def taken_off(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> t
     digest = hashlib.sha256(digest_of(frozen).encode() + _row(frozen, x).numpy().tobytes()).hexdigest()
     behind = Model(nn.Sequential(unpacked, *stages[len(frozen) :]), model.head, model.tokens, model.features)
     return FrozenEncoder(frozen, shape, unpacked, digest), behind
+
+
+def _samples(stage: nn.Module) -> bool:
+    """Whether a stage drops units in training, though nothing in it learns; parts with weights are used as they are."""
+    return not any(True for _ in stage.parameters()) and has_dropout(stage)
 
 
 @torch.no_grad()
@@ -91,10 +99,15 @@ def _row(module: nn.Module, x: Tensor) -> Tensor:
     return torch.cat([tokens.flatten(1), *numbers.values()], 1)
 
 
-def digest_of(module: nn.Module) -> str:
-    """SHA-256 of the text of a module, and of names, shapes and bits of all that it holds."""
-    found = hashlib.sha256(repr(module).encode())
+def digest_of(module: nn.Module, bits: bool = True) -> str:
+    """SHA-256 of the text of a module, and of names, shapes and bits of all that it holds.
+
+    Without `bits` those of what learns are left out: they travel, and machines may draw them with other last bits.
+    """
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(module))  # where a function lies in memory
+    found, learns = hashlib.sha256(text.encode()), {name for name, p in module.named_parameters() if p.requires_grad}
     for name, tensor in module.state_dict().items():
         found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        if bits or name not in learns:
+            found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()

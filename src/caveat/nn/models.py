@@ -55,7 +55,8 @@ class ModelSettings:
     encoder: str | Make | None = None
     """encoder: the code that makes the encoder, likewise; a function is given the shape alone if it asks for it."""
     weights: str | None = None
-    """encoder, own: a file of weights that it begins with, safetensors or what torch.load takes with weights_only."""
+    """encoder, own: a file of weights that it begins with, safetensors or a state_dict of torch, here or in
+    $CAVEAT_DATA."""
     frozen: bool = False
     """encoder: it stays as it is. It never travels, and what it says of a silo's data is computed once."""
     adapter: Annotated[int, Field(gt=0, le=MANY)] | None = None
@@ -102,6 +103,11 @@ class ModelSettings:
     def text(self) -> str:
         """The settings in a line."""
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.described.items())})"
+
+    @property
+    def own(self) -> bool:
+        """Whether code of one's own makes the model, or its encoder."""
+        return self.factory is not None or self.encoder is not None
 
     @property
     def codes(self) -> list[str]:
@@ -159,7 +165,7 @@ def build_model(
 
 
 def _own(settings: ModelSettings, shape: tuple[int, ...], classes: int, seed: int, dtype: torch.dtype) -> nn.Module:
-    module = made(settings.factory or "", shape, classes, seed, "model.factory")
+    module = made(settings.factory or "", shape, dtype, classes, seed, "model.factory")
     if settings.weights is not None:
         begin_with(module, settings.weights)
     return as_model(module, shape, dtype, classes, "model.factory")

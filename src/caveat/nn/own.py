@@ -6,6 +6,9 @@ that the module computes head(encoder(x)). The encoder gives features (N, D), fe
 (N, T, D); the head takes what the encoder gives. An `nn.Sequential` that ends in a linear layer has these parts
 without naming them: all before that layer, and the layer.
 
+A module begins with the weights that it has; what a function draws at random is drawn anew where a method or an
+ensemble needs another beginning. A module that is given is copied, and never changed.
+
 A configuration names code as "package.module:name" or "file.py:name". Such a name is only ever looked up among what
 this process was told to use: a folder that names code has none imported.
 """
@@ -19,9 +22,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ..core import ConfigurationError, seeded
-from ..core.errors import shown
+from ..core.errors import cut, shown
+from ..core.tensors import GIVEN
 from .dropout import flat
 from .encoders import Head, Model, Tokens
 
@@ -32,14 +37,19 @@ KNOWN: dict[str, Make] = {}
 """By its name in configurations, the code that the user of this process named."""
 
 
+def make_known(name: str, code: Make) -> None:
+    """Say what a name in configurations stands for: code that a program imports itself."""
+    KNOWN[name] = code
+
+
 def code_of(code: str | Make, key: str) -> Make:
     """What a name in a configuration stands for. Raises ConfigurationError unless this process was told."""
     if not isinstance(code, str):
         return code
     if code not in KNOWN:
         raise ConfigurationError(
-            f"{{key}} = {code!r} is code of one's own, which nothing but its user names: say --model {code} "
-            f"on the command line, or caveat.load(RUN, model=...) in Python",
+            f"{{key}} = {code!r} is code of your own, and what a folder names is never imported: name it yourself, "
+            f"with --model {code} on the command line or caveat.load(RUN, model=...) in Python",
             key,
         )
     return KNOWN[code]
@@ -53,20 +63,88 @@ def name_of(code: str | Make | None) -> str | None:
     return f"{named.__module__}:{getattr(named, '__qualname__', type(named).__qualname__)}"
 
 
-def made(code: str | Make, shape: tuple[int, ...], classes: int, seed: int, key: str) -> nn.Module:
-    """A module by code of one's own, as a copy where the code is a module. Raises ConfigurationError if it is none."""
+def made(code: str | Make, shape: tuple[int, ...], dtype: torch.dtype, classes: int, seed: int, key: str) -> nn.Module:
+    """A module by code of one's own, as a copy where the code is a module; what it begins with is marked (`remember`).
+
+    Raises ConfigurationError if it is none, or fails.
+    """
     make = code_of(code, key)
-    if isinstance(make, nn.Module):
-        module: Any = deepcopy(make)
-    else:
-        with seeded(seed, "init"):
-            module = make(*(shape, classes)[: _takes(make)])
-    if not isinstance(module, nn.Module):
-        raise ConfigurationError(f"{{key}}: {name_of(code)} gave {shown(module)}, expected a torch.nn.Module", key)
+    given = None if isinstance(make, nn.Module) else _takes(make, key)
+
+    def once(*purpose: object) -> nn.Module:
+        with seeded(seed, "init", *purpose):
+            module: Any = make if given is None else make(*(shape, classes)[:given])
+            if not isinstance(module, nn.Module):
+                text = f"{{key}}: {name_of(code)} gave {shown(module)}, expected a torch.nn.Module"
+                raise ConfigurationError(text, key)
+            copy: nn.Module = deepcopy(module)  # a function, too, may give what others use
+            if any(map(is_lazy, (*copy.parameters(), *copy.buffers()))):
+                copy.eval()(sample(shape, dtype))  # lazy modules see their inputs' size
+            return copy
+
+    try:
+        module = once()
+        remember(module, None if given is None else once("again"))
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(f"{{key}}: {name_of(code)} fails: {told(error)}", key) from error
+    _check_tensors(module, key)
     return module
 
 
-def _takes(make: Make) -> int:
+def remember(module: nn.Module, other: nn.Module | None = None) -> None:
+    """Note in each part of a module the tensors that it begins with, where they are not to be drawn anew.
+
+    Those are all if `other` is None. Else it is the module as another seed makes it: what is the same in both was not
+    drawn at random, but given. What cannot be drawn, since a part has no `reset_parameters`, is noted too.
+    """
+    others = dict(other.named_modules()) if other is not None else {}
+    for path, part in module.named_modules():
+        own = _own_tensors(part)
+        twin = _own_tensors(others[path]) if path in others else None
+        drawn = twin is not None and callable(getattr(part, "reset_parameters", None)) and not _same(own, twin)
+        if own and not drawn:
+            setattr(part, GIVEN, {name: tensor.detach().clone() for name, tensor in own.items()})
+
+
+def forget(module: nn.Module) -> None:
+    """Have none of a module's parts note what it begins with."""
+    for part in module.modules():
+        vars(part).pop(GIVEN, None)
+
+
+def _own_tensors(part: nn.Module) -> dict[str, Tensor]:
+    """A part's parameters and buffers without those of the parts in it."""
+    return dict(part.named_parameters(recurse=False)) | dict(part.named_buffers(recurse=False))
+
+
+def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def _check_tensors(module: nn.Module, key: str) -> None:
+    for name, parameter in module.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise ConfigurationError(
+                f"{{key}}: {type(module).__name__} has {name!r} in {_of(parameter.dtype)}, expected float32: call "
+                ".float() on it",
+                key,
+            )
+        if not parameter.isfinite().all():
+            raise ConfigurationError(f"{{key}}: {type(module).__name__} has NaN or infinity in {name!r}", key)
+
+
+def told(error: Exception) -> str:
+    """An error of somebody else's code in a line."""
+    return cut(f"{type(error).__name__}: {' '.join(str(error).split())}", 400)
+
+
+def _of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _takes(make: Make, key: str) -> int:
     """How many of an input's shape and the number of classes a function asks for."""
     try:
         parameters = inspect.signature(make).parameters.values()
@@ -75,17 +153,17 @@ def _takes(make: Make) -> int:
     needed = [p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(needed) > 2:
         raise ConfigurationError(
-            f"{name_of(make)} asks for {len(needed)} arguments, expected a function of nothing, or of an input's "
-            "shape and the number of classes",
-            "model",
+            f"{{key}}: {name_of(make)} asks for {len(needed)} arguments ({', '.join(p.name for p in needed)}), "
+            "expected a function of nothing, or of an input's shape and the number of classes",
+            key,
         )
     return len(needed)
 
 
 def sample(shape: tuple[int, ...], dtype: torch.dtype, rows: int = 2) -> Tensor:
-    """(rows, *shape) inputs to try a module with: numbers from N(0, 1), or zeros for token ids."""
+    """(rows, *shape) inputs to try a module with: numbers from N(0, 1), or the ids 1."""
     with seeded("contract"):
-        return torch.randn(rows, *shape) if dtype.is_floating_point else torch.zeros(rows, *shape, dtype=dtype)
+        return torch.randn(rows, *shape) if dtype.is_floating_point else torch.ones(rows, *shape, dtype=dtype)
 
 
 @torch.no_grad()
@@ -96,7 +174,7 @@ def said(module: nn.Module, x: Tensor, key: str) -> Tensor:
     except Exception as error:
         raise ConfigurationError(
             f"{{key}}: {type(module).__name__} cannot take inputs (N, {', '.join(map(str, x.shape[1:]))}) of "
-            f"{str(x.dtype).removeprefix('torch.')}: {type(error).__name__}: {error}",
+            f"{_of(x.dtype)}: {told(error)}",
             key,
         ) from error
     if not isinstance(found, Tensor):
@@ -113,23 +191,33 @@ def as_model(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, clas
     logits = said(module, x, key)
     if logits.shape != (len(x), classes) or logits.dtype != torch.float32:
         raise ConfigurationError(
-            f"{{key}}: {type(module).__name__} gives {tuple(logits.shape)} {str(logits.dtype).removeprefix('torch.')} "
+            f"{{key}}: {type(module).__name__} gives {tuple(logits.shape)} {_of(logits.dtype)} "
             f"for {len(x)} inputs, expected ({len(x)}, {classes}) float32: a logit for each class",
             key,
         )
-    if not any(True for _ in module.parameters()):
-        raise ConfigurationError(f"{{key}}: {type(module).__name__} has no parameters, so that nothing can learn", key)
-    if isinstance(module, Model) or (parts := parts_of(module)) is None:
-        return module
-    encoder, head = parts
-    model = joined(encoder, head, x, key)
-    if not torch.equal(said(model, x, key), said(module, x, key)):
+    if not any(p.requires_grad for p in module.parameters()):
         raise ConfigurationError(
-            f"{{key}}: {type(module).__name__} has an encoder and a head, but computes something else than "
-            "head(encoder(x)); have it compute that, or call these attributes something else",
+            f"{{key}}: {type(module).__name__} has no parameter that requires a gradient, so that nothing can learn",
             key,
         )
+    if isinstance(module, Model) or (parts := parts_of(module)) is None:
+        return module
+    try:
+        model = joined(*parts, x, key)
+        same = torch.allclose(said(model, x, key), logits, rtol=0, atol=0, equal_nan=True)
+    except ConfigurationError as error:
+        raise _elsewise(module, key, f" (as such it fails: {error.text.removeprefix('{key}: ')})") from error
+    if not same:
+        raise _elsewise(module, key)
     return model
+
+
+def _elsewise(module: nn.Module, key: str, why: str = "") -> ConfigurationError:
+    return ConfigurationError(
+        f"{{key}}: {type(module).__name__} has an encoder and a head, but computes something else than "
+        f"head(encoder(x)); have it compute that, or call these attributes something else{why}",
+        key,
+    )
 
 
 def parts_of(module: nn.Module) -> tuple[nn.Module, nn.Module] | None:
@@ -137,14 +225,15 @@ def parts_of(module: nn.Module) -> tuple[nn.Module, nn.Module] | None:
     encoder, head = getattr(module, "encoder", None), getattr(module, "head", None)
     if isinstance(encoder, nn.Module) and isinstance(head, nn.Module):
         return encoder, head
-    if type(module) is nn.Sequential and len(module) > 1 and isinstance(module[-1], nn.Linear):
-        return module[:-1], module[-1]
+    stages = list(flat(module)) if type(module) is nn.Sequential else []
+    if len(stages) > 1 and isinstance(stages[-1], nn.Linear):
+        return nn.Sequential(*stages[:-1]), stages[-1]
     return None
 
 
 def joined(encoder: nn.Module, head: nn.Module, x: Tensor, key: str) -> Model:
     """An encoder and the head behind it as a `Model`. Raises ConfigurationError if no tokens lie between them."""
-    features = said(encoder, x, f"{key}.encoder")
+    features = said(encoder, x, key)
     if features.ndim not in (2, 3, 4) or not features.is_floating_point():
         raise ConfigurationError(
             f"{{key}}: the encoder gives {tuple(features.shape)} for {len(x)} inputs, expected features (N, D), "
@@ -153,16 +242,17 @@ def joined(encoder: nn.Module, head: nn.Module, x: Tensor, key: str) -> Model:
         )
     tokens = features if features.ndim == 3 else Tokens()(features)
     encoder = encoder if features.ndim == 3 else nn.Sequential(encoder, Tokens())
-    return Model(encoder, _halved(head, tuple(features.shape[1:])), *tokens.shape[1:])
+    return Model(encoder, _halved(head, features), *tokens.shape[1:])
 
 
-def _halved(head: nn.Module, shape: tuple[int, ...]) -> Head:
+def _halved(head: nn.Module, features: Tensor) -> Head:
     """A head on tokens, in halves: up to the units before its last linear layer and their dropout, and from there."""
+    shape = tuple(features.shape[1:])
     stages = list(flat(head))
     last = next((i for i in reversed(range(len(stages))) if isinstance(stages[i], nn.Linear)), 0)
     while last and isinstance(stages[last - 1], nn.Dropout):
         last -= 1
-    if not last:  # nothing hidden: the tokens themselves
+    if not last or said(nn.Sequential(*stages[:last]), features, "").ndim != 2:  # nothing hidden: the tokens themselves
         return Head([nn.Flatten()], [Shaped(shape), *stages] if len(shape) > 1 else stages)
     return Head([Shaped(shape), *stages[:last]], stages[last:])
 

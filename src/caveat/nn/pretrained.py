@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
@@ -10,10 +11,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..core import ConfigurationError
-from ..core.errors import shown
-from ..core.tensors import GIVEN
+from ..core.aggregation import all_finite
 from .encoders import Tokens
-from .own import Make, made, said, sample
+from .own import Make, forget, made, remember, said, sample, told
 
 SAFETENSORS = ".safetensors"
 
@@ -26,12 +26,12 @@ def own_encoder(
 
     Raises ConfigurationError for code that gives none, and for weights that are not its own.
     """
-    encoder = made(code, shape, classes, seed, "model.encoder")
+    encoder = made(code, shape, dtype, classes, seed, "model.encoder")
     if weights is not None:
         begin_with(encoder, weights)
     if frozen:
         encoder.requires_grad_(False)
-    setattr(encoder, GIVEN, True)
+        forget(encoder)  # copies of what never changes
     x = sample(shape, dtype)
     features = said(encoder, x, "model.encoder")
     if features.ndim not in (2, 3, 4) or features.dtype != torch.float32:
@@ -57,28 +57,33 @@ def begin_with(module: nn.Module, file: str) -> None:
                 f"{{key}} = {file!r}: {name!r} is {tuple(tensor.shape)}, expected {tuple(wanted[name].shape)}",
                 "model.weights",
             )
+        if not all_finite(tensor):
+            raise ConfigurationError(f"{{key}} = {file!r} has NaN or infinity in {name!r}", "model.weights")
     module.load_state_dict(tensors)
-    setattr(module, GIVEN, True)
+    remember(module)
 
 
 def _read(file: str) -> dict[str, Tensor]:
     """The tensors of a file, safetensors or torch's own, of which nothing but tensors is read."""
-    path = Path(file).expanduser()
-    if not path.is_file():
-        raise ConfigurationError(f"{{key}} = {file!r}: no such file", "model.weights")
+    places = [Path(file).expanduser(), *([Path(data) / file] if (data := os.environ.get("CAVEAT_DATA")) else [])]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        raise ConfigurationError(f"{{key}} = {file!r}: no such file, here or in $CAVEAT_DATA", "model.weights")
     try:
         if path.suffix == SAFETENSORS:
             return load_file(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
-        raise ConfigurationError(f"{{key}} = {file!r} cannot be read: {error}", "model.weights") from None
+        raise ConfigurationError(f"{{key}} = {file!r} cannot be read: {told(error)}", "model.weights") from None
     except Exception as error:  # torch raises the errors of pickle, which this project does not import
         raise ConfigurationError(
-            f"{{key}} = {file!r} holds more than tensors: {type(error).__name__}; save the state_dict alone",
+            f"{{key}} = {file!r} holds more than tensors, or is damaged ({type(error).__name__}); nothing of it was "
+            "run: save the state_dict alone",
             "model.weights",
         ) from None
     if not isinstance(found, dict) or not all(isinstance(each, Tensor) for each in found.values()):
         raise ConfigurationError(
-            f"{{key}} = {file!r} holds a {shown(type(found).__name__)}, expected a state_dict", "model.weights"
+            f"{{key}} = {file!r} holds something else than a state_dict, which is tensors by name: save that alone",
+            "model.weights",
         )
     return dict(found)

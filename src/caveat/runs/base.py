@@ -19,7 +19,7 @@ from ..files.schema.small_files import KeptState
 from ..nn.frozen import FrozenEncoder
 from ..nn.models import ModelSettings
 from ..wrappers.evaluation import Evaluated
-from .begun import check_code
+from .begun import check_code, keep_code
 from .behind import SilosBehind
 from .spec import RunSpec
 
@@ -122,6 +122,11 @@ class BaseRun:
 
         Raises RunError if code of one's own makes another model than when the run began.
         """
+        self.check_code()
+        keep_code(self.folder, self.spec.code_digest(self.info))
+
+    def check_code(self) -> None:
+        """Raises RunError if code of one's own makes another model than when the run began."""
         check_code(self.folder, self.spec.code_digest(self.info))
 
     def check(self) -> None:

@@ -139,14 +139,21 @@ def check_same(folder: Path, silos: data.Silos) -> None:
 
 
 def check_code(folder: Path, digest: str | None) -> None:
-    """Write down what code of one's own makes, as a run begins. Raises RunError if it made something else then."""
+    """Raises RunError if code of one's own made another model when the run began, DataError where what it made then is
+    damaged or gone.
+    """
+    manifest_of(folder).check(CODE)
     known = record_of(folder / CODE, BegunCode)
     if known is not None and known.model != digest:
         raise RunError(
             f"{folder}: the code of the model makes another one than when the run began, in its parts or in the "
             "weights that it begins with: put the code back, or begin another run"
         )
-    if known is None and digest is not None:
+
+
+def keep_code(folder: Path, digest: str | None) -> None:
+    """Write down what code of one's own makes, as a run begins, if that is not done yet."""
+    if digest is not None and not (folder / CODE).exists():
         write_record(folder / CODE, BegunCode.model_validate({"schema": BegunCode.SCHEMA, "model": digest}))
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import Data, Silo, SiloId
+from ..core import ConfigurationError, Data, DataWarning, RunError, Silo, SiloId
+from ..core.silo import AugmentedData
 from ..core.silo_info import SPLITS
 from ..engines.one_thread import one_thread
 from ..files.feature_cache import FeatureCache, cache_folder, hashes
@@ -42,6 +46,7 @@ class SilosBehind(Mapping[SiloId, Silo]):
 
     def _make(self, name: SiloId) -> Silo:
         silo = self.silos[name]
+        check_unchanging(silo)
         train, validation, calibration, test = (self._behind(getattr(silo, split)) for split in SPLITS)
         streams = {name: self._behind(data) for name, data in silo.streams.items()}
         return replace(silo, train=train, validation=validation, calibration=calibration, test=test, streams=streams)
@@ -50,18 +55,47 @@ class SilosBehind(Mapping[SiloId, Silo]):
         return Data(rows_of(self.encoder, data.x), data.y)
 
 
-def rows_of(encoder: FrozenEncoder, x: Tensor) -> Tensor:
-    """The rows (N, W) of inputs (N, ...), computed where they are not known yet."""
+def check_unchanging(silo: Silo) -> None:
+    """Raises ConfigurationError for a silo whose inputs are others in every batch."""
+    if isinstance(silo.train, AugmentedData):
+        raise ConfigurationError(
+            "the model's encoder is frozen, so that silos compute what it says once, and augmented inputs change with "
+            "every batch: leave out the augmentation, or have the encoder learn",
+            "data.augment",
+        )
+
+
+def rows_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True) -> Tensor:
+    """The rows (N, W) of inputs (N, ...), computed where they are not known yet; those are kept, unless told not to.
+
+    Warns where they cannot be kept: every process computes them anew then.
+    """
     cache = _cache(encoder)
     ids = hashes(x.numpy())
-    missing = cache.find(ids)
+    found = np.empty((len(ids), cache.width), dtype=np.float32)
+    missing = cache.take(ids, found)
     with one_thread():
         for part in (missing[i : i + PART] for i in range(0, len(missing), PART)):
-            cache.add([ids[i] for i in part], encoder(x[part]).numpy())
-    return torch.from_numpy(cache.rows(ids))
+            found[part] = encoder(x[part]).numpy()
+            try:
+                if keep:
+                    cache.add([ids[i] for i in part], found[part])
+            except (OSError, RunError) as error:
+                keep = False
+                warnings.warn(
+                    f"what the frozen encoder says of inputs cannot be kept, and every process computes it anew "
+                    f"({error}); CAVEAT_CACHE=FOLDER names another folder",
+                    DataWarning,
+                    stacklevel=2,
+                )
+    return torch.from_numpy(found)
+
+
+def _cache(encoder: FrozenEncoder) -> FeatureCache:
+    width = encoder.unpacked.tokens * encoder.unpacked.features + sum(encoder.unpacked.widths.values())
+    return _opened(cache_folder() / "features" / encoder.digest[:32], width)
 
 
 @lru_cache(maxsize=8)
-def _cache(encoder: FrozenEncoder) -> FeatureCache:
-    width = encoder.unpacked.tokens * encoder.unpacked.features + sum(encoder.unpacked.widths.values())
-    return FeatureCache(cache_folder() / "features" / encoder.digest[:32], width)
+def _opened(folder: Path, width: int) -> FeatureCache:
+    return FeatureCache(folder, width)

@@ -109,7 +109,9 @@ def open_run(folder: Path) -> Run:
     manifest_of(folder).check("settings.json", "splits.json")
     silos = data.load(config.data, config.seed)
     check_same(folder, silos)
-    return Run(_local_run(config, silos, folder))
+    run = _local_run(config, silos, folder)
+    run.check_code()
+    return Run(run)
 
 
 def load_config(folder: Path) -> Config:

@@ -25,7 +25,6 @@ from ..core import (
     Tensors,
     horizon,
 )
-from ..core.silo import AugmentedData
 from ..core.silo_info import FederationInfo
 from ..data.pools import Array
 from ..engines.executor import Executor
@@ -43,7 +42,7 @@ from ..files.schema.small_files import KeptState, ModelFile
 from ..files.schema.summary import Summary
 from .base import BaseRun
 from .begun import SETTINGS, keep_data
-from .behind import rows_of
+from .behind import check_unchanging, rows_of
 from .features import features
 from .gallery import gallery
 from .own_metrics import Metric, own_figures
@@ -82,11 +81,8 @@ class LocalRun(BaseRun):
     def check(self) -> None:
         self.silos.check(self.spec.batch_size)
         super().check()
-        if self.frozen_encoder is not None and isinstance(self.silos[0].train, AugmentedData):
-            raise ConfigurationError(
-                "the encoder is frozen, so that silos compute what it says once, and augmented inputs change with "
-                "every batch: leave out the augmentation, or have the encoder learn"
-            )
+        if self.frozen_encoder is not None:
+            check_unchanging(self.silos[0])
 
     def executor(self) -> Executor:
         return self.executor_of(self.silos.by_name, self.participants, SiloStore(self.folder / "state" / "silos"))
@@ -144,7 +140,7 @@ class LocalRun(BaseRun):
 
         def predict(x: Tensor) -> Asked:
             with one_thread():
-                return ask(down, state, site, x if encoder is None else rows_of(encoder, x))
+                return ask(down, state, site, x if encoder is None else rows_of(encoder, x, keep=False))
 
         return predict
 

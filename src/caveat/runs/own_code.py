@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from ..config import Config
 from ..core import ConfigurationError
 from ..core.errors import shown
+from ..methods.plugins import import_file, is_file, told
 from ..nn.own import KNOWN
 
 
@@ -20,6 +21,26 @@ def codes_of(config: Config) -> list[str]:
     """The names of code in a configuration: of the model, and of silos' own models."""
     found = [*config.model.codes, *(code for own in config.personal for code in own.codes)]
     return list(dict.fromkeys(found))
+
+
+def weights_of(config: Config) -> list[str]:
+    """The files of weights in a configuration."""
+    found = [each.weights for each in (config.model, *config.personal)]
+    return list(dict.fromkeys(file for file in found if file is not None))
+
+
+def with_whole_paths(config: Config, weights: bool) -> Config:
+    """The configuration with the path of `init`, and those of `weights`, in full where they are found from here."""
+
+    def whole(path: str | None) -> str | None:
+        return str(Path(path).absolute()) if path is not None and Path(path).exists() else path
+
+    config = replace(config, init=whole(config.init))
+    if not weights:
+        return config
+    model = replace(config.model, weights=whole(config.model.weights))
+    personal = tuple(replace(each, weights=whole(each.weights)) for each in config.personal)
+    return replace(config, model=model, personal=personal)
 
 
 def import_named(config: Config) -> None:
@@ -31,17 +52,28 @@ def import_named(config: Config) -> None:
 def import_code(code: str) -> None:
     """Import what a name stands for, "package.module:name" or "file.py:name", from the current folder too.
 
-    Raises ConfigurationError if there is no such code.
+    Raises ConfigurationError if there is no such code, or it cannot be imported.
     """
     if code in KNOWN:
         return
-    place, _, name = code.rpartition(":")
-    if not place or not name.isidentifier():
-        raise ConfigurationError(f"{{key}} = {shown(code)}: expected package.module:name or file.py:name", "model")
-    found = getattr(_module(place, code), name, None)
+    place, name = split_name(code)
+    try:
+        module = import_file(Path(place).expanduser()) if is_file(place) else _import_module(place)
+    except Exception as error:
+        why = error if isinstance(error, ConfigurationError) else told(error)
+        raise ConfigurationError(f"{{key}} = {shown(code)}: {why}", "model") from error
+    found = getattr(module, name, None)
     if not callable(found):
-        raise ConfigurationError(f"{{key}} = {code!r}: {place} has no function or module {name!r}", "model")
+        raise ConfigurationError(f"{{key}} = {shown(code)}: {place} has no function or module {name!r}", "model")
     KNOWN[code] = found
+
+
+def split_name(code: str) -> tuple[str, str]:
+    """The file or module that a name stands for, and what of it. Raises ConfigurationError for other texts."""
+    place, _, name = code.rpartition(":")
+    if not name.isidentifier() or not (is_file(place) or all(part.isidentifier() for part in place.split("."))):
+        raise ConfigurationError(f"{{key}} = {shown(code)}: expected package.module:name or file.py:name", "model")
+    return place, name
 
 
 def allow(codes: Iterable[str], named: Iterable[str] = (), given: Callable[..., Any] | None = None) -> None:
@@ -52,10 +84,16 @@ def allow(codes: Iterable[str], named: Iterable[str] = (), given: Callable[..., 
     """
     codes = list(codes)
     for name in named:
-        if name not in codes:
+        place, wanted = split_name(name)
+        # The run's file may lie elsewhere now: its name is what counts, and what the code makes is compared.
+        same = [code for code in codes if code == name] or [
+            code for code in codes if is_file(place) and _last(code) == (Path(place).name, wanted)
+        ]
+        if not same:
             there = f"it names {', '.join(codes)}" if codes else "it names no code of one's own"
-            raise ConfigurationError(f"--model {name}: this is not the run's; {there}", "model")
+            raise ConfigurationError(f"--model {shown(name)}: this is not the run's; {there}", "model")
         import_code(name)
+        KNOWN[same[0]] = KNOWN[name]
     if given is None:
         return
     if len(codes) != 1:
@@ -64,23 +102,14 @@ def allow(codes: Iterable[str], named: Iterable[str] = (), given: Callable[..., 
     KNOWN[codes[0]] = given
 
 
-def _module(place: str, code: str) -> ModuleType:
-    try:
-        if not place.endswith(".py"):
-            if str(Path.cwd()) not in sys.path:
-                sys.path.insert(0, str(Path.cwd()))
-            return importlib.import_module(place)
-        file = Path(place).expanduser()
-        if not file.is_file():
-            raise ConfigurationError(f"{{key}} = {code!r}: no such file {place}", "model")
-        spec = importlib.util.spec_from_file_location(file.stem, file)
-        if spec is None or spec.loader is None:
-            raise ConfigurationError(f"{{key}} = {code!r}: {place} is no Python file", "model")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules.setdefault(file.stem, module)
-        spec.loader.exec_module(module)
-        return module
-    except ConfigurationError:
-        raise
-    except Exception as error:
-        raise ConfigurationError(f"{{key}} = {code!r}: {type(error).__name__}: {error}", "model") from error
+def _last(code: str) -> tuple[str, str]:
+    """The file's name without its folder, and what of it a name stands for."""
+    place, _, name = code.rpartition(":")
+    return Path(place).name, name
+
+
+def _import_module(place: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # behind all others, so that no file in it hides what is installed
+    return importlib.import_module(place)

@@ -21,7 +21,7 @@ from ..files.atomic import write_bytes
 from ..files.locks import nothing_begun
 from ..files.reading import read_plain
 from ..nn.models import ModelSettings, PersonalModel
-from ..nn.own import Make, name_of
+from ..nn.own import Make
 from ..training.fit import Training
 from ..wrappers.privacy import Privacy
 from ..wrappers.server import ServerOptimizer
@@ -125,9 +125,10 @@ def _model(given: Any, silos: Any) -> Any:
     """The settings of a model, which are made around code of one's own; anything else as it is."""
     if given is None:
         return ModelSettings(name="residual" if getattr(silos, "images", False) else "mlp")
-    if isinstance(given, str):
+    code = isinstance(given, str) and ":" in given
+    if code:
         import_code(given)
-    return ModelSettings(factory=given) if isinstance(given, str) or callable(given) else given
+    return ModelSettings(factory=given) if code or callable(given) else given
 
 
 def _items(values: Any) -> tuple[Any, ...]:
@@ -268,11 +269,11 @@ DECIDING = (
 
 def _described(value: Any) -> Any:
     """Settings as plain values, with the names of each class and of those that it is made from."""
-    if callable(value) and not dataclasses.is_dataclass(value):
-        return name_of(value)
     if dataclasses.is_dataclass(value):
+        # Code of one's own is its name here; what it makes is kept beside.
+        plain = value.described if isinstance(value, ModelSettings) else vars(value)
         fields = {
-            field.name: _described(getattr(value, field.name))
+            field.name: _described(plain[field.name])
             for field in dataclasses.fields(value)
             if field.name not in as_before(value)
         }

@@ -40,6 +40,8 @@ class MadeModel(NamedTuple):
     """The model, or what is left of it behind its frozen encoder."""
     digest: str
     """Of all of it, where code of one's own made it; else empty."""
+    untaught: str
+    """The digest without the bits of what learns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,18 +134,23 @@ class RunSpec:
         _, model = self._models(self.model, info)
         try:
             with seeded(self.seed, "build"):
-                return channels_last(self.method.build(model))
+                built = self.method.build(model)
+                return built if self.model.own else channels_last(built)  # code of one's own may need its own layout
         except (MemoryError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
                 raise
             raise ConfigurationError(f"{self.method.name} on this model takes more memory than there is") from None
 
-    def code_digest(self, info: FederationInfo) -> str | None:
-        """SHA-256 of all tensors that models begin with, frozen ones included; None without code of one's own."""
-        models = list(dict.fromkeys([self.model, *self.personal_settings(info.names).values()]))
-        if all(settings.factory is None and settings.encoder is None for settings in models):
+    def code_digest(self, info: FederationInfo, travels: bool = True) -> str | None:
+        """SHA-256 of all that models begin with, frozen tensors included; None without code of one's own.
+
+        Without what `travels` it is the same on machines that draw weights with other last bits.
+        """
+        models = [self.model, *(self.personal if self.method.personal else ())]
+        if not any(settings.own for settings in models):
             return None
-        digests = [self._made_once(settings, info).digest for settings in models]
+        every = [self._made_once(settings, info) for settings in models]
+        digests = sorted({made.digest if travels else made.untaught for made in every})
         return hashlib.sha256("".join(digests).encode()).hexdigest()
 
     def frozen_encoder(self, info: FederationInfo) -> FrozenEncoder | None:
@@ -160,8 +167,8 @@ class RunSpec:
         place = settings, info.shape, info.classes, info.dtype
         if place not in self._made:
             model = build_model(settings, info.shape, len(info.classes), self.seed, info.dtype)
-            own = settings.factory is not None or settings.encoder is not None
-            self._made[place] = MadeModel(*taken_off(model, info.shape, info.dtype), digest_of(model) if own else "")
+            digests = (digest_of(model), digest_of(model, bits=False)) if settings.own else ("", "")
+            self._made[place] = MadeModel(*taken_off(model, info.shape, info.dtype), *digests)
         return self._made[place]
 
     @cached_property
@@ -178,7 +185,8 @@ class RunSpec:
         personal = self.personal_settings(info.names)
         for settings in personal.values():
             if settings not in built:
-                built[settings] = channels_last(self._personal_model(settings, info))
+                model = self._personal_model(settings, info)
+                built[settings] = model if settings.own else channels_last(model)
         return {silo: built[settings] for silo, settings in personal.items()}
 
     def _personal_model(self, settings: ModelSettings, info: FederationInfo) -> nn.Module:

@@ -26,12 +26,20 @@ def frozen(module: nn.Module) -> frozenset[str]:
     """Names of the tensors that stay as the module was made: parameters that require no gradient, and all that is in a
     part whose parameters are all such, statistics of its normalisation included. They are neither sent nor kept.
     """
-    names = {name for name, p in module.named_parameters() if not p.requires_grad}
+    named = list(module.named_parameters(remove_duplicate=False))
+    names = {name for name, p in named if not p.requires_grad}
     if not names:
         return frozenset()
     for path, part in _still(module):
         names |= {f"{path}.{name}".lstrip(".") for name in part.state_dict()}
     return frozenset(names)
+
+
+def _again(module: nn.Module) -> set[str]:
+    """The names of parameters that are others' too: all names but the first of tensors that are tied."""
+    every = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    once = {name for name, _ in module.named_parameters()}
+    return every - once
 
 
 def _still(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -57,9 +65,9 @@ def learning(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def tensors_of(module: nn.Module) -> Tensors:
-    """A module's own tensors by name, those that are frozen left out."""
+    """A module's own tensors by name, those that are frozen left out; tied ones have the first of their names."""
     there: Tensors = module.state_dict()
-    left_out = frozen(module)
+    left_out = frozen(module) | _again(module)
     return {name: tensor for name, tensor in there.items() if name not in left_out} if left_out else there
 
 
@@ -76,17 +84,24 @@ def load(module: nn.Module, tensors: Tensors) -> nn.Module:
 
 
 def reset(module: nn.Module) -> None:
-    """Draw all parameters of a module's parts anew, from torch's global generator.
-
-    Parts that were given their weights (`GIVEN`) keep them, and so do those that are frozen.
+    """Have all parts of a module begin anew, whatever was in them: drawn from torch's global generator, or with the
+    weights that they were given (`GIVEN`). What is frozen stays.
     """
-    if getattr(module, GIVEN, False):
-        return
-    own = all(p.requires_grad for p in module.parameters(recurse=False))
-    if own and callable(draw := getattr(module, "reset_parameters", None)):
+    given: Tensors | None = getattr(module, GIVEN, None)
+    if given is not None:
+        there = dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
+        with torch.no_grad():
+            for name, tensor in given.items():
+                there[name].copy_(tensor)
+    elif callable(draw := getattr(module, "reset_parameters", None)) and _learns(module):
         draw()
     for part in module.children():
         reset(part)
+
+
+def _learns(part: nn.Module) -> bool:
+    """Whether none of a part's own parameters, apart from those of the parts in it, is frozen."""
+    return all(p.requires_grad for p in part.parameters(recurse=False))
 
 
 def snapshot(module: nn.Module, names: frozenset[str] | None = None) -> Tensors:
