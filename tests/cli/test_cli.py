@@ -34,7 +34,7 @@ COMMANDS = {
     },
     "reproduce": {"--list", "--scale", "--seeds", "--out", "--workers", "--quiet"},
     "foreign": {
-        "--federations", "--methods", "--set", "--seeds", "--out", "--plugin", "--workers", "--quiet", "--list",
+        "--federations", "--methods", "--set", "--seeds", "--out", "--plugin", "--workers", "--quiet", "--list", "--model",
     },
     "flower": set(),
     "new": set(),

@@ -13,6 +13,7 @@ import caveat
 from caveat import config
 from caveat.core import ConfigurationError
 from caveat.data import Silos, from_arrays
+from caveat.html.pages.run.page import write_report
 from caveat.methods import APFL, FedAvg, FedBABU
 
 ROUNDS = 12
@@ -59,6 +60,9 @@ def test_training_ends_after_so_many_evaluations_without_a_lower_loss(
     run = called(silos, tmp_path / "run", stop_after=patience)
     assert run.summary["rounds_run"] == expected
     assert run.summary["stopped"] is True
+    page = write_report(run.folder).read_text()
+    assert "ended early" in page
+    assert "ended early" not in write_report(whole.folder).read_text()
     assert losses(run.folder) == losses(whole.folder)[:expected]
     assert "stopped" not in json.loads((whole.folder / "summary.json").read_text())
 

@@ -169,9 +169,10 @@ def headline(run: RunFolder) -> list[tuple[str, str]]:
     nats = Markup(" ") + element("small", "nats")
     sent = summary.traffic.bytes_up if summary and summary.traffic else None
     seconds = sum(summary.seconds.values()) if summary else 0
+    early = Markup(" ") + element("small", "ended early") if summary and summary.stopped else ""
     found = [
         ("silos", escape(count) + of if count else ""),
-        ("rounds", str(run.rounds_run)),
+        ("rounds", escape(run.rounds_run) + early),
         ("mean entropy", decimal(run.mean.entropy) + nats if run.mean.entropy is not None else ""),
         ("sent by silos", size(sent) if sent else ""),
         ("time", _time(seconds) if seconds else ""),
