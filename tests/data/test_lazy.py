@@ -123,6 +123,12 @@ def test_mapped_arrays_can_be_given_with_a_test_part(tmp_path: Path) -> None:
     assert data.splits_record(lazily) == data.splits_record(held)
 
 
+def test_a_survey_counts_what_is_mapped(tmp_path: Path) -> None:
+    found = data.survey(str(write_npy(tmp_path, "series")), kind="series")
+    assert (found["source"], found["shape"], found["in_silos"]) == (f"npy:{tmp_path}", [6, 2], True)
+    assert [part["class_counts"] for part in found["parts"]] == [[20, 20], [20, 20]]
+
+
 def test_streams_are_drawn_from_lazy_silos(tmp_path: Path) -> None:
     held, lazily = both(tmp_path, "features")
     drawn = [data.with_streams(s, ood_global=ARRAYS["features"] * 9, per_silo=5) for s in (held, lazily)]

@@ -12,6 +12,7 @@ import torch
 from caveat import data
 from caveat.core import ConfigurationError, DataError, DataWarning
 from caveat.data import DataSettings, from_arrays
+from caveat.data.schema.agreement import own_schema, own_settings, own_silos, shared_schema
 
 RNG = np.random.default_rng(0)
 N, T = 40, 6
@@ -135,3 +136,25 @@ def test_files_hold_what_the_configuration_says(tmp_path: Path) -> None:
         data.load(DataSettings(source=f"npz:{series}", silos=2), 0)
     with pytest.raises(ConfigurationError, match=r"data\.kind = 'tokens' is ignored by source 'digits'"):
         DataSettings(source="digits", kind="tokens")
+
+
+@pytest.mark.parametrize("source", ["npz", "npy"])
+@pytest.mark.parametrize("kind", ["tokens", "series"])
+def test_silos_elsewhere_read_the_same(tmp_path: Path, source: str, kind: Any) -> None:
+    x = IDS if kind == "tokens" else SERIES
+    parts = {"a": slice(0, 20), "b": slice(20, 40)}
+    for name, part in parts.items():
+        (tmp_path / name).mkdir()
+        np.savez(tmp_path / f"{name}.npz", x=x[part], y=Y[part])
+        np.save(tmp_path / name / "x.npy", x[part])
+        np.save(tmp_path / name / "y.npy", Y[part])
+    shared = DataSettings(source="silos", kind=kind)
+    where = {n: f"npz:{tmp_path / n}.npz" if source == "npz" else f"npy:{tmp_path / n}" for n in parts}
+    own = {name: own_settings(shared, place) for name, place in where.items()}
+    agreed = shared_schema({name: own_schema(each, 3, name) for name, each in own.items()}, shared)
+    together = from_arrays({name: (x[part], Y[part]) for name, part in parts.items()}, kind=kind, seed=3)
+    for name, each in own.items():
+        (found,) = silos = own_silos(each, 3, name, agreed)
+        assert (silos.shape, silos.dtype) == (together.shape, together.dtype)
+        assert data.splits_record([found])[name] == data.splits_record([together[name]])[name]
+        assert torch.equal(silos.inputs(x[:2]), together.inputs(x[:2]))

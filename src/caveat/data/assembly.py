@@ -68,8 +68,7 @@ def make_silos(
         raise DataError(f"{where}: all labels of all silos are {pools[0].classes[0]!r}, expected two classes or more")
     if any(pool.lazy for pool in pools):
         check_lazy(settings)
-    else:
-        check_usual(pools)
+    check_usual(pools)
     streams = settings.streams
     image_format = common_format(pools, settings.size, settings.channels)
     image_format = replace(image_format, exif_rotation=settings.exif_rotation)

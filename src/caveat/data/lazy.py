@@ -35,7 +35,8 @@ class LazyRows:
         raise NotImplementedError
 
     def __getitem__(self, index: Any) -> Array:
-        return self.read(np.arange(len(self))[index])
+        chosen = np.arange(len(self))[index]
+        return self.read(chosen) if chosen.ndim else self.read(chosen[None])[0]
 
 
 class ArrayRows(LazyRows):

@@ -18,10 +18,14 @@ MANY_CLASSES = 20
 
 
 def check_usual(pools: Sequence[Pool]) -> None:
-    """Warns of what is unusual in all pools of a source; raises as `check_samples` does."""
+    """Warns of what is unusual in all pools of a source; raises as `check_samples` does.
+
+    Of inputs that are read as they are needed nothing is said.
+    """
     check_samples(pools)
     told = list(_classes(pools))
-    if all(pool.x.ndim == 2 and not pool.tokens and pool.x.shape[1] == pools[0].x.shape[1] for pool in pools):
+    rows = all(pool.x.ndim == 2 and not pool.tokens and not pool.lazy for pool in pools)
+    if rows and all(pool.x.shape[1] == pools[0].x.shape[1] for pool in pools):
         told += _columns(pools)
     for text in told:
         warnings.warn(text, DataWarning, stacklevel=3)
@@ -30,8 +34,11 @@ def check_usual(pools: Sequence[Pool]) -> None:
 def check_samples(pools: Sequence[Pool]) -> None:
     """Warns of pools whose inputs are all the same, and of test parts that are among the training samples.
 
-    Raises DataError where all inputs of all pools are the same, and for a test part that is the training part.
+    Raises DataError where all inputs of all pools are the same, and for a test part that is the training part. Inputs
+    that are read as they are needed are not compared.
     """
+    if any(pool.lazy for pool in pools):
+        return
     first = pools[0].x[0]
     same = [_all_same(pool.x) for pool in pools]
     if all(same) and all(_equal(pool.x[0], first) for pool in pools):
