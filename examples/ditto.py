@@ -14,8 +14,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from caveat import Decision, FedAvg, Payload, Site, State, Tensors, Update, frozen_settings, register
-from caveat.methods.tools import LARGE, Loss, load, snapshot
+from caveat import Decision, FedAvg, Payload, Site, State, Update, frozen_settings, register
+from caveat.methods.tools import LARGE, Loss, learning, load, snapshot
 
 
 @register
@@ -28,17 +28,21 @@ class Ditto(FedAvg):
     lam: Annotated[float, Field(ge=0, le=LARGE)] = 0.1
     """Lambda, the weight of half the squared distance to the federation's model; 0 is training alone."""
 
+    def __post_init__(self) -> None:
+        self.training.leave("ditto", "a silo trains two models, one after the other", "state")
+
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         update, kept = super().train(down, state, site)
         own = load(site.module, state.get("own", down["model"]))
-        self.training.fit(site, self.near(own, down["model"]))
+        self.training.fit(site, self.near(own, down))
         return update, kept | {"own": snapshot(own)}
 
-    def near(self, own: nn.Module, shared: Tensors) -> Loss:
+    def near(self, own: nn.Module, down: Payload) -> Loss:
         """h_k(v; w) = F_k(v) + lambda / 2 ||v - w||^2, of parameters; statistics of BatchNorm are the model's own."""
+        loss = self.objective(own, down)
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            apart = torch.stack([(v - shared[name]).square().sum() for name, v in own.named_parameters()])
-            return nn.functional.cross_entropy(own(x), y) + self.lam / 2 * apart.sum()
+        def with_distance(x: Tensor, y: Tensor) -> Tensor:
+            apart = [(v - down["model"][name]).square().sum() for name, v in learning(own).items()]
+            return loss(x, y) + self.lam / 2 * torch.stack(apart).sum()
 
-        return loss
+        return with_distance

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 # Flower reads these when it is imported, and by default asks the network and writes to the home folder.
@@ -17,7 +18,10 @@ os.environ["CAVEAT_CACHE"] = str(
 
 import pytest
 from commands import TINY, caveat, sets
+from own_methods import forget_own
 from typer.testing import Result
+
+from caveat.methods import METHODS, plugins
 
 
 @pytest.fixture
@@ -28,6 +32,15 @@ def nowhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     monkeypatch.delenv("CAVEAT_DATA", raising=False)
     monkeypatch.delenv("CAVEAT_DEBUG", raising=False)
     return folder
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test registers is forgotten after it."""
+    monkeypatch.setattr(METHODS, "_added", {})
+    monkeypatch.setattr(plugins, "_NAMED", [])
+    yield
+    forget_own()
 
 
 @pytest.fixture(scope="session")

@@ -76,8 +76,11 @@ def test_scripts_and_folders_that_are_named_exist(page: str) -> None:
         assert table in reproduce.tables()
 
 
-def test_comparisons_that_are_shown_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("registry")
+def test_comparisons_that_are_shown_can_be_made(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever can be checked of them before anything runs; each has the rows and columns that it asks for."""
+    (nowhere / "examples").symlink_to(ROOT / "examples")
+    assert caveat("new", "method", "mymethod").exit_code == 0  # which pages go on with
     made = []
 
     def compare(grid: Grid, *others: object) -> Path:

@@ -20,23 +20,26 @@ from caveat.config import dump, load
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 COMMANDS = {
-    "run": {"--set", "--out", "--workers", "--quiet"},
-    "resume": {"--reset", "--project", "--workers", "--quiet"},
-    "predict": {"--silo", "--out"},
+    "run": {"--plugin", "--set", "--out", "--workers", "--quiet"},
+    "resume": {"--model", "--plugin", "--reset", "--project", "--rounds", "--workers", "--quiet"},
+    "predict": {"--model", "--plugin", "--silo", "--out"},
     "report": {"--out"},
-    "audit": {"--set", "--seeds", "--shares", "--out", "--workers", "--quiet"},
-    "list": set(),
-    "config": {"--set"},
+    "audit": {"--plugin", "--set", "--seeds", "--shares", "--out", "--workers", "--quiet"},
+    "list": {"--plugin"},
+    "config": {"--plugin", "--set"},
     "data": {"--target", "--silo", "--categorical", "--numeric", "--decimal", "--separator"},
     "compare": {
         "--methods", "--variant", "--seeds", "--set", "--sweep", "--tune", "--tune-seeds", "--rounds-of", "--out",
-        "--workers", "--quiet",
+        "--plugin", "--workers", "--quiet",
     },
     "reproduce": {"--list", "--scale", "--seeds", "--out", "--workers", "--quiet"},
-    "foreign": {"--federations", "--methods", "--set", "--seeds", "--out", "--workers", "--quiet", "--list"},
+    "foreign": {
+        "--federations", "--methods", "--set", "--seeds", "--out", "--plugin", "--workers", "--quiet", "--list",
+    },
     "flower": set(),
+    "new": set(),
 }  # fmt: skip
-FLOWER = {"init": {"--set"}, "ledger": set()}
+FLOWER = {"init": {"--set", "--plugin"}, "ledger": set()}
 
 
 # Names

@@ -40,8 +40,9 @@ def states(folder: Path) -> dict[str, Path]:
     [
         *[(method, "") for method in ("scaffold", "uefl", "fedpn", "fmlu")],
         *[("fedbabu", f"[uncertainty]\nsource = '{source}'\n") for source in ("laplace", "ensemble")],
+        ("fedper", "[server]\noptimizer = 'yogi'\n[evaluation]\nstop_after = 1\n"),
     ],
-    ids=["scaffold", "uefl", "fedpn", "fmlu", "laplace", "ensemble"],
+    ids=["scaffold", "uefl", "fedpn", "fmlu", "laplace", "ensemble", "optimised"],
 )
 def test_a_federation_of_separate_silos_is_the_run_of_one_machine(method: str, more: str, tmp_path: Path) -> None:
     federation = Federation(tmp_path, method, more=more)
@@ -314,3 +315,36 @@ def test_silos_of_a_simulation_keep_their_states_in_the_run_s_folder_or_do_not_w
         with pytest.raises(RunError, match="expected the folder of the simulation's run"):
             NodeHandler().perform(context, Order(0, "train", -1, "silo-0"), text, {})
     assert {path.name for path in tmp_path.iterdir()} == {"run", ".run.lock"}
+
+
+def test_optimisers_that_last_and_balanced_classes_are_the_bits_of_one_machine(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedper", rounds=3)
+    table = tmp_path / "config.toml"
+    more = 'optimizer = "adam"\nlr = 0.01\nstate = "shared"\nschedule = "cosine"\nwarmup = 1\nclip = 1.0\n'
+    more += 'class_weights = "balanced"\nlocal_epochs = 1.5\n'
+    lines = [line for line in table.read_text().splitlines() if not line.startswith(("local_epochs", "local_steps"))]
+    table.write_text("\n".join(lines).replace("[training]\n", f"[training]\n{more}") + "\n")
+    federation.config = load(str(table))
+    run, here = federation.serve(), federation.embedded()
+    assert summary(run) == summary(here)
+    assert (run / "rounds.jsonl").read_text() == (here / "rounds.jsonl").read_text()
+    for name in NAMES:
+        there, ours = federation.kept(name) / "state" / "silos" / name, here / "state" / "silos" / name
+        for file, path in states(there).items():
+            assert_same(read_payload(path), read_payload(ours / file))
+        assert "moments" in read_payload(next(iter(states(there).values())))
+
+
+def test_a_method_beside_has_the_rounds_of_the_first_one_at_silos_too(tmp_path: Path) -> None:
+    """Of a cosine, and of weights that are annealed, the rounds are part."""
+    federation = Federation(tmp_path, "uefl", rounds=1)
+    table = tmp_path / "config.toml"
+    text = table.read_text().replace("\nrounds = 1\n", '\nrounds = 1\nbeside = ["trfeddis"]\n')
+    text = text.replace('name = "uefl"\n', 'name = "uefl"\niterations = 2\nextra_rounds = 2\ncodewords = 4\n')
+    table.write_text(text.replace("[training]\n", '[training]\nschedule = "cosine"\n'))
+    federation.config = load(str(table))
+    run, here = federation.serve(), federation.embedded()
+    assert summary(run)["rounds_run"] == 3
+    for part in (".", "beside/trfeddis"):
+        assert summary(run / part) == summary(here / part)
+        assert (run / part / "rounds.jsonl").read_text() == (here / part / "rounds.jsonl").read_text()

@@ -95,11 +95,6 @@ def test_a_server_s_error_is_one_line_too(silos: Silos) -> None:
 
 @pytest.mark.usefixtures("nowhere")
 def test_the_command_says_it_in_one_line(tmp_path: Path) -> None:
-    result = command(
-        "run",
-        *sets(*TINY, "training.optimizer=sgd", "training.lr=1e8", "rounds=2"),
-        "--out",
-        tmp_path / "run",
-        "--quiet",
-    )
+    given = sets(*TINY, "training.optimizer=sgd", "training.lr=1e8", "rounds=2")
+    result = command("run", *given, "--out", tmp_path / "run", "--quiet")
     assert "try a lower training.lr" in one_error(result, 4)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 import caveat
 from caveat import data
-from caveat.core.settings import frozen_settings
 from caveat.data import DataSettings, Silos, from_arrays
 
 RNG = np.random.default_rng(1)
@@ -34,12 +33,8 @@ class Reader(nn.Module):
         return found
 
 
-@frozen_settings
-class OfTokens(caveat.FedAvg):
-    """FedAvg of a model that takes ids."""
-
-    def build(self, model: nn.Module) -> nn.Module:
-        return Reader()
+def reader() -> nn.Module:
+    return Reader()
 
 
 def silos_of(kind: str, tmp_path: Path, from_file: bool) -> Silos:
@@ -60,8 +55,8 @@ def test_a_federation_learns_and_says_what_is_foreign(kind: str, from_file: bool
     if not from_file:
         far = IDS[:30] + 40 if kind == "tokens" else SERIES[:30] * 30
         silos = data.with_streams(silos, ood_global=far, per_silo=10)
-    method = (OfTokens if kind == "tokens" else caveat.FedAvg)(rounds=6, training=TRAINING)
-    run = caveat.run(silos, method, out=tmp_path / "run")
+    method = caveat.FedAvg(rounds=6, training=TRAINING)
+    run = caveat.run(silos, method, model=reader if kind == "tokens" else None, out=tmp_path / "run")
     predict, own = run.predictor("silo-0"), silos["silo-0"].test.x
     assert float((predict(own).label == silos["silo-0"].test.y).float().mean()) > 0.9
     assert torch.equal(predict(own.numpy() if from_file else own).probs, predict(own).probs)
@@ -73,7 +68,7 @@ def test_a_federation_learns_and_says_what_is_foreign(kind: str, from_file: bool
 
 def test_any_number_of_workers_gives_the_same_bits(tmp_path: Path) -> None:
     silos = silos_of("tokens", tmp_path, from_file=False)
-    method = OfTokens(rounds=2, training=TRAINING)
-    one, two = (caveat.run(silos, method, out=tmp_path / str(workers), workers=workers) for workers in (1, 2))
+    method = caveat.FedAvg(rounds=2, training=TRAINING)
+    one, two = (caveat.run(silos, method, model=reader, out=tmp_path / str(w), workers=w) for w in (1, 2))
     for silo in silos:
         assert torch.equal(one.predictor(silo.name)(silo.test.x).probs, two.predictor(silo.name)(silo.test.x).probs)

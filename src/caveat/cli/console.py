@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import sys
 import traceback
 import warnings
@@ -99,7 +100,13 @@ class Reporter:
         if self.audit is not None and exists(self.audit / "plan.json"):
             return "; the same command continues"
         begun = self.run is not None and exists(self.run / "config.toml")
-        return f"; `caveat resume {self.run}` continues" if begun else ""
+        return f"; `caveat resume {self.run}{self._plugins()}` continues" if begun else ""
+
+    def _plugins(self) -> str:
+        """The plugins that this command was given, for another command that needs them too."""
+        from ..methods.plugins import named
+
+        return "".join(f" --plugin {shlex.quote(each)}" for each in named())
 
     def cause(self, error: Exception) -> str:
         """What an error message should add for an error: how to go on, but never with what would fail again."""
@@ -111,7 +118,11 @@ class Reporter:
 
     def mending(self, silo: str) -> str:
         """What to do about a silo's state that is lost."""
-        afresh = f", or `caveat resume {self.run} --reset {silo}` has it begin afresh" if self.run is not None else ""
+        afresh = (
+            f", or `caveat resume {self.run} --reset {silo}{self._plugins()}` has it begin afresh"
+            if self.run is not None
+            else ""
+        )
         return f": put it back from a copy{afresh}"
 
 

@@ -125,12 +125,15 @@ def resume(
     project: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Of a federation's run: the project whose run.sh continues it.")
     ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="Go on to so many in all, also where it is finished.")
+    ] = None,
     model: ModelOptions = None,
     plugins: Plugins = None,
     workers: Workers = None,
     quiet: Quiet = False,
 ) -> None:
-    """Continue an interrupted run, to the same result.
+    """Continue an interrupted run, to the same result, or any run to more rounds.
 
     Nothing that the folder names is started: the run of a federation is continued by the project that --project names.
     """
@@ -151,8 +154,10 @@ def resume(
             raise ConfigurationError(
                 f"--project {project}: {folder} is no federation's run; `caveat resume {folder}` continues it"
             )
+        if rounds is not None and federation:
+            raise ConfigurationError(f"--rounds {rounds}: {folder} is of a federation, whose silos keep their states")
         parts = [folder, *(folder / "beside" / name for name in config.beside)]
-        if all((part / "summary.json").exists() for part in parts):
+        if rounds is None and all((part / "summary.json").exists() for part in parts):
             typer.echo(f"{folder}: nothing is left of the run itself", err=True)
         elif federation:
             from ..federation.resume import resume_federation
@@ -163,7 +168,7 @@ def resume(
         say_unverified(folder)
         if not federation:
             with _reported_failure(folder):
-                resume(folder, on_terminal(quiet), workers, reset=reset or ())
+                resume(folder, on_terminal(quiet), workers, reset=reset or (), rounds=rounds)
         _show_result(folder)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .console import Plugins, reported
+from .console import reported
 
 new = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Write a file to start from.")
 
@@ -22,7 +22,6 @@ def method(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Small letters and digits.")],
     base: Annotated[str, typer.Option("--from", metavar="METHOD", help="What it starts from.")] = "fedavg",
     out: Annotated[Path, typer.Option(metavar="DIR", help="A folder for its three files.")] = Path(),
-    plugins: Plugins = None,
 ) -> None:
     """Write a method of your own, with its test.
 

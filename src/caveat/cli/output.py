@@ -26,6 +26,7 @@ Named = Iterator[tuple[str, str]]
 SOURCES = {
     "digits": "1,797 handwritten digits of 8x8 pixels that come with scikit-learn",
     "npz:PATH[,PATH...]": "arrays x_train, y_train, x_test, y_test, or x, y; several files: one domain each",
+    "npy:DIR": "DIR/SILO/x.npy and y.npy, read as they are needed: arrays larger than memory",
     "images:DIR": "DIR/SILO/CLASS/*.png or *.jpg: silos and classes are folders",
     "csv:PATH[,PATH...]": "tables with data.target; data.silo names the silo, otherwise every file is one",
     "silos": "every silo reads its own: for a federation between machines (caveat flower init)",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -74,15 +74,25 @@ class MethodSettings:
 class Evaluation:
     """What is measured while a run goes on; the last round is measured on every split anyway."""
 
+    LATER: ClassVar = frozenset({"stop_after"})
+
     every: Annotated[int, Field(ge=1, le=10**9)] = 1
     """Rounds between two evaluations."""
     splits: tuple[Literal["validation", "test"], ...] = ("validation",)
     """The splits to measure, of validation and test; nothing is ever decided on test."""
     silos: Annotated[int, Field(ge=1)] | None = None
     """How many silos are measured, the same ones every time (all by default)."""
+    stop_after: Annotated[int, Field(ge=1, le=MANY)] | None = None
+    """Training ends after so many evaluations in a row in which the validation loss, the mean over silos, was no lower
+    than before; the model is the last one, not the best (never by default)."""
 
     def __post_init__(self) -> None:
         check_different(self.splits, "evaluation.splits")
+        if self.stop_after is not None and "validation" not in self.splits:
+            raise ConfigurationError(
+                f"evaluation.stop_after = {self.stop_after} needs 'validation' among evaluation.splits",
+                "evaluation.stop_after",
+            )
 
 
 @frozen_settings

@@ -3,6 +3,7 @@
 from ..core import Data, Silo
 from .augment import augmented
 from .build import from_arrays, load, population, rotated
+from .datasets import from_datasets
 from .image_format import recoloured, resized
 from .inputs import noted_inputs, read_inputs
 from .pools import Pool
@@ -29,6 +30,7 @@ __all__ = [
     "augmented",
     "digits",
     "from_arrays",
+    "from_datasets",
     "hashes",
     "load",
     "noted_inputs",

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..core import ConfigurationError, Data, DataError, Silo, SiloId, check_silo_name, key
 from ..core.memory import FLOAT
 from . import partitions, shifts
 from .augment import augmented
+from .fitting import check_lazy, check_noise, check_normalise, sequences_of
 from .image_format import ImageFormat, check_image_memory, common_format
+from .lazy import LazyRows, PartRows, lazy_inputs
 from .pools import Array, Index, Pool
 from .sequences import SequenceFormat
 from .settings import DataSettings, Normalise, Shift
 from .silos import Silos, normalised
 from .splits import NAMES, development_splits, reserve_test
 from .streams import hold_out, unknown_inputs, with_streams
-from .table_encoding import TableLayout, common_layout, fit_encoders
+from .table_encoding import Encoder, TableLayout, common_layout, fit_encoders
 from .unusual import check_usual
 
 
@@ -63,18 +66,21 @@ def make_silos(
     if len(pools[0].classes) < 2:
         where = pools[0].origin or pools[0].domain or "data"
         raise DataError(f"{where}: all labels of all silos are {pools[0].classes[0]!r}, expected two classes or more")
-    check_usual(pools)
+    if any(pool.lazy for pool in pools):
+        check_lazy(settings)
+    else:
+        check_usual(pools)
     streams = settings.streams
     image_format = common_format(pools, settings.size, settings.channels)
     image_format = replace(image_format, exif_rotation=settings.exif_rotation)
-    if settings.size is not None:
+    if settings.size is not None and not pools[0].lazy:
         count = sum(len(pool.y) for pool in (*pools, *outside))
         check_image_memory(count, settings.size, FLOAT * image_format.shape(pools[0].x)[-1])
     pools = hold_out(pools, streams.hold_out)
     images = pools[0].images
     if settings.shift.angles and not images:
         raise ConfigurationError("data.shift.angles: only images can be rotated, these inputs are features")
-    _check_noise(pools[0], settings.shift, sequence_format)
+    check_noise(pools[0], settings.shift, sequence_format)
     check_normalise(images, settings.normalise)
     domains = _given(pools, settings) if given else _made(pools, settings)
     held_back = [_held_back(domain, settings, seed) for domain in domains]
@@ -88,7 +94,7 @@ def make_silos(
         common_layout(pools[0].table, [splits["train"] for splits in raw.values()]) if pools[0].table else TableLayout()
     )
     silos = _encoded(chosen, raw, settings, image_format, layout)
-    silos = replace(silos, sequence_format=sequence_format or _sequences(pools[0]))
+    silos = replace(silos, sequence_format=sequence_format or sequences_of(pools[0]))
     held_out = [pool.x[test[pool.y[test] < 0]] for pool, (_, test) in zip(pools, held_back, strict=True)]
     unknown = unknown_inputs(held_out if streams.hold_out else [], outside, silos, streams.ood_global)
     if streams.ood_local == "none" and unknown is None:
@@ -112,26 +118,11 @@ def one_silo(
     image_format = replace(image_format, exif_rotation=settings.exif_rotation)
     chosen = [own_indices(pool, settings, seed)]
     silos = _encoded(chosen, _shifted(chosen, settings.shift, image_format, seed), settings, image_format, layout)
-    silos = replace(silos, sequence_format=_sequences(pool))
+    silos = replace(silos, sequence_format=sequences_of(pool))
     unknown = unknown_inputs([], outside, silos, settings.streams.ood_global)
     if unknown is None:
         return silos
     return with_streams(silos, ood_global=unknown, per_silo=settings.streams.per_silo, seed=seed)
-
-
-def _sequences(pool: Pool) -> SequenceFormat | None:
-    """The format of sequences that are of one length already; None for other inputs."""
-    if not pool.tokens and not pool.series:
-        return None
-    return SequenceFormat("tokens" if pool.tokens else "series", pool.x.shape[1])
-
-
-def _check_noise(pool: Pool, shift: Shift, sequence_format: SequenceFormat | None) -> None:
-    """Raises ConfigurationError for noise on what is no quantity: ids of tokens, and a mask."""
-    masked = sequence_format is not None and sequence_format.masked
-    if any(shift.noise_std) and (pool.tokens or masked):
-        what = "a mask" if masked else "ids of tokens"
-        raise ConfigurationError(f"data.shift.noise_std: {what} cannot be made noisy", "data.shift.noise_std")
 
 
 def own_indices(pool: Pool, settings: DataSettings, seed: int) -> SiloIndices:
@@ -139,12 +130,6 @@ def own_indices(pool: Pool, settings: DataSettings, seed: int) -> SiloIndices:
     (domain,) = _given([pool], settings)
     (silo,) = _chosen(domain, *_held_back(domain, settings, seed), settings, seed)
     return silo
-
-
-def check_normalise(images: bool, normalise: Normalise) -> None:
-    """Raises ConfigurationError for constants of `data.normalise` where inputs are features, which have none."""
-    if not images and normalise != Normalise():
-        raise ConfigurationError("data.normalise is for images, these inputs are features")
 
 
 def _shifted(
@@ -174,11 +159,9 @@ def _encoded(
         splits = {}
         for split, index in silo.indices.items():
             x = raw[silo.name].pop(split)  # popped, so that raw and normalised inputs are not all in memory together
+            finish = _finished(silo, encoders, image_format, settings.normalise)
             splits[split] = Data(
-                normalised(x, settings.normalise)
-                if first.images
-                else torch.from_numpy(encoders[silo.name](x) if encoders else x),
-                torch.from_numpy(silo.pool.y[index]),
+                lazy_inputs(x, finish) if isinstance(x, LazyRows) else finish(x), torch.from_numpy(silo.pool.y[index])
             )
         domain = shifts.domain_name(settings.shift, angle, std, silo.domain.name)
         indices = {split: torch.from_numpy(index) for split, index in silo.indices.items()}
@@ -189,7 +172,18 @@ def _encoded(
     return Silos(tuple(silos), first.classes, settings.normalise if first.images else None, encoders, image_format)
 
 
+def _finished(
+    silo: SiloIndices, encoders: Mapping[SiloId, Encoder], image_format: ImageFormat, normalise: Normalise
+) -> Callable[[Array], Tensor]:
+    """What makes a silo's raw inputs those of a model; those that are read as needed have no common format before."""
+    if silo.pool.images:
+        return lambda x: normalised(image_format(x) if silo.pool.lazy else x, normalise)
+    return lambda x: torch.from_numpy(encoders[silo.name](x) if encoders else x)
+
+
 def _raw(silo: SiloIndices, split: str, image_format: ImageFormat, shifted: tuple[float, float], seed: int) -> Array:
+    if isinstance(silo.pool.x, LazyRows):
+        return cast(Array, PartRows(silo.pool.x, silo.indices[split]))
     x = image_format(silo.pool.x[silo.indices[split]])
     # A key per split: whatever happens to test samples, the noise of the others stays.
     generator = _generator(seed, "noise", silo.name, split)

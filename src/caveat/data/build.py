@@ -100,8 +100,9 @@ def from_arrays(
 
     T is that of the longest sequence of all silos, or `length`, to which longer ones are cut; so are those to predict.
     Without `kind`, x is features if it has two dimensions, else images; whole numbers in two dimensions other than
-    uint8 are refused, since they could be ids. `augment` changes training batches at random, as `augmented` says.
-    Raises DataError naming the silo.
+    uint8 are refused, since they could be ids. A `numpy.memmap`, as ``numpy.load(path, mmap_mode="r")`` makes one, is
+    read as it is needed and never held in memory whole. `augment` changes training batches at random, as `augmented`
+    says. Raises DataError naming the silo.
     """
     check_type(silos, Mapping, "silos", "a mapping from names to arrays, such as {'silo-0': (x, y)}")
     check_seed(seed)
@@ -113,7 +114,10 @@ def from_arrays(
     origins = [f"silo {name!r}" for name in silos]
     parts = [_four(arrays, name) for name, arrays in silos.items()]
     sequences = None
-    if kind in ("tokens", "series"):
+    mapped = any(isinstance(part, np.memmap) for x, _, x_test, _ in parts for part in (x, x_test))
+    if mapped and length is not None:
+        raise ConfigurationError("length: arrays that are mapped into memory are read as they are", "length")
+    if kind in ("tokens", "series") and not mapped:
         sequences = _common_sequences(parts, origins, kind, pad or 0, length)
         parts = [(sequences(x, of), y, None if x_test is None else sequences(x_test, f"{of} (test)"), y_test)
                  for (x, y, x_test, y_test), of in zip(parts, origins, strict=True)]  # fmt: skip
@@ -127,10 +131,13 @@ def from_arrays(
         shift=shift or Shift(),
     )
     made = make_silos(pools, True, settings, seed, sequence_format=sequences)
-    return made if augment is None else _augmented(made, augment)
+    return with_augment(made, augment)
 
 
-def _augmented(silos: Silos, augment: str | Sequence[str] | Augment) -> Silos:
+def with_augment(silos: Silos, augment: str | Sequence[str] | Augment | None) -> Silos:
+    """The silos with their training batches changed at random; as they are without `augment`."""
+    if augment is None:
+        return silos
     changed = (replace(silo, train=augmented(silo.train, augment, silos.normalise)) for silo in silos)
     return replace(silos, silos=tuple(changed))
 

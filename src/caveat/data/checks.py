@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core import Data, DataError, Silo, SiloId
+from .lazy import LazyInputs
 from .pools import Array, check_class_names
 from .splits import NAMES
 
@@ -76,6 +77,8 @@ def _check_data(data: object, where: str, form: InputForm | None, labels: range)
 
 def check_tensor(value: object, where: str) -> None:
     """Raises DataError unless a value is a dense tensor in this machine's memory that asks for no gradient."""
+    if isinstance(value, LazyInputs):
+        return
     if not isinstance(value, Tensor):
         how = "; torch.from_numpy makes one" if isinstance(value, np.ndarray) else ""
         raise DataError(f"{where} is a {type(value).__name__}, expected a torch.Tensor{how}")
@@ -136,6 +139,8 @@ def plain_array(value: Any, where: str) -> Array:
         return value.numpy()
     if isinstance(value, (list, tuple)) and any(isinstance(each, Tensor) for each in value):
         value = [plain_array(each, f"{where}, row {number}") for number, each in enumerate(value)]
+    if isinstance(value, np.memmap):
+        return value
     try:
         return np.asarray(value)
     except ValueError:

@@ -63,7 +63,12 @@ class Pool:
 
     @property
     def images(self) -> bool:
-        return self.x.ndim == 4
+        return self.x.ndim == 4 and not getattr(self.x, "ready", False)
+
+    @property
+    def lazy(self) -> bool:
+        """Whether inputs are read when they are needed."""
+        return not isinstance(self.x, np.ndarray)
 
     @property
     def tokens(self) -> bool:

@@ -11,7 +11,7 @@ from pydantic import Field, PlainValidator
 from ..core import ConfigurationError
 from ..core.settings import LARGE, MANY, check_different, frozen_settings
 
-KINDS = ("digits", "npz", "images", "csv", "hub", "silos")
+KINDS = ("digits", "npz", "npy", "images", "csv", "hub", "silos")
 """What a source can be; all but those of `NAMELESS` are followed by a colon and a path or name."""
 NAMELESS = ("digits", "silos")
 Kind = Literal["images", "features", "tokens", "series"]
@@ -139,11 +139,11 @@ class DataSettings:
     """Where samples come from and how they become silos."""
 
     source: str = "digits"
-    """digits, npz:PATH[,PATH...], images:DIR, csv:PATH[,PATH...] or hub:NAME; or several of them, each but csv a domain
-    or more, joined by " + "; or silos: every silo of a federation on Flower reads its own."""
+    """digits, npz:PATH[,PATH...], npy:DIR, images:DIR, csv:PATH[,PATH...] or hub:NAME; or several of them, each but csv
+    a domain or more, joined by " + "; or silos: every silo of a federation on Flower reads its own."""
     kind: Kind | None = None
-    """npz, silos: what x holds: images (8 bits, N,H,W or N,H,W,C), features (N,D), tokens (ids from 0, N,T) or series
-    (float, N,T,C). Unset, it is features where it has two dimensions, else images."""
+    """npz, npy, silos: what x holds: images (8 bits, N,H,W or N,H,W,C), features (N,D), tokens (ids from 0, N,T) or
+    series (float, N,T,C). Unset, it is features where it has two dimensions, else images."""
     silos: Annotated[int, Field(ge=1, le=MANY)] | None = None
     """How many silos to make; by default one per entry of a shift, or per file. Data that comes in silos keeps them."""
     samples_per_silo: Annotated[int, Field(ge=3)] | None = None
@@ -167,6 +167,8 @@ class DataSettings:
     has most of."""
     size: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Pixels of both sides that all images are resized to, those of streams too; unset, images must be of one size."""
+    lazy: bool = False
+    """images: read and decode a file whenever it is needed, instead of keeping the pixels of all of them in memory."""
     exif_rotation: bool = True
     """images, silos: turn images upright as their EXIF data say. What caveat 0.1 began is read without, as it was."""
     channels: Literal[1, 3] | None = None
@@ -189,8 +191,8 @@ class DataSettings:
         check_different(self.categorical, "data.categorical")
         kinds = check_source("source", self.source)
         kind = kinds[0]
-        if "images" in kinds and set(kinds) != {"images"}:
-            folder = source_parts(self.source)[kinds.index("images")]
+        if set(kinds) not in ({"images"}, {"npy"}) and (of_silos := {"images", "npy"} & set(kinds)):
+            folder = source_parts(self.source)[min(map(kinds.index, of_silos))]
             raise ConfigurationError(
                 f"data.source = {self.source!r}: {folder!r} comes in silos and can only be joined to others that do",
                 "data.source",
@@ -202,9 +204,14 @@ class DataSettings:
                 "data.labels.minimum",
             )
         self._check_table(kind)
-        if self.kind is not None and set(kinds).isdisjoint(("npz", "silos")):
+        if self.kind is not None and set(kinds).isdisjoint(("npz", "npy", "silos")):
             raise ConfigurationError(
-                f"data.kind = {self.kind!r} is ignored by source {self.source!r}; it belongs to npz", "data.kind"
+                f"data.kind = {self.kind!r} is ignored by source {self.source!r}; it belongs to npz and npy",
+                "data.kind",
+            )
+        if self.lazy and set(kinds).isdisjoint(("images", "silos")):
+            raise ConfigurationError(
+                f"data.lazy = true is ignored by source {self.source!r}; it belongs to images", "data.lazy"
             )
         if not self.exif_rotation and not self.reads_images:
             raise ConfigurationError(
@@ -273,7 +280,8 @@ def check_source(key: str, source: str) -> list[str]:
         if kind not in KINDS or bool(rest) == (kind in NAMELESS):
             named = f", part {part!r}" if len(parts) > 1 else ""
             raise ConfigurationError(
-                f"data.{key} = {source!r}{named}: expected digits, npz:PATH, images:DIR, csv:PATH or hub:NAME, "
+                f"data.{key} = {source!r}{named}: expected digits, npz:PATH, npy:DIR, images:DIR, csv:PATH or "
+                "hub:NAME, "
                 "or several joined by ' + '" + ("; or silos" if key == "source" else ""),
                 f"data.{key}",
             )

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from ..core import ConfigurationError, DataError, Silo, SiloId, check_silo_name
 from ..core.memory import FLOAT, memory
 from .checks import InputForm, check_silo, plain_array, written
 from .image_format import ImageFormat
+from .lazy import LazyInputs
 from .pools import Array, finite_array, image_array, token_array
 from .population import Population, SilosByName
 from .sequences import SequenceFormat
@@ -150,8 +151,8 @@ class Silos(Sequence[Silo]):
         """Such inputs with what is unusual about them, where they are raw or have been."""
         if isinstance(x, Inputs):
             found = x
-        elif isinstance(x, Tensor):
-            found = Inputs(x)
+        elif isinstance(x, (Tensor, LazyInputs)):
+            found = Inputs(cast(Tensor, x))
         else:
             raw: Any = _array(x) if self.sequence_format is None else x
             prepared = self.prepare(raw, silo)

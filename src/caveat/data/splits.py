@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ..core import AugmentedData, Data, DataError, Silo
+from .lazy import in_parts
 from .pools import Index, LabelArray
 from .settings import Split
 
@@ -71,7 +72,9 @@ def splits_record(silos: Iterable[Silo], classes: int = 0) -> dict[str, object]:
 
 def _content(data: Data) -> str:
     """SHA-256 of what a model sees: inputs and labels."""
-    digest = hashlib.sha256(data.x.contiguous().numpy().tobytes())
+    digest = hashlib.sha256()
+    for part in in_parts(data.x):
+        digest.update(part.contiguous().numpy().tobytes())
     digest.update(data.y.contiguous().numpy().tobytes())
     return digest.hexdigest()
 

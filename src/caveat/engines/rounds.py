@@ -22,6 +22,7 @@ from ..core import (
     Site,
     State,
     Weights,
+    horizon,
     is_evaluation,
     key,
 )
@@ -88,14 +89,16 @@ def run(
     stop: int | None = None,
     number: int = 0,
     after: Callable[[FinishedRound, State], None] = lambda done, server: None,
+    ended: Callable[[], bool] = lambda: False,
 ) -> State:
     """Carry out rounds `start` to `stop` of the method's schedule; return the server's state after them.
 
     `number` rounds of training have gone before. `after` is called with every round carried out and the
-    server's state after it.
+    server's state after it. Once training has `ended`, what is left of it is skipped, up to its last round.
     """
+    trained = horizon(method.schedule())
     for t, step in islice(enumerate(method.schedule()), start, stop):
-        if not step.when(server):
+        if not step.when(server) or (t < trained and ended()):
             continue
         if is_evaluation(step.work):
             raise ConfigurationError(f"{step.name!r} is in a schedule, but its work is to see the test split")

@@ -92,6 +92,6 @@ def _partition(context: Context, terms: Terms) -> tuple[SiloId, Executor]:
 def _workplace(text: str) -> Executor:
     """Where all silos of a simulation work: a process of it carries out many messages."""
     terms = Terms.of_text(text)
-    config = terms.config
+    config = terms.own_config
     silos = load(config.data, config.seed)
     return LocalRun(spec=spec_of(config, terms.method), folder=Path(terms.folder), silos=silos).executor()

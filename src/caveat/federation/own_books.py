@@ -65,7 +65,9 @@ class OwnBooks:
         ledger = record(update, known.ledger)
         states = [] if kept is None else [kept]  # those of rounds that were never counted have just been forgotten
         if evaluates:
-            self.write(known.model_copy(update={"states": states, "ledger": ledger}))
+            # The round that is measured may not be in the server's checkpoint yet: with the one before it, it can go on.
+            earlier = [each for each in known.states if each.t < order.counted]
+            self.write(known.model_copy(update={"states": [*earlier, *states], "ledger": ledger}))
             return update
         if after is not None:
             executor.states.sync(after)

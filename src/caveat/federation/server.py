@@ -99,6 +99,10 @@ class SimulatedRun(LocalRun):
     members: FixedMembership
     config: Config
 
+    @property
+    def can_be_extended(self) -> bool:
+        return False
+
     def states_at_hand(self) -> list[KeptState]:
         books = (OwnBooks(self.folder / "state" / "silos" / name).read() for name in sorted(self.participants))
         last = [own.states[-1] for own in books if own is not None and own.states]
@@ -167,7 +171,7 @@ def _federate(
 ) -> None:
     wanted = config.federation.begin_with or config.federation.quorum or 1
     for name, part, rounds in _unfinished(config, folder):
-        terms = Terms(secrets.token_hex(8), config, name, "", ())
+        terms = Terms(secrets.token_hex(8), config, name, "", (), rounds=_other(rounds, config))
         members = OpenMembership(folder / "federation.json", terms, progress.note)
         if members.path.exists():
             members.restore()
@@ -178,6 +182,7 @@ def _federate(
             spec=spec_of(rounds, name), folder=part, wire=wire, members=members, config=config, sync_seconds=EVERY_ROUND
         )  # fmt: skip
         with locked(part / "state"):
+            check_begun(part)
             carry_out(run, progress, name)
 
 
@@ -187,7 +192,8 @@ def _simulate(
     silos = load(config.data, config.seed)
     silos.check(config.training.batch_size)
     for name, part, rounds in _unfinished(config, folder):
-        terms = Terms("simulation", config, name, str(part), tuple(silo.name for silo in silos))
+        names = tuple(silo.name for silo in silos)
+        terms = Terms("simulation", config, name, str(part), names, rounds=_other(rounds, config))
         members = FixedMembership(
             FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes, silos.dtype), terms
         )
@@ -221,6 +227,11 @@ def _begin(config: Config, folder: Path, part: Path, begun: bool, start: StartCo
             folder / STARTED,
             Started.model_validate({"schema": Started.SCHEMA, "project": start.project, "set": list(start.sets)}),
         )
+
+
+def _other(own: Config, config: Config) -> int | None:
+    """The rounds of a method, where they are not the configuration's."""
+    return None if own.rounds == config.rounds else own.rounds
 
 
 def _same_rounds(config: Config, folder: Path) -> Config:

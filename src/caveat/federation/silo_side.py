@@ -140,7 +140,7 @@ class SiloSide:
         return self._run(terms, self.silos(terms), folder, 0)
 
     def _run(self, terms: Terms, silos: Silos, folder: Path, secret: int) -> SiloRun:
-        spec = spec_of(terms.config, terms.method)
+        spec = spec_of(terms.own_config, terms.method)
         run = SiloRun(spec=spec, folder=folder, silos=silos, names=terms.names, secret=secret)
         # Frozen weights do not travel, so that nothing else would show that they are others.
         if terms.code and run.spec.code_digest(run.info, travels=False) != terms.code:

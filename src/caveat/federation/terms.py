@@ -29,6 +29,13 @@ class Terms:
     """None where nodes share one source."""
     code: str = ""
     """What code of one's own makes at the server (`RunSpec.code_digest`), once silos have agreed; else empty."""
+    rounds: int | None = None
+    """Of a method beside the configured one: as many as that one took. None: the configuration's."""
+
+    @property
+    def own_config(self) -> Config:
+        """The configuration with the rounds of the method."""
+        return self.config if self.rounds is None else replace(self.config, rounds=self.rounds)
 
     def to_text(self) -> str:
         agreement = None if self.agreement is None else self.agreement.to_json()
@@ -44,13 +51,13 @@ class Terms:
             agreement = found.pop("agreement")
             config = configuration.loads_kept(str(found.pop("config")), "the federation's configuration")
             names = tuple(map(str, found.pop("names")))
-            found = {key: str(found[key]) for key in ("federation", "method", "folder")} | {
-                "code": str(found.get("code", ""))
-            }
+            rounds = None if found.get("rounds") is None else int(found["rounds"])
+            given = {key: str(found[key]) for key in ("federation", "method", "folder")}
+            code = str(found.get("code", ""))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"these are no terms of a federation: {type(error).__name__}: {error}") from None
         agreed = None if agreement is None else SharedSchema.of_json(agreement)
-        return cls(**found, config=config, names=names, agreement=agreed)
+        return cls(**given, config=config, names=names, agreement=agreed, code=code, rounds=rounds)
 
 
 def lasting(config: Config) -> Config:

@@ -20,28 +20,32 @@ from . import METHODS, register
 GROUP = "caveat.methods"
 """The group of entry points by which an installed package says which methods it has."""
 _NAMED = list[str]()
-"""What was imported by name in this process."""
 
 
-def use(named: str) -> None:
+def use(plugin: str) -> None:
     """Import a plugin: a file `my.py`, the name of an installed package's method, or a module.
 
     What it registers is then known by name. Raises ConfigurationError, in one line, if it cannot be imported.
     """
-    if not named or not named.isprintable():
-        raise ConfigurationError(f"--plugin {shown(named)}: expected a file such as my.py, or the name of a module")
+    if not plugin or not plugin.isprintable():
+        raise ConfigurationError(f"--plugin {shown(plugin)}: expected a file such as my.py, or the name of a module")
     try:
-        if is_file(named):
-            import_file(Path(named))
-        elif point := installed().get(named):
+        if is_file(plugin):
+            import_file(Path(plugin))
+        elif point := installed().get(plugin):
             _import_entry(point)
         else:
-            _import_module(named)
+            _import_module(plugin)
     except CaveatError as error:
-        raise ConfigurationError(f"--plugin {cut(named, 200)}: {error}") from error
+        raise ConfigurationError(f"--plugin {cut(plugin, 200)}: {error}") from error
     except Exception as error:
-        raise ConfigurationError(f"--plugin {cut(named, 200)}: {told(error)}") from error
-    _NAMED.append(named)
+        raise ConfigurationError(f"--plugin {cut(plugin, 200)}: {told(error)}") from error
+    _NAMED.append(plugin)
+
+
+def named() -> list[str]:
+    """What was imported by name in this process."""
+    return list(_NAMED)
 
 
 def use_typed(name: str) -> None:

@@ -7,7 +7,7 @@ from ..core import Aggregate, Weights, Work, always, evaluation, keep
 from ..core.settings import LARGE, MANY
 from ..nn.dropout import mc_dropout
 from ..training.fit import Loss, Training
-from ..training.modules import in_batches, load, normalisation, snapshot, split, zeros
+from ..training.modules import frozen, in_batches, learning, load, normalisation, snapshot, split, tensors_of, zeros
 
 __all__ = [
     "LARGE",
@@ -19,12 +19,15 @@ __all__ = [
     "Work",
     "always",
     "evaluation",
+    "frozen",
     "in_batches",
     "keep",
+    "learning",
     "load",
     "mc_dropout",
     "normalisation",
     "snapshot",
     "split",
+    "tensors_of",
     "zeros",
 ]

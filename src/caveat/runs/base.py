@@ -63,6 +63,11 @@ class BaseRun:
         return [name for name in FIXED if (self.folder / name).exists()]
 
     @property
+    def can_be_extended(self) -> bool:
+        """Whether the states after its last round of training are kept, for more rounds of it."""
+        return False
+
+    @property
     def info(self) -> FederationInfo:
         """The silos, without their data."""
         raise NotImplementedError

@@ -18,7 +18,7 @@ from ..data.population import Population
 from ..files.atomic import write_record
 from ..files.manifest import manifest_of
 from ..files.reading import read_plain, record_of
-from ..files.schema.small_files import BegunCode, BegunData, SettingsFile
+from ..files.schema.small_files import BegunCode, BegunData, ModelFile, SettingsFile
 from ..wrappers.base import find
 from ..wrappers.guaranteed import Guaranteed, is_counted
 from ..wrappers.tempered import Tempered
@@ -29,9 +29,12 @@ FREE = ("engine", "federation.deadline", "federation.patience", "data.source", "
 compared by their content."""
 
 
-def keep_settings(config: Config, folder: Path) -> None:
-    """Write down what decides the results of the run that begins in a folder, if that is not done yet."""
-    if not (folder / SETTINGS).exists() and not (folder / "state" / "checkpoint.json").exists():
+def keep_settings(config: Config, folder: Path, again: bool = False) -> None:
+    """Write down what decides the results of the run that begins in a folder, if that is not done yet.
+
+    Done `again` where a run goes on with other settings than it began with.
+    """
+    if again or (not (folder / SETTINGS).exists() and not (folder / "state" / "checkpoint.json").exists()):
         known = SettingsFile.model_validate({"schema": SettingsFile.SCHEMA, "settings": _deciding(config)})
         write_record(folder / SETTINGS, known, lasting=True)
 
@@ -39,19 +42,28 @@ def keep_settings(config: Config, folder: Path) -> None:
 def check_settings(config: Config, folder: Path, file: Path | None = None) -> None:
     """Raises ConfigurationError, naming the key, for a configuration that is not the one that the run began with.
 
-    Keys that change no result may be others. Version 0.1 did not keep them.
+    Keys that change no result may be others. Version 0.1 kept none but, of a finished run, its rounds.
     """
     begun = record_of(folder / SETTINGS, SettingsFile)
-    if begun is None:
-        return
-    found = difference(begun.settings, _deciding(config), known_only=True)
+    known = begun.settings if begun is not None else {} if file is not None else _rounds_of(folder)
+    found = difference(known, _deciding(config), known_only=True)
     if found is not None:
         place, was, now = found
+        other = "begin another run"
+        if place == "rounds":
+            other = f"`caveat resume {(file or folder / 'config.toml').parent} --rounds {now}` goes on to {now} rounds"
         raise ConfigurationError(
             f"{file or folder / 'config.toml'}: {place} = {json.dumps(now)}, but the run began with "
-            f"{json.dumps(was)}; put it back, or begin another run",
+            f"{json.dumps(was)}; put it back, or {other}",
             place,
         )
+
+
+def _rounds_of(folder: Path) -> dict[str, Any]:
+    """The rounds that a finished run's model is of, as far as that is written there."""
+    model = record_of(folder / "model" / "model.json", ModelFile)
+    rounds = model.method.get("rounds") if model is not None and (folder / "summary.json").exists() else None
+    return {"rounds": rounds} if isinstance(rounds, int) else {}
 
 
 def _deciding(config: Config) -> dict[str, Any]:
@@ -96,6 +108,7 @@ def check_goes_on(method: Method, server: State, folder: str) -> None:
 
 def check_begun(folder: Path) -> None:
     """Raises DataError where what a run wrote when it began is damaged."""
+    record_of(folder / SETTINGS, SettingsFile)  # before the first checkpoint nothing else would notice
     try:
         manifest = manifest_of(folder)
     except DataError:

@@ -24,6 +24,7 @@ from ..files.schema.small_files import SiloKeeps
 from ..files.schema.summary import Summary
 from .begun import check_begun, check_same, check_settings, keep_settings
 from .execution import carry_out
+from .extension import extended
 from .local import LocalRun, Run
 from .progress import Progress, Silent
 from .spec import spec_of
@@ -71,8 +72,10 @@ def resume(
     workers: int | None = None,
     silos: data.Silos | None = None,
     reset: Sequence[SiloId] = (),
+    rounds: int | None = None,
 ) -> Path:
-    """Continue an interrupted run, with its silos if they are loaded; a finished one is left as it is.
+    """Continue an interrupted run, with its silos if they are loaded; a finished one is left as it is, unless it is to
+    go on to more `rounds` of training.
 
     Same bits as without the interruption, but for silos that are `reset`: they begin afresh, without the state that
     they lost. Raises ConfigurationError for settings that are not those that the run began with, DataError or RunError
@@ -80,11 +83,16 @@ def resume(
     """
     config = _kept_config(folder)
     with locked(folder / "state"):
-        check_begun(folder)
-        check_settings(config, folder)
+        if rounds is None:
+            check_begun(folder)
+            check_settings(config, folder)
         if silos is None or silos.image_format.exif_rotation != config.data.exif_rotation:
             silos = data.load(config.data, config.seed)
         check_same(folder, silos)
+        if rounds is not None:
+            config = extended(config, folder, rounds, len(silos))
+            check_begun(folder)
+            check(config, silos, folder)
         keep_settings(config, folder)
         return _with_baselines(config, silos, folder, progress or Silent(), workers, tuple(reset))
 

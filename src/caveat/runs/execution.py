@@ -62,6 +62,7 @@ def finish(run: BaseRun, progress: Progress) -> None:
         if saved is not None:
             store.tidy(saved)
         engine.begin(start, counted, kept)
+        recorder.keep_trained(start - 1)
         if store.durable is not None:
             engine.keep(store.durable.t)
         run_state.seconds["engine"] += time.perf_counter() - began
@@ -75,6 +76,7 @@ def finish(run: BaseRun, progress: Progress) -> None:
                 start=start,
                 number=run_state.number,
                 after=recorder.after,
+                ended=lambda: run_state.stopped,
             )
             recorder.finish(server)
         except Exception as error:

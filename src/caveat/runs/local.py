@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from ..core import (
     Site,
     State,
     Tensors,
+    horizon,
 )
 from ..core.silo_info import FederationInfo
 from ..data.pools import Array
@@ -40,10 +41,11 @@ from ..files.schema.record import as_json
 from ..files.schema.small_files import KeptState, ModelFile
 from ..files.schema.summary import Summary
 from .base import BaseRun
-from .begun import keep_data
+from .begun import SETTINGS, keep_data
 from .behind import check_unchanging, rows_of
 from .features import features
 from .gallery import gallery
+from .own_metrics import Metric, own_figures
 from .warm import MODEL
 
 Asked = TypeVar("Asked", Prediction, Answers, Tensors)
@@ -69,6 +71,12 @@ class LocalRun(BaseRun):
     @cached_property
     def participants(self) -> Sequence[SiloId]:
         return super().participants
+
+    @property
+    def can_be_extended(self) -> bool:
+        # Where other rounds of training follow, as with UEFL and ensembles, there is no going on with more of them.
+        steps = self.complete_method.schedule()
+        return (self.folder / SETTINGS).exists() and horizon(steps) == getattr(self.method, "rounds", None)
 
     def check(self) -> None:
         self.silos.check(self.spec.batch_size)
@@ -188,3 +196,12 @@ class Run:
         if found.told:
             warnings.warn(found.told, DataWarning, stacklevel=3)
         return found
+
+    def measure(self, metrics: Mapping[str, Metric]) -> dict[str, Any]:
+        """Figures of one's own on the test splits of the silos that are measured, from functions of a `Prediction` and
+        labels (N,), by name: "silos", per silo and name, and "mean", per name the mean over silos.
+
+        They are computed now and written nowhere. Raises ConfigurationError for what comes to no finite number.
+        """
+        silos = map(self.silos.named, self.experiment.measured)
+        return own_figures(metrics, silos, self.experiment.predictor)

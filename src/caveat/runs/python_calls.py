@@ -64,6 +64,7 @@ class RunArguments(TrainingArguments, total=False):
     every: int
     splits: Sequence[str]
     measured: int | None
+    stop_after: int | None
 
 
 def with_arguments(arguments: type) -> Callable[[Function], Function]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from ..config import one_of
-from ..core import CaveatError, ConfigurationError, Payload, RunError, SiloId, State
+from ..core import CaveatError, ConfigurationError, Payload, RunError, SiloId, State, horizon
 from ..core.aggregation import all_finite
 from ..core.errors import DIVERGED, Diverged
 from ..core.settings import plain
@@ -26,6 +26,7 @@ from ..files.run_folder import FAILURE
 from ..files.schema.costs import PrivacyRecord
 from ..files.schema.rounds import LeftOut
 from ..files.schema.small_files import Checkpoint, Failure, KeptState, ModelFile, Reset, RunState, Sums
+from ..files.trained import TrainedStore
 from ..metrics import across, figures
 from ..wrappers.base import find
 from ..wrappers.private import Private
@@ -52,6 +53,8 @@ class Recorder:
         self.rows = AppendLog(run.folder / "rounds.jsonl")
         self.ledger = Ledger(run.folder / "ledger.jsonl")
         self.states = AppendLog(run.folder / STATES)
+        schedule = list(run.complete_method.schedule())
+        self.trained, self.length, self.trained_kept = horizon(schedule), len(schedule), False
         self.unsynced: dict[SiloId, KeptState] = {}
         """What silos have kept since the last durable checkpoint."""
         self.mark = self.synced = time.perf_counter()
@@ -91,6 +94,8 @@ class Recorder:
         if done.step.trains and done.number % self.run.spec.evaluation.every == 0:
             for split in self.run.spec.evaluation.splits:
                 metrics = self._evaluate(done.t, done.number, phase, split, server, self.run.measured)[0]
+                if split == "validation":
+                    self._watch(done.number, metrics["nll"])
             self.run_state.measured = done.t
         self._lap("evaluate")
         milestone = self.run.complete_method.milestone(server)
@@ -100,6 +105,7 @@ class Recorder:
             self.progress.note(", ".join(f"{name} {value:.4g}" for name, value in milestone.items()))
         self.run_state.number = done.number
         self._save(done.t, server)
+        self.keep_trained(done.t)
         (self.run.folder / FAILURE).unlink(missing_ok=True)
         self.progress.round(done.number, phase, {**metrics, "seconds": seconds})
         self._lap("engine")
@@ -118,6 +124,29 @@ class Recorder:
         if durable:
             self.engine.keep(t)
             self.synced = time.perf_counter()
+
+    def _watch(self, number: int, loss: float) -> None:
+        """End training where the validation loss has not fallen for long enough."""
+        if (most := self.run.spec.evaluation.stop_after) is None:
+            return
+        best = self.run_state.best
+        lower = best is None or loss < best
+        self.run_state.best, self.run_state.worse = (loss, 0) if lower else (best, self.run_state.worse + 1)
+        if self.run_state.worse >= most and number < self.rounds_planned:
+            self.run_state.stopped = True
+            self.progress.note(
+                f"training ends after round {number}: the validation loss was {self.run_state.best:.4f} {most} "
+                f"evaluations ago, and no lower since"
+            )
+
+    def keep_trained(self, t: int) -> None:
+        """Keep the states after round t if that is the last one of training, and others follow which change them.
+
+        Of a run that a configuration describes: it can go on with more rounds of training later.
+        """
+        if t + 1 == self.trained < self.length and self.run.can_be_extended and not self.trained_kept:
+            TrainedStore(self.run.folder).keep(read_kept(self.states.path).values())
+            self.trained_kept = True
 
     @cached_property
     def fixed(self) -> Sums:
@@ -233,7 +262,7 @@ class Recorder:
             found = [row for info in infos for row in rows(self.run.method, info, payloads[info.name], about)]
             self.rows.add(found)
         mean = across({silo: figures(payload["sums"]) for silo, payload in payloads.items()})["mean"]
-        return {name: mean[name] for name in ("accuracy", "entropy")}, payloads
+        return {name: mean[name] for name in ("accuracy", "entropy", "nll")}, payloads
 
     def _left_out(self, about: About, reasons: Mapping[SiloId, str]) -> None:
         """Name the silos that were asked and are not counted, in the rows and in the log."""

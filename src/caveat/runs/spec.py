@@ -69,6 +69,12 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         check_personal(self.method, self.personal)
+        if self.evaluation.stop_after is not None and self.uncertainty.source == "ensemble":
+            raise ConfigurationError(
+                f"evaluation.stop_after = {self.evaluation.stop_after} does not go together with uncertainty.source = "
+                "'ensemble', whose later members would not be trained",
+                "evaluation.stop_after",
+            )
 
     @property
     def participation(self) -> Participation:

@@ -83,6 +83,7 @@ def summarise(
         policy=Policy.model_validate(outcome.pop("policy", {"name": run.spec.uncertainty.policy or method.policy})),
         seed=run.spec.seed,
         rounds_run=run_state.number,
+        stopped=run_state.stopped,
         complete=True,
         classes=list(run.info.classes),
         silos=[*silos, *_newcomers(run, newcomers)],

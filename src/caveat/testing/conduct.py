@@ -36,6 +36,8 @@ def _round_unmutated(federation: SmallFederation, t: int, step: Round, server: S
         state_before = copy.deepcopy(state)
         data_before = copy.deepcopy([getattr(data, split) for split in SPLITS])
         updates[name], after = step.work(sent, state, place.site(name))
+        with explained(f"{step.name} mutates what was broadcast"):
+            assert_same(sent, kept[1])
         with explained(f"{step.name} mutates the state that it was passed"):
             assert_same(state, state_before)
         for split, (x, y) in zip(SPLITS, data_before, strict=True):
@@ -48,7 +50,7 @@ def _round_unmutated(federation: SmallFederation, t: int, step: Round, server: S
     new = step.aggregate(server, Replies(updates, len(updates)), federation.site)
     with explained(f"the aggregation of {step.name} mutates the server's state that it was passed"):
         assert_same(server, kept[0])
-    with explained(f"{step.name} or its aggregation mutates what was broadcast"):
+    with explained(f"the aggregation of {step.name} mutates what was broadcast"):
         assert_same(sent, kept[1])
     with explained(f"the aggregation of {step.name} mutates the silos' replies"):
         for name in updates:

@@ -12,7 +12,7 @@ from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core import Method
+from ..core import ConfigurationError, Method, RunError
 from ..core.settings import help_of
 from ..methods import METHODS
 from . import conduct, predicting, same_bits
@@ -22,26 +22,34 @@ from .same import Violation
 CHECKS: dict[str, Callable[[CheckedMethod], None]] = {
     check_of.__name__: check_of
     for check_of in (
-        same_bits.two_workers_give_the_bits_of_one,
-        same_bits.resumed_run_equals_uninterrupted,
-        same_bits.a_round_done_twice_after_a_kill_changes_nothing,
-        conduct.nothing_passed_in_is_mutated,
-        same_bits.weights_left_in_the_workspace_mean_nothing,
-        same_bits.order_in_which_silos_answer_is_free,
-        same_bits.evaluation_changes_no_bit_of_training,
-        conduct.only_what_the_manifest_names_leaves_a_silo,
-        conduct.no_work_of_a_schedule_sees_the_test_split,
-        conduct.no_prediction_sees_a_label_of_the_test_split,
-        same_bits.permuting_test_labels_changes_no_bit,
-        predicting.a_silo_that_joins_late_predicts_before_and_after_its_first_round,
-        same_bits.partial_participation_is_the_same_whatever_the_workers,
         predicting.predictions_are_well_formed,
         predicting.in_the_end_a_silo_can_ask_the_models_that_are_declared,
         predicting.a_prediction_does_not_depend_on_the_inputs_beside_it,
+        conduct.nothing_passed_in_is_mutated,
+        conduct.only_what_the_manifest_names_leaves_a_silo,
+        conduct.no_work_of_a_schedule_sees_the_test_split,
+        conduct.no_prediction_sees_a_label_of_the_test_split,
         conduct.what_it_reports_has_names_of_its_own,
+        same_bits.weights_left_in_the_workspace_mean_nothing,
+        same_bits.two_workers_give_the_bits_of_one,
+        same_bits.resumed_run_equals_uninterrupted,
+        same_bits.a_round_done_twice_after_a_kill_changes_nothing,
+        same_bits.order_in_which_silos_answer_is_free,
+        same_bits.evaluation_changes_no_bit_of_training,
+        same_bits.permuting_test_labels_changes_no_bit,
+        same_bits.partial_participation_is_the_same_whatever_the_workers,
+        predicting.a_silo_that_joins_late_predicts_before_and_after_its_first_round,
     )
 }
 """By name, everything that is asked of every method."""
+
+
+def read_manifest(file: Path) -> Manifest:
+    """The manifest that a TOML file holds. Raises ConfigurationError if it holds none."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{file}: cannot be read as TOML: {error}") from None
 
 
 def check_method(method: Method, manifest: Manifest | str | Path) -> None:
@@ -56,8 +64,13 @@ def check_method(method: Method, manifest: Manifest | str | Path) -> None:
     settings: tuple[Field[Any], ...] = fields(method) if is_dataclass(method) else ()
     if bare := [each.name for each in settings if not help_of(kind, each.name)]:
         raise Violation(f"{method.name}: the setting {bare[0]} has no docstring below it, which is its help text")
-    declared = manifest if isinstance(manifest, Mapping) else tomllib.loads(Path(manifest).read_text(encoding="utf-8"))
+    declared = manifest if isinstance(manifest, Mapping) else read_manifest(Path(manifest))
     with tempfile.TemporaryDirectory(prefix="caveat-") as folder, explained(method.name):
         trial = CheckedMethod(method, Path(folder), declared)
-        for each in CHECKS.values():
-            each(trial)
+        for name, each in CHECKS.items():
+            try:
+                each(trial)
+            except RunError as error:
+                raise Violation(
+                    f"it fails, so that nobody can say whether {name.replace('_', ' ')}: {error}"
+                ) from error

@@ -25,10 +25,12 @@ def write_method(name: str, base: str, folder: Path) -> list[Path]:
 
     Raises ConfigurationError for a name or a base that cannot be used, and where one of the files is there.
     """
-    kind = _check(name, base)
+    if not re.fullmatch(r"[a-z][a-z0-9]{0,39}", name):
+        raise ConfigurationError(f"NAME = {shown(name)}: expected at most 40 small letters and digits, such as ditto")
     paths = {template: folder / called.format(name) for template, called in FILES.items()}
     if there := [str(path) for path in paths.values() if path.exists() or path.is_symlink()]:
         raise ConfigurationError(f"{there[0]} exists; nothing is overwritten: choose another name, or --out DIR")
+    kind = _check(name, base)
     values = {"NAME": name.capitalize(), "MODULE": name, "BASE": kind.__name__, "MODULE_OF_BASE": base}
     values["GROUPS"] = _groups(kind)
     try:
@@ -43,8 +45,6 @@ def write_method(name: str, base: str, folder: Path) -> list[Path]:
 
 def _check(name: str, base: str) -> type[FedAvg]:
     """The class to start from. Raises ConfigurationError for names that cannot be used."""
-    if not re.fullmatch(r"[a-z][a-z0-9]{0,39}", name):
-        raise ConfigurationError(f"NAME = {shown(name)}: expected at most 40 small letters and digits, such as ditto")
     if name in METHODS:
         raise ConfigurationError(f"NAME = {name!r} is a method already; choose another one")
     if importlib.util.find_spec(name) is not None:

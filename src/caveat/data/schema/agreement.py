@@ -15,7 +15,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from ...core import ConfigurationError, DataError, SiloId
-from ..assembly import check_normalise, one_silo, own_indices
+from ..assembly import one_silo, own_indices
+from ..fitting import check_normalise
 from ..image_format import common_format
 from ..pools import Array, Pool, TableColumn, ordered
 from ..settings import DataSettings, check_source
@@ -46,7 +47,7 @@ def own_settings(
     Raises ConfigurationError unless one silo can read that source with them.
     """
     kinds = check_source("source", source)
-    if len(kinds) > 1 or kinds[0] not in ("csv", "npz", "images", "digits"):
+    if len(kinds) > 1 or kinds[0] not in ("csv", "npz", "npy", "images", "digits"):
         raise ConfigurationError(f"data.source = {source!r} is none that one silo can read: expected {OWN}")
     own: dict[str, Any] = {
         "target": target, "categorical": categorical and tuple(categorical), "numeric": numeric and tuple(numeric),

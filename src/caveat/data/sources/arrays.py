@@ -8,12 +8,15 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from ...core import DataError, DataWarning
 from ...core.memory import memory
+from ..lazy import ArrayRows, JoinedRows
 from ..pools import Array, Pool, check_classes, input_array, label_array, paired, whole_numbers
 from ..settings import Kind
 
@@ -148,22 +151,35 @@ def pools_of(
     for (x, y, x_test, y_test), domain, origin in zip(parts, domains, origins, strict=True):
         if kind is None and whole_numbers(x):
             warnings.warn(f"{origin}: {WHOLE.format(x.dtype)}", DataWarning, stacklevel=2)
-        x, y = input_array(x, origin, kind), label_array(y, origin)
+        x, y = _inputs(x, origin, kind), label_array(y, origin)
         paired(x, y, origin)
         labels.append((origin, y))
         own_test = 0
         if x_test is not None and y_test is not None:
             of_test = f"{origin} (test)"
-            x_test, y_test = input_array(x_test, of_test, kind), label_array(y_test, of_test)
+            x_test, y_test = _inputs(x_test, of_test, kind), label_array(y_test, of_test)
             paired(x_test, y_test, of_test)
             labels.append((of_test, y_test))
             if x_test.shape[1:] != x.shape[1:]:
                 raise DataError(f"{origin}: inputs of shape {x.shape[1:]} but test inputs of {x_test.shape[1:]}")
-            x, y, own_test = np.concatenate([x, x_test]), np.concatenate([y, y_test]), len(y_test)
+            x, y, own_test = _joined(x, x_test), np.concatenate([y, y_test]), len(y_test)
         pools.append(Pool(x, y, (), domain, own_test, origin=origin))
     trained = np.concatenate([pool.y[: pool.development] for pool in pools])
     names = check_classes(labels, classes, trained)
     return tuple(dataclasses.replace(pool, classes=names) for pool in pools)
+
+
+def _inputs(x: Array, origin: str, kind: Kind | None) -> Array:
+    """The inputs checked: at once, or where the array is mapped into memory, whenever some of them are read."""
+    if not isinstance(x, np.memmap) or not len(x):
+        return input_array(x, origin, kind)
+    return cast(Array, ArrayRows(x, partial(input_array, kind=kind), origin))
+
+
+def _joined(x: Array, x_test: Array) -> Array:
+    if isinstance(x, np.ndarray) and isinstance(x_test, np.ndarray):
+        return np.concatenate([x, x_test])
+    return cast(Array, JoinedRows(x, x_test))
 
 
 def _parts(arrays: dict[str, Array], origin: str) -> tuple[Array, Array, Array | None, Array | None]:

@@ -16,9 +16,10 @@ from .arrays import digits, npz_pools, own_npz_pool
 from .columns import Reading
 from .hub import hub_pools
 from .images import image_pools, own_image_pool, the_one_of
+from .npy import npy_pools, own_npy_pool
 from .tables import csv_source
 
-OWN = "csv:PATH, npz:PATH, images:DIR or digits"
+OWN = "csv:PATH, npz:PATH, npy:DIR, images:DIR or digits"
 """How a silo's own source can be written."""
 ROOT = "CAVEAT_DATA"
 """The environment variable with the folder where relative paths are looked up that do not exist."""
@@ -64,7 +65,8 @@ def guess(path: str) -> str:
         return path
     found = locate(path)
     if found.is_dir():
-        return f"{'csv' if any(found.glob('*.csv')) else 'images'}:{path}"
+        mapped = any(found.glob("*/x.npy"))
+        return f"{'csv' if any(found.glob('*.csv')) else 'npy' if mapped else 'images'}:{path}"
     if found.suffix.lower() not in {".npz", ".csv"}:
         raise DataError(f"{path}: expected an .npz file, a .csv file, or a folder of csv files or images")
     return f"{found.suffix[1:].lower()}:{path}"
@@ -111,7 +113,7 @@ def _places(source: str) -> set[str]:
     for part in source_parts(source):
         kind, _, rest = part.partition(":")
         names = rest.split(",") if kind == "npz" else [rest]
-        places |= {str(locate(name).resolve()) for name in names} if kind in {"npz", "images"} else {part}
+        places |= {str(locate(name).resolve()) for name in names} if kind in {"npz", "npy", "images"} else {part}
     return places
 
 
@@ -143,7 +145,9 @@ def read_own(settings: DataSettings, silo: SiloId) -> Pool:
     """
     kind, _, rest = settings.source.partition(":")
     if kind == "images":
-        pool = own_image_pool(locate(rest), silo, settings.size, settings.exif_rotation)
+        pool = own_image_pool(locate(rest), silo, settings.size, settings.exif_rotation, settings.lazy)
+    elif kind == "npy":
+        pool = own_npy_pool(locate(rest), silo, settings.kind)
     elif kind == "npz":
         pool = own_npz_pool(_own_file([locate(name) for name in rest.split(",")], silo), settings.kind)
     elif kind == "csv" and settings.target is not None:
@@ -188,5 +192,8 @@ def _read_part(part: str, settings: DataSettings) -> DataSource:
     if kind == "npz":
         return DataSource(npz_pools([locate(name) for name in rest.split(",")], settings.kind))
     if kind == "images":
-        return DataSource(image_pools(locate(rest), settings.size, settings.exif_rotation), given=True)
+        pools = image_pools(locate(rest), settings.size, settings.exif_rotation, settings.lazy)
+        return DataSource(pools, given=True)
+    if kind == "npy":
+        return DataSource(npy_pools(locate(rest), settings.kind), given=True)
     return DataSource(hub_pools(rest, settings.size) if kind == "hub" else (digits(),))

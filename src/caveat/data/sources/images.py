@@ -6,13 +6,15 @@ import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from ...core import DataError
 from ..image_format import check_image_memory, resized
-from ..pools import Array, Pool, ordered
+from ..lazy import LazyRows, PartRows
+from ..pools import Array, Index, Pool, ordered
 
 SUFFIXES = {".png", ".jpg", ".jpeg"}
 UNREAD = {
@@ -36,8 +38,10 @@ MODES = {"1": "L", "L": "L", "LA": "L", "P": "RGB", "PA": "RGB", "RGB": "RGB", "
 """Pillow's name of how pixels are stored, and of how they are read."""
 
 
-def image_pools(folder: Path, size: int | None = None, exif_rotation: bool = True) -> tuple[Pool, ...]:
-    """One pool per silo folder, its images resized if a size is given.
+def image_pools(
+    folder: Path, size: int | None = None, exif_rotation: bool = True, lazy: bool = False
+) -> tuple[Pool, ...]:
+    """One pool per silo folder, its images resized if a size is given, and decoded when they are needed if `lazy`.
 
     The classes are the class folders of all silos together. Images are turned upright as their EXIF data say, unless
     `exif_rotation` is off, as it was in version 0.1. Raises DataError for images that no class folder holds.
@@ -47,10 +51,12 @@ def image_pools(folder: Path, size: int | None = None, exif_rotation: bool = Tru
     if not _folders(folder):
         raise DataError(f"{folder}: no silo folders, expected SILO/CLASS/*.png|jpg")
     _check_no_images(folder)
-    return _pools(_folders(folder), size, exif_rotation)
+    return _pools(_folders(folder), size, exif_rotation, lazy)
 
 
-def own_image_pool(folder: Path, name: str, size: int | None = None, exif_rotation: bool = True) -> Pool:
+def own_image_pool(
+    folder: Path, name: str, size: int | None = None, exif_rotation: bool = True, lazy: bool = False
+) -> Pool:
     """The pool of the silo `name` alone, its images resized if a size is given.
 
     The folder is the silo's own, CLASS/*.png|jpg, or one of silos, SILO/CLASS/*.png|jpg: then the silo is the one
@@ -60,9 +66,9 @@ def own_image_pool(folder: Path, name: str, size: int | None = None, exif_rotati
         raise DataError(f"{folder}: a file, expected a folder CLASS/*.png|jpg or SILO/CLASS/*.png|jpg")
     inner = _folders(folder)
     if inner and not any(map(_folders, inner)):
-        return _pools([folder], size, exif_rotation)[0]
+        return _pools([folder], size, exif_rotation, lazy)[0]
     _check_no_images(folder)
-    return _pools([the_one_of({path.name: path for path in inner}, name, str(folder))], size, exif_rotation)[0]
+    return _pools([the_one_of({path.name: path for path in inner}, name, str(folder))], size, exif_rotation, lazy)[0]
 
 
 def the_one_of(named: Mapping[str, Path], silo: str, origin: str) -> Path:
@@ -75,7 +81,7 @@ def the_one_of(named: Mapping[str, Path], silo: str, origin: str) -> Path:
     return named[silo]
 
 
-def _pools(folders: Sequence[Path], size: int | None, exif_rotation: bool) -> tuple[Pool, ...]:
+def _pools(folders: Sequence[Path], size: int | None, exif_rotation: bool, lazy: bool) -> tuple[Pool, ...]:
     """A pool for each silo's folder, in which there is a folder for each class."""
     for silo in folders:
         _check_no_images(silo)
@@ -89,12 +95,46 @@ def _pools(folders: Sequence[Path], size: int | None, exif_rotation: bool) -> tu
     classes = ordered([kind for kinds in silos.values() for kind in kinds])
     files = [path for kinds in silos.values() for kind in ordered(list(kinds)) for path in kinds[kind]]
     labels = [[classes.index(kind) for kind in ordered(list(kinds)) for _ in kinds[kind]] for kinds in silos.values()]
-    x = read_images(files, size, exif_rotation)
     cuts = np.cumsum([len(y) for y in labels])[:-1]
+    parts: Sequence[Array]
+    if lazy:
+        rows = ImageRows(files, size, exif_rotation)
+        parts = [cast(Array, PartRows(rows, index)) for index in np.split(np.arange(len(files)), cuts)]
+    else:
+        parts = np.split(read_images(files, size, exif_rotation), cuts)
     return tuple(
         Pool(part, np.array(y, dtype=np.int64), classes, silo.name, origin=str(silo))
-        for silo, part, y in zip(silos, np.split(x, cuts), labels, strict=True)
+        for silo, part, y in zip(silos, parts, labels, strict=True)
     )
+
+
+class ImageRows(LazyRows):
+    """The images of files, decoded when they are needed. All are looked at once, as `read_images` does."""
+
+    def __init__(self, paths: Sequence[Path], size: int | None, exif_rotation: bool) -> None:
+        self.paths, self.side, self.exif_rotation = paths, size, exif_rotation
+        shapes = [_sized(_read(path, exif_rotation), size).shape for path in paths]
+        _check_sizes(paths, shapes)
+        super().__init__((len(paths), *shapes[0][:2], max(shape[2] for shape in shapes)), np.dtype(np.uint8))
+
+    def read(self, index: Index) -> Array:
+        found = np.empty((len(index), *self.shape[1:]), np.uint8)
+        for row, number in enumerate(index.tolist()):
+            image = _sized(_read(self.paths[number], self.exif_rotation), self.side)
+            if image.shape[:2] != self.shape[1:3] or image.shape[2] > self.shape[3]:
+                raise DataError(f"{self.paths[number]}: another image than at the start, expected the same")
+            found[row] = image  # grey becomes coloured where others are
+        return found
+
+
+def _check_sizes(paths: Sequence[Path], shapes: Sequence[tuple[int, ...]]) -> None:
+    """Raises DataError for images of different sizes."""
+    for path, (h, w, *_) in zip(paths, shapes, strict=True):
+        h0, w0 = shapes[0][:2]
+        if (h, w) != (h0, w0):
+            raise DataError(
+                f"{paths[0]} is {w0}x{h0} pixels but {path} is {w}x{h}; expected images of one size, or data.size"
+            )
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -128,12 +168,7 @@ def read_images(paths: Sequence[Path], size: int | None = None, exif_rotation: b
     if size is not None:
         check_image_memory(len(paths), size, 3)
     read = [_sized(_read(path, exif_rotation), size) for path in paths]
-    for path, image in zip(paths, read, strict=True):
-        if image.shape[:2] != read[0].shape[:2]:
-            (h, w), (h0, w0) = image.shape[:2], read[0].shape[:2]
-            raise DataError(
-                f"{paths[0]} is {w0}x{h0} pixels but {path} is {w}x{h}; expected images of one size, or data.size"
-            )
+    _check_sizes(paths, [image.shape for image in read])
     channels = max(image.shape[2] for image in read)
     return np.stack([np.broadcast_to(image, (*image.shape[:2], channels)) for image in read])
 

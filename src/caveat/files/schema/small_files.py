@@ -122,6 +122,7 @@ class RunState(Record):
     """What is counted along the way of a run that is under way."""
 
     model_config = ConfigDict(frozen=False)
+    OMITTED: ClassVar = frozenset({"best", "worse", "stopped"})
 
     number: int = 0
     """Rounds of training so far."""
@@ -134,6 +135,12 @@ class RunState(Record):
     ledger: int = 0
     """Bytes of ledger.jsonl that belong to completed rounds."""
     traffic: list[RoundTraffic] = []
+    best: float | None = None
+    """The lowest validation loss so far, where training may stop early."""
+    worse: int = 0
+    """Evaluations since then."""
+    stopped: bool = False
+    """Training has ended before its last round."""
     reset: list[Reset] = []
     milestones: list[dict[str, Figure]] = []
     seconds: dict[str, float] = {"train": 0.0, "evaluate": 0.0, "engine": 0.0}

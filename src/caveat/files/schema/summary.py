@@ -122,7 +122,7 @@ class Summary(File):
 
     SCHEMA: ClassVar = 2
     SEALED: ClassVar = True
-    OMITTED: ClassVar = frozenset({"absent", "source", "streams", "privacy", "newcomers", "reset", "sets"})
+    OMITTED: ClassVar = frozenset({"absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "stopped"})
 
     schema_version: int = Field(alias="schema")
     version: str | None = None
@@ -131,6 +131,7 @@ class Summary(File):
     source: SourceRecord | None = None
     seed: int | None = None
     rounds_run: int
+    stopped: bool = False  # before the last round, since validation had not improved
     complete: bool
     classes: list[str] | None = None
     silos: list[SiloRecord]

@@ -1,0 +1,94 @@
+"""More rounds of training for a run that is finished or interrupted: it goes on from the states it had after training.
+
+The rounds after training (personal models, temperatures, densities, promises) are made again. All is as it would be in
+a run of so many rounds from the beginning, but for settings that follow the number of rounds: a cosine of learning
+rates, `trfeddis` with the weights that it anneals over all rounds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from .. import config as configuration
+from ..config import Config
+from ..config.nearest import nearest_recipe
+from ..core import ConfigurationError, Method, Round, horizon
+from ..files.atomic import write_bytes, write_record
+from ..files.checkpoints import NEWEST
+from ..files.reading import record_of
+from ..files.schema.small_files import Checkpoint, SettingsFile
+from ..files.trained import TrainedStore
+from .begun import SETTINGS, check_settings, keep_settings
+from .spec import spec_of
+
+
+def extended(config: Config, folder: Path, rounds: int, silos: int) -> Config:
+    """Have the run in a folder, and those beside it, go on to so many rounds of training; return its configuration.
+
+    Nothing is trained yet, and a crash on the way leaves what the same call goes on with. The caller holds the lock.
+    Raises ConfigurationError for fewer rounds than were made, and where it cannot go on; DataError for what is damaged.
+    """
+    begun = record_of(folder / SETTINGS, SettingsFile)
+    before = dataclasses.replace(config, rounds=begun.settings["rounds"] if begun else config.rounds)
+    check_settings(before, folder)
+    after = dataclasses.replace(config, rounds=rounds)
+    if rounds != before.rounds:
+        parts = {name: folder / "beside" / name for name in config.beside}
+        parts = {name: part for name, part in parts.items() if (part / "state").exists()}
+        parts[config.method.name] = folder  # the last one, whose configuration says what all are of
+        for name, part in parts.items():
+            _check(before, after, name, part, silos)
+        for name, part in parts.items():
+            _extend(before, after, name, part, silos)
+    if after != configuration.load_kept(folder / "config.toml"):
+        write_bytes(folder / "config.toml", configuration.dump(after).encode(), lasting=True)
+        if (folder / "origin.json").exists() and (recipe := nearest_recipe(after)) is not None:
+            write_record(folder / "origin.json", recipe)
+    return after
+
+
+def _check(before: Config, after: Config, name: str, part: Path, silos: int) -> None:
+    """Raises ConfigurationError unless the run in a folder can go on, before anything is changed."""
+    method, longer = (spec_of(config, name).complete_method(silos) for config in (before, after))
+    now, then = list(method.schedule()), list(longer.schedule())
+    checkpoint = record_of(part / "state" / NEWEST, Checkpoint)
+    done, asked = 0 if checkpoint is None else checkpoint.number, f"--rounds {after.rounds}"
+    trained = min(horizon(now), horizon(then))
+    if _forms(now[:trained]) != _forms(then[:trained]) or horizon(now) != before.rounds:
+        raise ConfigurationError(
+            f"{asked}: rounds of {method.name!r} are followed by others that train, so that it cannot go on with more "
+            "of them; begin another run",
+            "rounds",
+        )
+    if done > after.rounds:
+        raise ConfigurationError(f"{asked}: {part} has made {done} rounds of training already", "rounds")
+    if checkpoint is not None and checkpoint.stopped:
+        raise ConfigurationError(
+            f"{asked}: {part} has ended training early, by evaluation.stop_after, as with more rounds", "rounds"
+        )
+    if _is_closing(checkpoint, method) and TrainedStore(part).load() is None:
+        raise ConfigurationError(
+            f"{asked}: the states that {part} had before its rounds after training were not kept; begin another run",
+            "rounds",
+        )
+
+
+def _extend(before: Config, after: Config, name: str, part: Path, silos: int) -> None:
+    (part / "summary.json").unlink(missing_ok=True)
+    store, checkpoint = TrainedStore(part), record_of(part / "state" / NEWEST, Checkpoint)
+    if _is_closing(checkpoint, spec_of(before, name).complete_method(silos)):
+        store.restore()
+    elif checkpoint is not None:
+        store.free(checkpoint)
+    if (part / SETTINGS).exists():
+        keep_settings(after, part, again=True)
+
+
+def _is_closing(checkpoint: Checkpoint | None, method: Method) -> bool:
+    """Whether a run has gone on after its last round of training."""
+    return checkpoint is not None and checkpoint.t >= horizon(method.schedule())
+
+
+def _forms(rounds: list[Round]) -> list[tuple[str, bool, bool]]:
+    return [(step.name, step.trains, step.everyone) for step in rounds]

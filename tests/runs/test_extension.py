@@ -1,0 +1,216 @@
+"""More rounds on a run: the bits of a run of so many rounds from the beginning, or a refusal in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import caveat as command
+from commands import one_error, sets
+
+from caveat.config import load
+from caveat.core import ConfigurationError, DataError
+from caveat.files.trained import TrainedStore
+from caveat.runs import extension
+from caveat.runs.configured import resume, start
+
+SMALL = [
+    "model.name=mlp", "model.hidden=8", "data.silos=3", "engine.workers=1", "uncertainty.mc_samples=2",
+    "training.local_epochs=1", "training.batch_size=32", "engine.sync_seconds=0",
+]  # fmt: skip
+CASES: dict[str, list[str]] = {
+    "personal models and a guarantee": ["method.name=fedbabu", "method.fine_tune_epochs=1", "uncertainty.risk=0.5",
+                                        "uncertainty.policy=guaranteed", "beside=[]"],
+    "densities": ["method.name=fedpn", "method.layers=2", "method.personal_epochs=1", "method.density_rounds=1",
+                  "beside=[\"apfl\"]"],
+    "states of optimisers": ["method.name=fedper", "training.state=shared", "server.optimizer=adam",
+                             "beside=[\"local\"]"],
+    "nothing after training": ["method.name=fedavg", "uncertainty.temperature=false", "uncertainty.familiarity=false",
+                               "beside=[]"],
+}  # fmt: skip
+each = pytest.mark.parametrize("case", CASES)
+
+
+def began(folder: Path, case: str, rounds: int) -> Path:
+    return start(load(None, [*SMALL, *CASES[case], f"rounds={rounds}"]), folder)
+
+
+def results(run: Path) -> dict[str, Any]:
+    """All that a run has come to, without times."""
+    found: dict[str, Any] = {}
+    for part in (run, *sorted(run.glob("beside/*"))):
+        name = str(part.relative_to(run))
+        summary = json.loads((part / "summary.json").read_text())
+        found[name] = {key: value for key, value in summary.items() if key not in ("seconds", "sha256")}
+        for log in ("rounds.jsonl", "ledger.jsonl", "settings.json", "state/states.jsonl"):
+            found[f"{name}/{log}"] = (part / log).read_text() if (part / log).exists() else ""
+        for file in part.rglob("*.safetensors"):
+            found[str(file.relative_to(run))] = file.read_bytes()
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What runs of three rounds come to."""
+    folder = tmp_path_factory.mktemp("whole")
+    return {case: results(began(folder / str(k), case, 3)) for k, case in enumerate(CASES)}
+
+
+class Cut(Exception):
+    """Stops a run."""
+
+
+class CutsAt:
+    """A progress that stops a run after so many rounds of any kind."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def begin(self, title: str, rounds: int) -> None: ...
+
+    def round(self, number: int, phase: str, metrics: object) -> None:
+        self.left -= 1
+        if not self.left:
+            raise Cut
+
+    def note(self, text: str) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@each
+def test_a_finished_run_goes_on_to_the_bits_of_a_longer_one(case: str, whole: Any, tmp_path: Path) -> None:
+    run = began(tmp_path / "run", case, 2)
+    resume(run, rounds=3)
+    assert results(run) == whole[case]
+    assert "\nrounds = 3\n" in (run / "config.toml").read_text()
+
+
+@each
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_an_interrupted_run_does_so_too(case: str, after: int, whole: Any, tmp_path: Path) -> None:
+    """In training, right after it, and among the rounds that follow it."""
+    if after == 3 and case == "nothing after training":
+        after = 1
+    with pytest.raises(Cut):
+        start(load(None, [*SMALL, *CASES[case], "rounds=2"]), tmp_path / "run", CutsAt(after))
+    resume(tmp_path / "run", rounds=3)
+    assert results(tmp_path / "run") == whole[case]
+
+
+@pytest.mark.parametrize("at", ["restore", "settings", "configuration"])
+def test_a_crash_on_the_way_leaves_what_the_same_call_goes_on_with(
+    at: str, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = "densities"
+    run = began(tmp_path / "run", case, 2)
+
+    def crash(*_: object, **__: object) -> None:
+        raise Cut
+
+    with monkeypatch.context() as patch:
+        if at == "restore":
+            patch.setattr(TrainedStore, "free", crash)
+        elif at == "settings":
+            patch.setattr(extension, "keep_settings", crash)
+        else:
+            patch.setattr(extension, "write_bytes", crash)
+        with pytest.raises(Cut):
+            resume(run, rounds=3)
+    resume(run, rounds=3)
+    assert results(run) == whole[case]
+
+
+def test_it_can_go_on_again_and_again(whole: Any, tmp_path: Path) -> None:
+    case = "personal models and a guarantee"
+    run = began(tmp_path / "run", case, 1)
+    for rounds in (2, 3, 3):
+        resume(run, rounds=rounds)
+    assert results(run) == whole[case]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return began(tmp_path_factory.mktemp("finished") / "run", "personal models and a guarantee", 2)
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+def test_fewer_rounds_than_were_made_are_refused(run: Path) -> None:
+    before = contents(run)
+    result = command("resume", run, "--rounds", "1", "--quiet")
+    assert f"--rounds 1: {run} has made 2 rounds of training already" in one_error(result, 2)
+    assert contents(run) == before
+
+
+def test_the_command_goes_on(run: Path) -> None:
+    result = command("resume", run, "--rounds", "3")
+    assert result.exit_code == 0, result.stderr
+    assert "nothing is left" not in result.stderr
+    assert json.loads((run / "summary.json").read_text())["rounds_run"] == 3
+
+
+def test_rounds_that_were_edited_are_refused_with_what_to_do(run: Path) -> None:
+    file = run / "config.toml"
+    file.write_text(file.read_text().replace("\nrounds = 2\n", "\nrounds = 40\n"))
+    for command_line in (("resume", run, "--quiet"),):
+        text = command(*command_line).stderr
+        assert f"rounds = 40, but the run began with 2; put it back, or `caveat resume {run} --rounds 40` goes" in text
+    resume(run, rounds=3)
+    assert json.loads((run / "summary.json").read_text())["rounds_run"] == 3
+    assert "\nrounds = 3\n" in file.read_text()
+
+
+def test_other_keys_that_were_edited_are_refused_all_the_same(run: Path) -> None:
+    file = run / "config.toml"
+    file.write_text(file.read_text().replace("\nfine_tune_epochs = 1\n", "\nfine_tune_epochs = 2\n"))
+    with pytest.raises(ConfigurationError, match="fine_tune_epochs = 2, but the run began with 1"):
+        resume(run, rounds=3)
+
+
+def test_without_the_states_after_training_it_is_refused(run: Path) -> None:
+    shutil.rmtree(run / "state" / "trained")
+    with pytest.raises(ConfigurationError, match=r"--rounds 3: the states that .* were not kept; begin another run"):
+        resume(run, rounds=3)
+    assert (run / "summary.json").exists()
+
+
+def test_damaged_states_are_named_before_anything_is_changed(run: Path) -> None:
+    (state,) = (run / "state" / "trained").glob("server-*.safetensors")
+    content = bytearray(state.read_bytes())
+    content[-1] ^= 1
+    state.unlink()
+    state.write_bytes(content)
+    before = contents(run)
+    with pytest.raises(DataError, match=state.name):
+        resume(run, rounds=3)
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize("settings", [["method.name=uefl", "method.codewords=4"], ["uncertainty.source=ensemble"]])
+def test_methods_whose_rounds_are_followed_by_training_are_refused(settings: list[str], tmp_path: Path) -> None:
+    more = ["method.name=fedavg", *settings, "beside=[]", "rounds=1"]
+    if "ensemble" in settings[-1]:
+        more.append("uncertainty.members=2")
+    run = start(load(None, [*SMALL, *more]), tmp_path / "run")
+    with pytest.raises(ConfigurationError, match="are followed by others that train") as raised:
+        resume(run, rounds=3)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_federation_s_run_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shown = command("config", *sets("engine.name=flower")).stdout
+    (folder / "config.toml").write_text(shown)
+    assert "--rounds 3: " in one_error(command("resume", folder, "--rounds", "3"), 2)
