@@ -188,7 +188,7 @@ class Stop(Silent):
 
 
 @pytest.mark.parametrize(
-    "method", [caveat.FedAvg(), caveat.SCAFFOLD(), caveat.FML()], ids=lambda method: str(method.name)
+    "method", [caveat.FedAvg(), caveat.FedPer(), caveat.FML()], ids=lambda method: str(method.name)
 )
 def test_an_interrupted_run_goes_on_to_the_same_bits(method: Any, silos: Silos, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
