@@ -46,13 +46,13 @@ def write_project(
 def _carried(named: str, texts: Mapping[str, str], what: str) -> dict[str, str]:
     """The app that imports a file or module, where anybody who reads it sees that, and the file if it is one."""
     if not is_file(named):
-        return _with_line(texts, f"import {module_of(named)}  # noqa: E402, F401")
+        return _with_line(texts, f"import {module_of(named)}  # noqa: F401")
     source = Path(named).expanduser()
     place = f"federation/{source.name}"
     text = source.read_text(encoding="utf-8")
     if not source.stem.isidentifier() or texts.get(place, text) != text or source.name in ("__init__.py", "app.py"):
         raise ConfigurationError(f"{what}: {source.name} cannot be a module of the project; rename the file")
-    return _with_line(texts, f"from . import {source.stem}  # noqa: E402, F401") | {place: text}
+    return _with_line(texts, f"from . import {source.stem}  # noqa: F401") | {place: text}
 
 
 def _made_known(code: str, texts: Mapping[str, str]) -> dict[str, str]:

@@ -52,13 +52,12 @@ class Terms:
             config = configuration.loads_kept(str(found.pop("config")), "the federation's configuration")
             names = tuple(map(str, found.pop("names")))
             rounds = None if found.get("rounds") is None else int(found["rounds"])
-            found = {key: str(found[key]) for key in ("federation", "method", "folder")} | {
-                "code": str(found.get("code", ""))
-            }
+            given = {key: str(found[key]) for key in ("federation", "method", "folder")}
+            code = str(found.get("code", ""))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"these are no terms of a federation: {type(error).__name__}: {error}") from None
         agreed = None if agreement is None else SharedSchema.of_json(agreement)
-        return cls(**found, config=config, names=names, agreement=agreed, rounds=rounds)
+        return cls(**given, config=config, names=names, agreement=agreed, code=code, rounds=rounds)
 
 
 def lasting(config: Config) -> Config:

@@ -51,10 +51,10 @@ class FrozenEncoder:
     def __call__(self, x: Tensor) -> Tensor:
         """Inputs (N, ...) as rows (N, W) float32.
 
-        One by one, since what a convolution gives of an input may depend in its last bits on how many are beside it,
-        and a row that is kept has to be the row that would be computed anew.
+        One by one and each in memory of its own, since what a layer gives of an input may depend in its last bits on
+        how many are beside it and where it lies, and a row that is kept has to be the row that would be computed anew.
         """
-        return torch.cat([_row(self.module, x[i : i + 1]) for i in range(len(x))])
+        return torch.cat([_row(self.module, x[i : i + 1].clone()) for i in range(len(x))])
 
 
 def taken_off(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[FrozenEncoder | None, nn.Module]:

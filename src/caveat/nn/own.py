@@ -200,16 +200,36 @@ def as_model(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, clas
             f"{{key}}: {type(module).__name__} has no parameter that requires a gradient, so that nothing can learn",
             key,
         )
+    _lay_out(module, x)
     if isinstance(module, Model) or (parts := parts_of(module)) is None:
         return module
     try:
         model = joined(*parts, x, key)
-        same = torch.allclose(said(model, x, key), logits, rtol=0, atol=0, equal_nan=True)
+        found = said(model, x, key)
     except ConfigurationError as error:
         raise _elsewise(module, key, f" (as such it fails: {error.text.removeprefix('{key}: ')})") from error
-    if not same:
+    if found.shape != logits.shape or not torch.allclose(found, logits, rtol=0, atol=0, equal_nan=True):
         raise _elsewise(module, key)
     return model
+
+
+def _lay_out(module: nn.Module, x: Tensor) -> None:
+    """Have images come to a module as (N, C, H, W) in memory too, where its code cannot take them otherwise.
+
+    Silos have images with channels last, in which convolutions are fastest.
+    """
+    if x.ndim != 4:
+        return
+    try:
+        with torch.no_grad():
+            module(x.to(memory_format=torch.channels_last))
+    except RuntimeError:
+        next(flat(module)).register_forward_pre_hook(_channels_first)
+
+
+def _channels_first(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    x, *others = given
+    return x.clone(memory_format=torch.contiguous_format), *others
 
 
 def _elsewise(module: nn.Module, key: str, why: str = "") -> ConfigurationError:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -72,7 +71,10 @@ def rows_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True) -> Tensor:
     """
     cache = _cache(encoder)
     ids = hashes(x.numpy())
-    found = np.empty((len(ids), cache.width), dtype=np.float32)
+    rows = torch.empty(len(ids), cache.width)  # in torch's memory: last bits of sums depend on where numbers lie
+        len(ids), cache.width
+    )  # torch's own memory: bits of sums depend on where in memory numbers begin
+    found = rows.numpy()
     missing = cache.take(ids, found)
     with one_thread():
         for part in (missing[i : i + PART] for i in range(0, len(missing), PART)):
@@ -88,7 +90,7 @@ def rows_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True) -> Tensor:
                     DataWarning,
                     stacklevel=2,
                 )
-    return torch.from_numpy(found)
+    return rows
 
 
 def _cache(encoder: FrozenEncoder) -> FeatureCache:

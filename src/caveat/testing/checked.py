@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from ..core import Method
 from ..wrappers.base import Wrapper
@@ -30,6 +32,8 @@ class CheckedMethod:
     method: Method
     folder: Path
     manifest: Manifest = field(default_factory=dict)
+    model: Callable[[], nn.Module] | None = None
+    """What makes another model than the small one."""
 
     @cached_property
     def whole(self) -> SmallFederation:
@@ -40,7 +44,7 @@ class CheckedMethod:
 
     def federation(self, name: str, **more: Any) -> SmallFederation:
         """The method at its start, in a folder of its own."""
-        return SmallFederation(self.method, self.folder / name, **more)
+        return SmallFederation(self.method, self.folder / name, model=self.model, **more)
 
     def same_as_whole(self, other: SmallFederation, what: str) -> None:
         """Raises Violation, saying what makes a difference, unless another run came to the same bits."""

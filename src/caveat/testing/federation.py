@@ -56,10 +56,20 @@ def innermost(method: Method) -> Method:
     return method.method if isinstance(method, Wrapper) else method
 
 
-def small_executor(method: Method, folder: Path, data: Mapping[SiloId, Silo] | None = None, seed: int = 0) -> Executor:
-    """What carries out a method's works at the small silos, with their states below a folder."""
-    module, silos = channels_last(method.build(small_model())), dict(data or small_silos())
-    own = {name: small_architectures()[k % 2] for k, name in enumerate(silos)} if innermost(method).personal else {}
+def small_executor(
+    method: Method,
+    folder: Path,
+    data: Mapping[SiloId, Silo] | None = None,
+    seed: int = 0,
+    model: Callable[[], nn.Module] | None = None,
+) -> Executor:
+    """What carries out a method's works at the small silos, with their states below a folder.
+
+    `model` makes another model for two features and three classes than the small one.
+    """
+    module, silos = channels_last(method.build((model or small_model)())), dict(data or small_silos())
+    architectures = small_architectures() if model is None else (model(), small_architectures()[1])
+    own = {name: architectures[k % 2] for k, name in enumerate(silos)} if innermost(method).personal else {}
     return Executor(Evaluated(method), module, silos, SiloStore(folder), seed, own)
 
 
@@ -75,11 +85,17 @@ class SmallFederation:
     """
 
     def __init__(
-        self, method: Method, folder: Path, workers: int = 1, data: Mapping[SiloId, Silo] | None = None
+        self,
+        method: Method,
+        folder: Path,
+        workers: int = 1,
+        data: Mapping[SiloId, Silo] | None = None,
+        model: Callable[[], nn.Module] | None = None,
     ) -> None:
-        self.method, self.workers, self.place = method, workers, small_executor(method, folder, data)
+        self.method, self.workers = method, workers
+        self.place = small_executor(method, folder, data, model=model)
         none = Data(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
-        self.site = Site("server", none, none, none, method.build(small_model()))
+        self.site = Site("server", none, none, none, method.build((model or small_model)()))
         self.server: State = method.init_server(self.site)
         self.done: list[FinishedRound] = []
 

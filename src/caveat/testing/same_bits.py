@@ -10,6 +10,7 @@ from ..core import Data, Payload
 from ..engines.executor import Executor
 from ..engines.processes.pool import EmbeddedEngine
 from ..engines.rounds import Participation
+from ..training.modules import tensors_of
 from ..wrappers.evaluation import TEST, VALIDATION
 from .checked import CheckedMethod, explained
 from .federation import small_silos
@@ -49,7 +50,7 @@ class Poisoned(Executor):
 
     def perform(self, *args: Any) -> Any:
         for module in (self.module, *self.own.values()):
-            for tensor in module.state_dict().values():
+            for tensor in tensors_of(module).values():  # what is frozen is never put in place again
                 if tensor.is_floating_point():
                     tensor.fill_(torch.nan)
         return super().perform(*args)

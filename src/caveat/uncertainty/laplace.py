@@ -54,8 +54,9 @@ def posterior(found: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
     prior = prior_precision(curvature, float((q.T @ weight.double()).square().sum()))
     variances = 1 / (curvature + prior)
     return {
-        "inputs": u,
-        "outputs": q @ s,
+        # As they will lie in memory where they have been sent or kept: products of others end in other last bits.
+        "inputs": u.contiguous(),
+        "outputs": (q @ s).contiguous(),
         "variances": variances,
         "prior": torch.tensor(prior, dtype=torch.float64),
     }

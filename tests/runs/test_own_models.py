@@ -1,0 +1,256 @@
+"""Runs with models of one's own in Python: what is around methods, silos' own, warm starts, what changed since."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federations import assert_same
+from own_models import Adapted, Headless, Plain, Unusual
+from torch import Tensor, nn
+
+import caveat
+from caveat.core import ConfigurationError, DataError, RunError
+from caveat.data import Silos
+from caveat.files.payloads import read_payload
+from caveat.runs.progress import Silent
+
+MODEL = Path("model", "model.safetensors")
+FAST = caveat.Training(batch_size=16, lr=0.02)
+
+
+@pytest.fixture(scope="module")
+def silos() -> Silos:
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for k in range(3):
+        x = rng.normal(size=(100, 2)).astype(np.float32) + k
+        arrays[f"s{k}"] = x, (x.sum(1) > 2 * k).astype(np.int64) + (x[:, 0] > k + 0.7)
+    return caveat.data.from_arrays(arrays)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CAVEAT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def run(silos: Silos, out: Path, method: caveat.FedAvg | None = None, **more: Any) -> caveat.Run:
+    given = {"model": Plain, "rounds": 2, "training": FAST} | more
+    return caveat.run(silos, method or caveat.FedAvg(), out=out, **given)
+
+
+def model_of(run: caveat.Run) -> dict[str, dict[str, Tensor]]:
+    return read_payload(run.folder / MODEL)
+
+
+# Own models with everything around methods
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "private": {"privacy": caveat.Privacy(clip=1.0, noise=0.1)},
+    "ensemble": {"uncertainty": caveat.Uncertainty(source="ensemble", members=2)},
+    "laplace": {"uncertainty": caveat.Uncertainty(source="laplace")},
+    "guaranteed": {"uncertainty": caveat.Uncertainty(policy="guaranteed", risk=0.5)},
+    "server": {"server": caveat.ServerOptimizer(optimizer="adam", lr=0.01)},
+    "state": {"training": dataclasses.replace(FAST, state="kept")},
+}
+
+
+@pytest.mark.parametrize("code", [Adapted, Unusual])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_around_a_method_takes_own_models(
+    way: str, code: type[nn.Module], silos: Silos, tmp_path: Path
+) -> None:
+    one, two = (run(silos, tmp_path / str(n), model=code, workers=n, **WAYS[way]) for n in (1, 2))
+    assert_same(model_of(one), model_of(two))
+    said = one.predictor("s0")(silos.named("s0").test.x)
+    assert said.familiarity is not None
+    sums = said.probs.sum(1)
+    assert torch.allclose(sums, torch.ones_like(sums))
+
+
+def test_members_of_an_ensemble_begin_differently_where_weights_are_drawn_and_alike_where_given(
+    silos: Silos, tmp_path: Path
+) -> None:
+    still = caveat.Training(batch_size=16, lr=1e-12, optimizer="sgd")
+    spread = {}
+    for name, code in (("drawn", Plain), ("given", Plain())):
+        ensemble = caveat.Uncertainty(source="ensemble", members=2)
+        found = model_of(run(silos, tmp_path / name, model=code, training=still, uncertainty=ensemble))
+        weights = [tensors["head.1.weight"] for group, tensors in found.items() if "head.1.weight" in tensors]
+        assert len(weights) == 2
+        spread[name] = float((weights[0] - weights[1]).abs().max())
+    assert spread["given"] < 1e-6 < 1e-2 < spread["drawn"]
+
+
+def test_encoders_compute_in_bfloat16_and_models_without_one_are_told(silos: Silos, tmp_path: Path) -> None:
+    coarse = dataclasses.replace(FAST, precision="bfloat16")
+    fine = run(silos, tmp_path / "a", model=Plain)
+    rough = run(silos, tmp_path / "b", model=Plain, training=coarse)
+    name = "head.1.weight"
+    assert not torch.equal(model_of(fine)["model"][name], model_of(rough)["model"][name])
+    with pytest.raises((ConfigurationError, RunError), match=r"bfloat16' is for encoders, and Headless has none"):
+        run(silos, tmp_path / "c", model=Headless, training=coarse)
+
+
+class Viewed(nn.Module):
+    """Reads feature maps as they lie in memory, as much code does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(1, 8, 3, padding=1), nn.Linear(512, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.two(self.one(x).view(len(x), -1))
+        return out
+
+
+def test_modules_keep_the_layout_in_memory_that_their_code_expects(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {f"s{k}": (rng.integers(0, 255, (60, 8, 8), np.uint8), rng.integers(0, 2, 60)) for k in range(2)}
+    assert run(caveat.data.from_arrays(arrays), tmp_path / "a", model=Viewed).summary["rounds_run"] == 2
+
+
+def test_an_audit_takes_an_own_model(silos: Silos, tmp_path: Path) -> None:
+    found = caveat.audit(
+        silos, caveat.FedAvg(), model=Plain, rounds=1, training=FAST, seeds=(0, 1), shares=(0.5, 1), out=tmp_path / "a"
+    )
+    assert found
+
+
+# Silos' own models
+
+
+def test_silos_own_models_may_be_code_and_stay_at_their_silos(silos: Silos, tmp_path: Path) -> None:
+    own = (caveat.PersonalModel(factory=Unusual, silos=("s1",)), caveat.PersonalModel(factory=Adapted))
+    one, two = (run(silos, tmp_path / str(n), caveat.FML(), personal=own, workers=n) for n in (1, 2))
+    assert_same(model_of(one), model_of(two))
+    states = {s.name: next((one.folder / "state" / "silos" / s.name).glob("*.safetensors")) for s in silos}
+    assert any("token" in name for name in read_payload(states["s1"])["own"])
+    assert any(name.endswith("up") for name in read_payload(states["s0"])["own"])
+    model = json.loads((one.folder / "model" / "model.json").read_text())
+    assert model["personal"]["s1"]["factory"] == "own_models:Unusual"
+
+
+# Warm starts
+
+
+def test_a_run_begins_with_the_model_of_another(silos: Silos, tmp_path: Path) -> None:
+    first = run(silos, tmp_path / "a")
+    still = caveat.Training(batch_size=16, lr=1e-12, optimizer="sgd")
+    second = run(silos, tmp_path / "b", caveat.FedProx(), init=first.folder, training=still)
+    for name, tensor in model_of(second)["model"].items():
+        if "running" not in name and "num_batches" not in name:
+            assert torch.allclose(tensor, model_of(first)["model"][name], atol=1e-6), name
+
+
+@pytest.mark.parametrize(
+    "method", [caveat.UEFL(extra_rounds=1, iterations=2, codewords=4), caveat.FedPN(), caveat.TrFedDis()], ids=str
+)
+def test_a_plain_model_begins_one_with_more_parts(method: Any, silos: Silos, tmp_path: Path) -> None:
+    first = run(silos, tmp_path / "a")
+    warm, cold = run(silos, tmp_path / "b", method, init=first.folder), run(silos, tmp_path / "c", method)
+    name = next(name for name in model_of(warm)["model"] if name.endswith("0.weight"))
+    assert not torch.equal(model_of(warm)["model"][name], model_of(cold)["model"][name])
+    again = run(silos, tmp_path / "d", method, init=first.folder, workers=2)
+    assert_same(model_of(warm), model_of(again))
+
+
+def test_a_model_of_other_parts_is_refused_by_name(silos: Silos, tmp_path: Path) -> None:
+    first = run(silos, tmp_path / "a", model=Headless)
+    with pytest.raises(ConfigurationError, match=r"init = .*: its model has 'body.* as 'fedavg' on this model has not"):
+        run(silos, tmp_path / "b", init=first.folder)
+    for wrong in (tmp_path / "nowhere", first.folder / "model"):
+        with pytest.raises(ConfigurationError, match=r"init = .* is not a finished run"):
+            run(silos, tmp_path / "b", init=wrong)
+    damaged = first.folder / MODEL
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    with pytest.raises(ConfigurationError, match=r"model\.safetensors is not what was written"):
+        run(silos, tmp_path / "b", model=Headless, init=first.folder)
+    assert not (tmp_path / "b").exists()
+
+
+# Going on with other code
+
+
+class Stop(Silent):
+    """Interrupts a run after its first round."""
+
+    def round(self, number: int, phase: str, metrics: Mapping[str, float]) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "method", [caveat.FedAvg(), caveat.FedPer(), caveat.FML()], ids=lambda method: str(method.name)
+)
+def test_an_interrupted_run_goes_on_to_the_same_bits(method: Any, silos: Silos, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(silos, tmp_path / "a", method, progress=Stop())
+    assert_same(model_of(run(silos, tmp_path / "a", method)), model_of(run(silos, tmp_path / "b", method)))
+
+
+class Changed(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.constant_(self.head[0].bias, 0.1)
+
+
+Changed.__module__, Changed.__qualname__ = Plain.__module__, Plain.__qualname__
+
+
+def test_a_run_does_not_go_on_with_code_that_makes_something_else(silos: Silos, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(silos, tmp_path, progress=Stop())
+    with pytest.raises(RunError, match="the code of the model makes another one than when the run began") as why:
+        run(silos, tmp_path, model=Changed)
+    assert len(str(why.value).splitlines()) == 1
+    with pytest.raises(ConfigurationError, match=r"model.factory = 'own_models:Plain', not 'own_models:Headless'"):
+        run(silos, tmp_path, model=Headless)
+    run(silos, tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["", "{}", '{"schema": 1, "model": "0"}'])
+def test_what_the_code_made_cannot_be_lost_or_changed(damage: str, silos: Silos, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(silos, tmp_path, progress=Stop())
+    kept = (tmp_path / "code.json").read_bytes()
+    if damage:
+        (tmp_path / "code.json").write_text(damage)
+    else:
+        (tmp_path / "code.json").unlink()
+    with pytest.raises((DataError, RunError), match=r"code\.json|the code of the model"):
+        run(silos, tmp_path)
+    (tmp_path / "code.json").write_bytes(kept)
+    run(silos, tmp_path)
+
+
+# Runs that come to nothing
+
+
+class Sour(nn.Module):
+    """Says NaN of inputs as they are trained on, and numbers of those by which it is tried."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x) * (float("nan") if self.training else 1)
+        return out
+
+
+@pytest.mark.parametrize(("code", "lr"), [(Sour, 0.01), (Plain, 1e4)])
+def test_numbers_that_are_none_end_a_run_in_one_line(
+    code: type[nn.Module], lr: float, silos: Silos, tmp_path: Path
+) -> None:
+    training = caveat.Training(batch_size=16, lr=lr, optimizer="sgd")
+    with pytest.raises(RunError, match=r"training diverged; try a lower training.lr") as why:
+        run(silos, tmp_path, model=code, training=training, rounds=4)
+    assert len(str(why.value).splitlines()) == 1
