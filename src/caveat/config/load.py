@@ -97,8 +97,10 @@ def _merged(source: ConfigText, earlier: bool = False) -> dict[str, Any]:
     overrides = {(*path, "factory") if path == ("model",) else path: each for path, each in source.overrides.items()}
     if isinstance(table.get("model"), str):
         table["model"] = {"factory": table["model"]}  # code of one's own, and nothing else
-    if ("model", "factory") in overrides:
-        table["model"] = {}
+    for code in ("factory", "encoder"):
+        there = table.get("model")
+        if ("model", code) in overrides and not (isinstance(there, dict) and code in there):
+            table["model"] = {}  # what it says is of another model
     for section in ("method", "model"):
         named = table[section].get("name") if isinstance(table.get(section), dict) else None
         if named is not None and source.overrides.get((section, "name"), named) != named:

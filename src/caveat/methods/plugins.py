@@ -19,6 +19,8 @@ from . import METHODS, register
 
 GROUP = "caveat.methods"
 """The group of entry points by which an installed package says which methods it has."""
+PACKAGE = str(Path(__file__).parents[1])
+"""Where caveat's own code lies."""
 _NAMED = list[str]()
 
 
@@ -130,7 +132,7 @@ def _import_module(named: str) -> ModuleType:
 def told(error: Exception) -> str:
     """An error of somebody's code in one line, with the last line of a file that it came from."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
-    own = [frame for frame in frames if frame.filename not in (__file__, importlib.__file__)]
+    own = [frame for frame in frames if not frame.filename.startswith((PACKAGE, importlib.__file__))]
     where = f"{own[-1].filename}:{own[-1].lineno}: " if own else ""
     text = " ".join(str(error).split())
     return f"{where}{type(error).__name__}{f': {text}' if text else ''}"

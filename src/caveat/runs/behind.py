@@ -72,8 +72,6 @@ def rows_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True) -> Tensor:
     cache = _cache(encoder)
     ids = hashes(x.numpy())
     rows = torch.empty(len(ids), cache.width)  # in torch's memory: last bits of sums depend on where numbers lie
-        len(ids), cache.width
-    )  # torch's own memory: bits of sums depend on where in memory numbers begin
     found = rows.numpy()
     missing = cache.take(ids, found)
     with one_thread():

@@ -26,6 +26,7 @@ from .begun import check_begun, check_same, check_settings, keep_settings
 from .execution import carry_out
 from .extension import extended
 from .local import LocalRun, Run
+from .own_code import check_known
 from .progress import Progress, Silent
 from .spec import spec_of
 
@@ -82,6 +83,8 @@ def resume(
     for a folder that is damaged, StateLost for a silo's state that is.
     """
     config = _kept_config(folder)
+    if not (folder / "summary.json").exists():
+        check_known(config)
     with locked(folder / "state"):
         if rounds is None:
             check_begun(folder)

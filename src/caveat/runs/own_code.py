@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -14,7 +15,7 @@ from ..config import Config
 from ..core import ConfigurationError
 from ..core.errors import shown
 from ..methods.plugins import import_file, is_file, told
-from ..nn.own import KNOWN
+from ..nn.own import KNOWN, code_of
 
 
 def codes_of(config: Config) -> list[str]:
@@ -47,6 +48,12 @@ def import_named(config: Config) -> None:
     """Import the code that a configuration names. For configurations that the user of this process names alone."""
     for code in codes_of(config):
         import_code(code)
+
+
+def check_known(config: Config) -> None:
+    """Raises ConfigurationError for code that a configuration names and the user of this process does not."""
+    for code in codes_of(config):
+        code_of(code, "model")
 
 
 def import_code(code: str) -> None:
@@ -112,4 +119,6 @@ def _import_module(place: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)  # behind all others, so that no file in it hides what is installed
+    if importlib.util.find_spec(place.partition(".")[0]) is None:
+        raise ConfigurationError(f"no module {place.partition('.')[0]!r} is installed, and none is in {here}")
     return importlib.import_module(place)
