@@ -12,12 +12,14 @@ import pytest
 import torch
 from commands import caveat, one_error
 from federations import assert_same
+from flwr.app import Context, RecordDict
 from hospitals import CONFIG, NAMES, Federation, summary
 from torch import nn
 
 import caveat as library
-from caveat.core import ConfigurationError, RunError
+from caveat.core import ConfigurationError, DataError, RunError
 from caveat.federation import make_known
+from caveat.federation.node import NodeHandler
 from caveat.files.ledger import read_ledger
 from caveat.files.payloads import read_payload
 from caveat.nn.own import KNOWN
@@ -120,6 +122,16 @@ def test_a_server_without_its_code_says_so(tmp_path: Path) -> None:
     there = federation(tmp_path, "fedavg", 'encoder = "net.py:body"\n')
     with pytest.raises((ConfigurationError, RunError), match=r"net\.py:body' is code of your own"):
         there.serve()
+
+
+def test_nodes_that_are_given_the_app_and_do_not_import_it_know_its_code() -> None:
+    """As those of a simulation are."""
+    make_known("net.py:body", body)
+    handler = NodeHandler()
+    KNOWN.clear()
+    with pytest.raises(DataError, match="no terms of a federation"):
+        handler.greet(Context(1, 1, {}, RecordDict(), {}), {"terms": "nothing"})
+    assert {"net.py:body": body} == KNOWN
 
 
 # The project

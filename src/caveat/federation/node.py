@@ -18,6 +18,7 @@ from ..engines.executor import Executor
 from ..engines.flower import silo_app_of
 from ..engines.flower_messages import Order, Words
 from ..html.text import escaped
+from ..nn.own import KNOWN
 from ..runs.local import LocalRun
 from ..runs.spec import spec_of
 from .own_books import OwnBooks
@@ -39,7 +40,12 @@ def silo_app() -> ClientApp:
 class NodeHandler:
     """Answers for whichever silo the node's configuration names."""
 
+    def __init__(self) -> None:
+        # Nodes of a simulation get the app from the process that imported it.
+        self.known = dict(KNOWN)
+
     def greet(self, context: Context, question: Words) -> Words:
+        KNOWN.update(self.known)
         terms = Terms.of_text(str(question["terms"]))
         if "silo" not in context.node_config:
             return {"silo": _partition(context, terms)[0]}
@@ -48,6 +54,7 @@ class NodeHandler:
             return member.join(terms) if question.get("question") == "join" else member.introduce(terms)
 
     def perform(self, context: Context, order: Order, text: str, payload: Payload) -> Update:
+        KNOWN.update(self.known)
         if "silo" in context.node_config:
             with without_details():
                 return _member(context).perform(Terms.of_text(text), order, payload)
