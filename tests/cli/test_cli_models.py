@@ -107,7 +107,7 @@ def test_what_its_user_names_is_imported_to_predict(here: Path) -> None:
     ("name", "text"),
     [
         ("other.py:Net", "--model 'other.py:Net': this is not the run's; it names net.py:Net"),
-        ("net.py", "expected package.module:name or file.py:name"),
+        ("net.py", "model is a section: set its keys"),
         ("net.py:Other", "--model 'net.py:Other': this is not the run's"),
         ("os:system", "--model 'os:system': this is not the run's"),
     ],
@@ -168,7 +168,7 @@ def test_other_code_does_not_predict(here: Path) -> None:
             ["model=nowhere.models:make"],
             "no module 'nowhere' is installed, and none is in",
         ),
-        (["model=net"], "expected package.module:name or file.py:name"),
+        (["model=net"], "model is a section: set its keys"),
         (["model=net.py:fails"], "net.py:fails fails: ValueError: no weights for this"),
         (["model=net.py:Net", "model.weights=gone.pt"], "model.weights = 'gone.pt': no such file"),
         (["model=net.py:Net", "model.frozen=true"], "model.frozen = True has no meaning for model 'own'"),
