@@ -151,6 +151,17 @@ def test_an_interrupted_run_goes_on_with_its_code_alone(here: Path, monkeypatch:
         assert (here / "run" / name).read_bytes() == (here / "whole" / name).read_bytes()
 
 
+def test_a_finished_run_goes_on_to_more_rounds_with_its_code_alone(here: Path) -> None:
+    run("model=net.py:Net")
+    run("model=net.py:Net", "rounds=2", out="whole")
+    as_elsewhere()
+    assert "--model net.py:Net" in one_error(caveat("resume", "run", "--rounds", "2"), 2)
+    done = caveat("resume", "run", "--rounds", "2", "--model", "net.py:Net", "--quiet")
+    assert done.exit_code == 0, done.stderr
+    model = "model/model.safetensors"
+    assert (here / "run" / model).read_bytes() == (here / "whole" / model).read_bytes()
+
+
 def test_other_code_does_not_predict(here: Path) -> None:
     run("model.encoder=net.py:body", "model.frozen=true")
     as_elsewhere()

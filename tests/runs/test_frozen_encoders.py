@@ -181,6 +181,23 @@ def test_silos_on_demand_stand_behind_a_frozen_encoder(tmp_path: Path, cache: Pa
     assert_same(model_of(one), model_of(two))
 
 
+def test_inputs_that_are_read_when_they_are_needed_come_to_the_same_rows(tmp_path: Path, cache: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {f"s{k}": (rng.normal(size=(300, 2)).astype(np.float32), rng.integers(0, 2, 300)) for k in range(2)}
+    mapped = {}
+    for name, (x, y) in arrays.items():
+        np.save(tmp_path / f"{name}.npy", x)
+        mapped[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="r"), y
+    whole, lazy = (
+        run(caveat.data.from_arrays(each), tmp_path / out, model=FROZEN)
+        for each, out in ((arrays, "whole"), (mapped, "lazy"))
+    )
+    assert_same(model_of(whole), model_of(lazy))
+    blocks = len(list((cache / "features").rglob("*.ids.npy")))
+    inputs = sum(len(np.load(file)) for file in (cache / "features").rglob("*.ids.npy"))
+    assert (blocks >= 8, inputs) == (True, 600)
+
+
 def test_augmented_inputs_do_not_go_with_a_frozen_encoder(tmp_path: Path, cache: Path) -> None:
     rng = np.random.default_rng(0)
     arrays = {f"s{k}": (rng.integers(0, 255, (60, 8, 8), np.uint8), rng.integers(0, 2, 60)) for k in range(2)}

@@ -70,13 +70,13 @@ def rows_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True) -> Tensor:
     Warns where they cannot be kept: every process computes them anew then.
     """
     cache = _cache(encoder)
-    ids = hashes(x.numpy())
+    ids = [each for part in torch.split(x, PART) for each in hashes(part.numpy())]
     rows = torch.empty(len(ids), cache.width)  # in torch's memory: last bits of sums depend on where numbers lie
     found = rows.numpy()
     missing = cache.take(ids, found)
     with one_thread():
         for part in (missing[i : i + PART] for i in range(0, len(missing), PART)):
-            found[part] = encoder(x[part]).numpy()
+            found[part] = encoder(x[torch.tensor(part)]).numpy()
             try:
                 if keep:
                     cache.add([ids[i] for i in part], found[part])

@@ -83,7 +83,7 @@ def resume(
     for a folder that is damaged, StateLost for a silo's state that is.
     """
     config = _kept_config(folder)
-    if not (folder / "summary.json").exists():
+    if rounds is not None or not (folder / "summary.json").exists():
         check_known(config)
     with locked(folder / "state"):
         if rounds is None:
