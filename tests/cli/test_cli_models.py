@@ -107,7 +107,7 @@ def test_what_its_user_names_is_imported_to_predict(here: Path) -> None:
     ("name", "text"),
     [
         ("other.py:Net", "--model 'other.py:Net': this is not the run's; it names net.py:Net"),
-        ("net.py", "model is a section: set its keys"),
+        ("net.py", "expected package.module:name or file.py:name"),
         ("net.py:Other", "--model 'net.py:Other': this is not the run's"),
         ("os:system", "--model 'os:system': this is not the run's"),
     ],
