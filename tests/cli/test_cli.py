@@ -34,7 +34,8 @@ COMMANDS = {
     },
     "reproduce": {"--list", "--scale", "--seeds", "--out", "--workers", "--quiet"},
     "foreign": {
-        "--federations", "--methods", "--set", "--seeds", "--out", "--plugin", "--workers", "--quiet", "--list", "--model",
+        "--federations", "--methods", "--set", "--seeds", "--out", "--plugin", "--model", "--workers", "--quiet",
+        "--list",
     },
     "flower": set(),
     "new": set(),

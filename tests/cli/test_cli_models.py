@@ -179,7 +179,7 @@ def test_other_code_does_not_predict(here: Path) -> None:
             ["model=nowhere.models:make"],
             "no module 'nowhere' is installed, and none is in",
         ),
-        (["model=net"], "expected package.module:name or file.py:name"),
+        (["model=net"], "model is a section: set its keys"),
         (["model=net.py:fails"], "net.py:fails fails: ValueError: no weights for this"),
         (["model=net.py:Net", "model.weights=gone.pt"], "model.weights = 'gone.pt': no such file"),
         (["model=net.py:Net", "model.frozen=true"], "model.frozen = True has no meaning for model 'own'"),

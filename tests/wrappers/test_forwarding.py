@@ -13,6 +13,7 @@ from federations import METHODS
 import caveat
 from caveat.core import ConfigurationError, Decision, Method, Round
 from caveat.methods import FedAvg, FedBN, FedPN, TrFedDis
+from caveat.training.fit import Training
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.conformal import Conformal
 from caveat.wrappers.ensemble import Ensemble
@@ -21,8 +22,10 @@ from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
 from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.private import Private
+from caveat.wrappers.server import Stepping
 from caveat.wrappers.switched import Switched
 from caveat.wrappers.tempered import Tempered
+from caveat.wrappers.trained import Balanced, Carried
 
 ATTRIBUTES = [name for name in dir(Method) if not name.startswith("_")]
 ON_PURPOSE = {"predict"}
@@ -31,6 +34,14 @@ ON_PURPOSE = {"predict"}
 
 def private(base: Method) -> Wrapper:
     return Private(base, clip=1.0, noise=0.1, silos=3)
+
+
+def stepping(base: Method) -> Wrapper:
+    return Stepping(base, "adam", lr=0.01, beta1=0.9, beta2=0.99, tau=1e-3)
+
+
+def carried(base: Method) -> Wrapper:
+    return Carried(base, Training(state="kept"), shared=False)
 
 
 MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
@@ -44,6 +55,9 @@ MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Private: private,
     Laplace: Laplace,
     Ensemble: Ensemble,
+    Stepping: stepping,
+    Carried: carried,
+    Balanced: Balanced,
 }
 
 

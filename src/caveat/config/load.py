@@ -94,8 +94,11 @@ def recipes() -> list[str]:
 def _merged(source: ConfigText, earlier: bool = False) -> dict[str, Any]:
     """The file's table with the overrides in it."""
     table: dict[str, Any] = with_defaults(_plain(source.table)) if earlier else _plain(source.table)
-    overrides = {(*path, "factory") if path == ("model",) else path: each for path, each in source.overrides.items()}
-    if isinstance(table.get("model"), str):
+    overrides = {
+        (*path, "factory") if path == ("model",) and is_code(each) else path: each
+        for path, each in source.overrides.items()
+    }
+    if is_code(table.get("model")):
         table["model"] = {"factory": table["model"]}  # code of one's own, and nothing else
     for code in ("factory", "encoder"):
         there = table.get("model")
@@ -131,6 +134,11 @@ def _merged(source: ConfigText, earlier: bool = False) -> dict[str, Any]:
             inner = inner[key]
         inner[str(path[-1])] = _plain(value)
     return table
+
+
+def is_code(value: object) -> bool:
+    """Whether a value names code of one's own, "package.module:name" or "file.py:name"."""
+    return isinstance(value, str) and ":" in value
 
 
 def _plain(value: Any) -> Any:

@@ -16,6 +16,8 @@ from .reading import checked, lines_of, read, record_of
 from .schema.small_files import Checkpoint, KeptState
 
 FOLDER = "trained"
+PLACE = f"state/{FOLDER}/{NEWEST}"
+"""The checkpoint that is kept, below a run's folder."""
 SETTINGS = "settings.json"
 
 

@@ -109,13 +109,18 @@ def check_goes_on(method: Method, server: State, folder: str) -> None:
 def check_begun(folder: Path) -> None:
     """Raises DataError where what a run wrote when it began is damaged."""
     record_of(folder / SETTINGS, SettingsFile)  # before the first checkpoint nothing else would notice
+    _check_files(folder, "settings.json", "splits.json")
+
+
+def _check_files(folder: Path, *places: str) -> None:
+    """Raises DataError for a file that is not what was written, as far as the newest checkpoint can say."""
     try:
         manifest = manifest_of(folder)
     except DataError:
         if (folder / "summary.json").exists():
             raise
         return  # a damaged checkpoint: there may be an older one to go on from
-    manifest.check("settings.json", "splits.json")
+    manifest.check(*places)
 
 
 def check_same(folder: Path, silos: data.Silos) -> None:
@@ -142,7 +147,7 @@ def check_code(folder: Path, digest: str | None) -> None:
     """Raises RunError if code of one's own made another model when the run began, DataError where what it made then is
     damaged or gone.
     """
-    manifest_of(folder).check(CODE)
+    _check_files(folder, CODE)
     known = record_of(folder / CODE, BegunCode)
     if known is not None and known.model != digest:
         raise RunError(

@@ -61,6 +61,7 @@ def finish(run: BaseRun, progress: Progress) -> None:
         counted, kept = recorder.rewind(saved)
         if saved is not None:
             store.tidy(saved)
+            recorder.check_trained(saved)
         engine.begin(start, counted, kept)
         recorder.keep_trained(start - 1)
         if store.durable is not None:

@@ -26,7 +26,7 @@ from ..files.run_folder import FAILURE
 from ..files.schema.costs import PrivacyRecord
 from ..files.schema.rounds import LeftOut
 from ..files.schema.small_files import Checkpoint, Failure, KeptState, ModelFile, Reset, RunState, Sums
-from ..files.trained import TrainedStore
+from ..files.trained import PLACE, TrainedStore
 from ..metrics import across, figures
 from ..wrappers.base import find
 from ..wrappers.private import Private
@@ -57,6 +57,8 @@ class Recorder:
         self.trained, self.length, self.trained_kept = horizon(schedule), len(schedule), False
         self.unsynced: dict[SiloId, KeptState] = {}
         """What silos have kept since the last durable checkpoint."""
+        self.trained_sum: Sums = {}
+        """What the checkpoint after the last round of training holds, which later ones know of."""
         self.mark = self.synced = time.perf_counter()
 
     def rewind(self, saved: Saved | None) -> tuple[dict[SiloId, int], dict[SiloId, KeptState]]:
@@ -82,6 +84,12 @@ class Recorder:
         self.states.add(afresh)
         self.run_state.reset += [Reset(silo=each.silo, round=self.run_state.number) for each in afresh]
         return read_ledger(self.ledger.log.path).counted, kept | {each.silo: each for each in afresh}
+
+    def check_trained(self, saved: Saved) -> None:
+        """Raises DataError where the states that were kept after training are damaged or gone."""
+        if (known := saved.checkpoint.files.get(PLACE)) is not None:
+            self.trained_sum = {PLACE: known}
+            TrainedStore(self.run.folder).load()
 
     def after(self, done: FinishedRound, server: State) -> None:
         phase = done.step.name
@@ -118,6 +126,7 @@ class Recorder:
         self.run_state.rows, self.run_state.ledger = self.rows.bytes, self.ledger.log.bytes
         logs = {LEDGER: self.ledger.log, ROWS: self.rows, STATES: self.states}
         files = {place: log.sum for place, log in logs.items() if log.bytes} | self.fixed
+        files |= self.trained_sum if t >= self.trained else {}
         if durable := time.perf_counter() - self.synced >= self.run.sync_seconds:
             self._sync()
         self.store.save(t, server, self.run_state, files, durable)
@@ -147,6 +156,7 @@ class Recorder:
         if t + 1 == self.trained < self.length and self.run.can_be_extended and not self.trained_kept:
             TrainedStore(self.run.folder).keep(read_kept(self.states.path).values())
             self.trained_kept = True
+            self.trained_sum = {PLACE: sum_of(self.run.folder / PLACE)}
 
     @cached_property
     def fixed(self) -> Sums:
