@@ -227,7 +227,7 @@ def test_a_finished_run_without_a_report_needs_no_silos(tmp_path: Path) -> None:
 
 
 def test_how_long_the_server_waits_may_differ_when_a_run_continues(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", rounds=2, quorum=3, patience=0.5)
+    federation = Federation(tmp_path, "fedavg", rounds=2, quorum=3, patience=3)
     federation.grid.tamper[federation.node["hill"]] = losing(2)
     with pytest.raises(RunError, match="fewer than the quorum"):
         federation.serve()
@@ -235,7 +235,7 @@ def test_how_long_the_server_waits_may_differ_when_a_run_continues(tmp_path: Pat
     table = str(federation.folder / "config.toml")
     with pytest.raises(ConfigurationError, match="began with another configuration"):
         federation.serve(load(table, ["federation.begin_with=4"]))
-    federation.serve(load(table, ["federation.quorum=2", "federation.deadline=0.5", "federation.patience=1"]))
+    federation.serve(load(table, ["federation.quorum=2", "federation.deadline=0.5", "federation.patience=5"]))
     assert summary(federation.run)["absent"] == ["hill"]
 
 
@@ -300,8 +300,8 @@ def test_a_silo_that_comes_back_before_there_is_an_agreement_is_asked_anew(tmp_p
 def test_silos_of_a_simulation_keep_their_states_in_the_run_s_folder_or_do_not_work(tmp_path: Path) -> None:
     sets = [
         "engine.name=flower", "method.name=scaffold", "rounds=1", "beside=[]", "data.silos=3", "model.name=mlp",
-        "data.samples_per_silo=60", "model.hidden=8", "training.batch_size=16", "federation.patience=0.3",
-        "federation.deadline=0.3",
+        "data.samples_per_silo=60", "model.hidden=8", "training.batch_size=16", "federation.patience=20",
+        "federation.deadline=20",
     ]  # fmt: skip
     grid = InProcessGrid({node: silo_app_of(NodeHandler()) for node in (1, 2, 3)})
     grid.node_config = {node: {"partition-id": node - 1} for node in (1, 2, 3)}
