@@ -18,6 +18,7 @@ from ..engines.executor import Executor
 from ..engines.flower import silo_app_of
 from ..engines.flower_messages import Order, Words
 from ..html.text import escaped
+from ..methods import METHODS
 from ..nn.own import KNOWN
 from ..runs.local import LocalRun
 from ..runs.spec import spec_of
@@ -42,10 +43,16 @@ class NodeHandler:
 
     def __init__(self) -> None:
         # Nodes of a simulation get the app from the process that imported it.
-        self.known = dict(KNOWN)
+        self.known, self.methods = dict(KNOWN), METHODS.added
+
+    def recall(self) -> None:
+        """Have this process know the code of the app."""
+        KNOWN.update(self.known)
+        for cls in self.methods:
+            METHODS.add(cls)
 
     def greet(self, context: Context, question: Words) -> Words:
-        KNOWN.update(self.known)
+        self.recall()
         terms = Terms.of_text(str(question["terms"]))
         if "silo" not in context.node_config:
             return {"silo": _partition(context, terms)[0]}
@@ -54,7 +61,7 @@ class NodeHandler:
             return member.join(terms) if question.get("question") == "join" else member.introduce(terms)
 
     def perform(self, context: Context, order: Order, text: str, payload: Payload) -> Update:
-        KNOWN.update(self.known)
+        self.recall()
         if "silo" in context.node_config:
             with without_details():
                 return _member(context).perform(Terms.of_text(text), order, payload)

@@ -32,6 +32,11 @@ class Methods(Mapping[str, type[Method]]):
     def __len__(self) -> int:
         return len(self._own) + len(self._added)
 
+    @property
+    def added(self) -> list[type[Method]]:
+        """Those that are not caveat's own."""
+        return list(self._added.values())
+
     def add(self, cls: type[Method]) -> None:
         """Take in a class by the name that its runs have. The same class again, read anew, replaces the earlier one.
 

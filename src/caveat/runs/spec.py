@@ -202,7 +202,7 @@ class RunSpec:
 
     def server_site(self, info: FederationInfo) -> Site:
         """What code may see at the server: no data, and a freshly initialised module."""
-        none = Data(torch.zeros(0, *info.shape), torch.zeros(0, dtype=torch.long))
+        none = Data(torch.zeros(0, *info.shape, dtype=info.dtype), torch.zeros(0, dtype=torch.long))
         return Site("server", none, none, none, self.build(info))
 
     def init_server(self, info: FederationInfo, site: Site, method: Method) -> State:
