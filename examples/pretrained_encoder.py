@@ -49,7 +49,7 @@ HIDDEN, ADAPTED = ({"hidden": 128}, caveat.Training(lr=0.001)), ({"adapter": 64}
 if __name__ == "__main__":
     for name in sys.argv[1:] or ["fedavg", "trfeddis", "uefl", "fedpn"]:
         head, training = {"trfeddis": HIDDEN, "fedpn": ADAPTED, "uefl": ADAPTED}.get(name, LINEAR)
-        more, found = {"segments": 16, "rounds": 25} if name == "uefl" else {"rounds": 50}, []
+        more, found = {"segments": 32, "codewords": 64, "rounds": 30} if name == "uefl" else {"rounds": 50}, []
         for seed in range(3):
             method = caveat.METHODS[name](training=training, **more)
             model = caveat.ModelSettings(encoder=Encoder, frozen=True, **head)
