@@ -12,7 +12,7 @@ from typing import Unpack
 from .config import EngineSettings
 from .core import Method, SiloId
 from .core.errors import Diverged
-from .core.settings import path_of
+from .core.settings import check_type, path_of
 from .data import Silos
 from .files.checkpoints import StateLost
 from .files.locks import locked
@@ -55,6 +55,8 @@ def run(
     spec = python_calls.spec_of_call(silos, method, settings, python_calls.RunArguments)
     with python_calls.explained():
         workers = EngineSettings(workers=workers).workers
+    if progress is not None:
+        check_type(progress, Progress, "progress", "an object with begin, round, note and end (caveat.runs.progress)")
     folder = path_of(out, "out") if out else Path(tempfile.mkdtemp(prefix="caveat-"))
     local_run = LocalRun(folder=folder, spec=spec, silos=silos, workers=workers, reset=tuple(reset))
     try:

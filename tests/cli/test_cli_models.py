@@ -180,7 +180,7 @@ def test_other_code_does_not_predict(here: Path) -> None:
             "no module 'nowhere' is installed, and none is in",
         ),
         (["model=net"], "model is a section: set its keys"),
-        (["model=net.py:fails"], "net.py:fails fails: ValueError: no weights for this"),
+        (["model=net.py:fails"], "classes = 10, fails: ValueError: no weights for this"),
         (["model=net.py:Net", "model.weights=gone.pt"], "model.weights = 'gone.pt': no such file"),
         (["model=net.py:Net", "model.frozen=true"], "model.frozen = True has no meaning for model 'own'"),
         (["model=net.py:Net", "init=gone"], "init = 'gone' is not a finished run"),

@@ -13,7 +13,7 @@ from federations import FAST, Federation, assert_same, flat, model, silos
 from torch import Tensor, nn
 
 from caveat.core import ConfigurationError, Data, Decision, Method, Silo, Site, Tensors, seeded
-from caveat.methods import APFL, FedAvg, FedBABU, FedPer, FedRep, PerFedAvg
+from caveat.methods import APFL, FedAvg, FedBABU, FedBN, FedPer, FedRep, PerFedAvg
 from caveat.methods.fedbabu import fit_alone
 from caveat.methods.fedper import names_below
 from caveat.training.fit import Training
@@ -386,3 +386,9 @@ def test_apfl_answers_with_the_mixture_of_parameters_and_its_own_statistics(tmp_
         expected = method.ask(load(module, tensors), x, whose)
         torch.testing.assert_close(answers[whose].probs, expected.probs)
     assert not torch.allclose(answers[Decision.LOCAL].probs, answers[Decision.GLOBAL].probs, atol=1e-3)
+
+
+def test_fedbn_says_where_it_is_fedavg() -> None:
+    plain, normed = nn.Sequential(nn.Linear(2, 3)), nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    assert FedBN().remark(plain) == "fedbn: nothing in this model is batch normalised: it is fedavg"
+    assert not FedBN().remark(normed)

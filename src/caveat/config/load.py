@@ -175,7 +175,8 @@ def _build(hint: Any, value: Any, path: KeyPath, problems: list[Problem]) -> Any
         built = [_build(item, each, (*path, number), problems) for number, each in enumerate(value)]
         return tuple(built)
     if dataclasses.is_dataclass(hint) and isinstance(value, dict) and hint is not MethodSettings:
-        hints = get_type_hints(hint, include_extras=True)
+        own = {field.name for field in dataclasses.fields(hint)}  # without class attributes
+        hints = {key: each for key, each in get_type_hints(hint, include_extras=True).items() if key in own}
         before = len(problems)
         problems += [Problem((*path, key), "") for key in value if key not in hints]
         fields = {
@@ -249,7 +250,10 @@ def check_key(key: str, option: str) -> None:
 
 def _keys(cls: Any, section: KeyPath) -> Iterator[KeyPath]:
     """Every key of settings and of the settings in them."""
+    own = {field.name for field in dataclasses.fields(cls)}  # without class attributes
     for key, hint in get_type_hints(cls).items():
+        if key not in own:
+            continue
         yield (*section, key)
         if inner := item_of(hint):
             yield from _keys(inner, (*section, key))

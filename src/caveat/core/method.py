@@ -186,6 +186,10 @@ class Method:
         with torch.no_grad():
             return next(({"encoder": each(x)} for each in encoders if isinstance(each, nn.Module)), {})
 
+    def remark(self, module: nn.Module) -> str:
+        """A sentence for whoever runs the method on this module, where it is not what it is called; else empty."""
+        return ""
+
     def milestone(self, server: State) -> dict[str, float]:
         """Named numbers that describe the server's state, e.g. the iteration a run is in; for rows and reports."""
         return {}

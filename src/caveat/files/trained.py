@@ -48,7 +48,9 @@ class TrainedStore:
         write_record(self.root / NEWEST, checkpoint)
 
     def load(self) -> Checkpoint | None:
-        """What is kept; None if nothing is. Raises DataError if anything that it needs is damaged."""
+        """What is kept; None if nothing is. Raises DataError for what is damaged of it, RunError for links in it."""
+        refuse_link(self.root)
+        refuse_links(self.root)
         checkpoint = record_of(self.root / NEWEST, Checkpoint)
         if checkpoint is None:
             return None

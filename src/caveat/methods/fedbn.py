@@ -23,3 +23,6 @@ class FedBN(FedAvg):
 
     def private(self, module: nn.Module) -> frozenset[str]:
         return normalisation(module)
+
+    def remark(self, module: nn.Module) -> str:
+        return "" if self.private(module) else f"{self.name}: nothing in this model is batch normalised: it is fedavg"

@@ -100,6 +100,9 @@ class TrFedDis(FedBN):
         """BatchNorm's tensors of what the federation shares; a silo's own head is no part of that."""
         return super().private(module.common if isinstance(module, TwoHeads) else module)
 
+    def remark(self, module: nn.Module) -> str:
+        return ""  # heads of their own are what it is about
+
     def init_server(self, site: Site) -> State:
         return super().init_server(replace(site, module=two_heads(site).common))
 

@@ -88,7 +88,9 @@ def made(code: str | Make, shape: tuple[int, ...], dtype: torch.dtype, classes: 
     except ConfigurationError:
         raise
     except Exception as error:
-        raise ConfigurationError(f"{{key}}: {name_of(code)} fails: {told(error)}", key) from error
+        arguments = (f"shape = {shape}", f"classes = {classes}")[: given or 0]
+        called = f", called with {' and '.join(arguments)}, fails" if arguments else " fails"
+        raise ConfigurationError(f"{{key}}: {name_of(code)}{called}: {told(error)}", key) from error
     _check_tensors(module, key)
     return module
 

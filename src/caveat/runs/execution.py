@@ -30,6 +30,8 @@ def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
     progress.begin(title, steps[True])
     if (ensemble := find(run.complete_method, Ensemble)) is not None:
         progress.note(ensemble.cost)
+    if remark := run.method.remark(run.server_site().module):
+        progress.note(remark)
     try:
         run.prepare()
         finish(run, progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Protocol, TextIO
+from typing import Protocol, TextIO, runtime_checkable
 
 from ..html.text import escaped
 
@@ -12,6 +12,7 @@ SHOWN = {"accuracy": "accuracy {:.3f}", "entropy": "entropy {:.3f}", "seconds": 
 """The metrics that are shown, and how."""
 
 
+@runtime_checkable
 class Progress(Protocol):
     """Whom a run tells how far it is."""
 

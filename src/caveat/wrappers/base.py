@@ -88,6 +88,9 @@ class Wrapper(Method):
     def summarise(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
         return self.base.summarise(sums)
 
+    def remark(self, module: nn.Module) -> str:
+        return self.base.remark(module)
+
     def milestone(self, server: State) -> dict[str, float]:
         return self.base.milestone(server)
 
