@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from caveat.core import ConfigurationError
-from caveat.nn.encoders import Model
+from caveat.nn.encoders import Model, Tokens, head
+from caveat.nn.frozen import taken_off
 from caveat.nn.models import ModelSettings, build_model
 from caveat.training.modules import reset, tensors_of
 
@@ -335,3 +336,36 @@ def test_tensors_of_a_part_of_its_own_are_all_that_it_notes() -> None:
     assert {"token", "mask", "order", "share"} == set(built(Headless).body.given_tensors)
     assert not hasattr(built(Headless).body.one, "given_tensors")
     assert type(built(Headless).body) is Within
+
+
+def test_a_frozen_encoder_of_other_code_is_another_one_even_where_a_sample_shows_no_difference() -> None:
+    """Rows are kept by its digest: an edited `forward` has none yet."""
+
+    def encoder(masked: bool) -> nn.Module:
+        class Words(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.words = nn.Embedding(9, 4)
+                nn.init.ones_(self.words.weight)
+
+            if masked:
+
+                def forward(self, x: Tensor) -> Tensor:
+                    seen: Tensor = (self.words(x) * (x != 0)[..., None]).mean(1)
+                    return seen
+            else:
+
+                def forward(self, x: Tensor) -> Tensor:
+                    seen: Tensor = self.words(x).mean(1)
+                    return seen
+
+        return Words().requires_grad_(False)
+
+    digests = []
+    for masked in (False, True, True):
+        model = Model(nn.Sequential(encoder(masked), Tokens()), head(1, 4, 0, 2, 0.1, False), 1, 4)
+        frozen, _ = taken_off(model, (3,), torch.int64)
+        assert frozen is not None
+        digests.append(frozen.digest)
+    assert digests[0] != digests[1]
+    assert digests[1] == digests[2]

@@ -13,6 +13,9 @@ from commands import one_error, sets
 
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError
+from caveat.files.atomic import write_record
+from caveat.files.manifest import sum_of
+from caveat.files.schema.small_files import Checkpoint, KeptState
 from caveat.files.trained import TrainedStore
 from caveat.runs import extension
 from caveat.runs.configured import resume, start
@@ -214,3 +217,22 @@ def test_a_federation_s_run_is_refused(tmp_path: Path) -> None:
     shown = command("config", *sets("engine.name=flower")).stdout
     (folder / "config.toml").write_text(shown)
     assert "--rounds 3: " in one_error(command("resume", folder, "--rounds", "3"), 2)
+
+
+@pytest.mark.parametrize("which", ["server", "silo"])
+def test_names_in_kept_states_lead_nowhere_else(tmp_path: Path, which: str) -> None:
+    """A crafted folder has nothing written outside of it."""
+    store = TrainedStore(tmp_path / "run")
+    store.root.mkdir(parents=True)
+    (tmp_path / "mine").write_text("my own")
+    server = "../../../mine" if which == "server" else "server-000001.safetensors"
+    files = {f"state/{server}": sum_of(tmp_path / "mine")}
+    (store.root / "server-000001.safetensors").write_text("my own")
+    checkpoint = {"schema": Checkpoint.SCHEMA, "t": 1, "server": server, "files": files}
+    write_record(store.root / "checkpoint.json", Checkpoint.model_validate(checkpoint))
+    line = KeptState(silo="../../../mine", t=1, sha256="0" * 64)
+    (tmp_path / "run" / "state" / "states.jsonl").write_text(f"{line.model_dump_json()}\n")
+    for act in (store.load, store.restore):
+        with pytest.raises(DataError, match=r"expected the name of a file beside it|silo name"):
+            act()
+    assert (tmp_path / "mine").read_text() == "my own"

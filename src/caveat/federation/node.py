@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -12,14 +12,14 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 
-from ..core import ConfigurationError, Payload, RunError, SiloId, Update
+from ..core import ConfigurationError, Method, Payload, RunError, SiloId, Update
 from ..data import load
 from ..engines.executor import Executor
 from ..engines.flower import silo_app_of
 from ..engines.flower_messages import Order, Words
 from ..html.text import escaped
 from ..methods import METHODS
-from ..nn.own import KNOWN
+from ..nn.own import KNOWN, Make
 from ..runs.local import LocalRun
 from ..runs.spec import spec_of
 from .own_books import OwnBooks
@@ -40,6 +40,9 @@ def silo_app() -> ClientApp:
 
 class NodeHandler:
     """Answers for whichever silo the node's configuration names."""
+
+    known: Mapping[str, Make] = {}
+    methods: Sequence[type[Method]] = ()
 
     def __init__(self) -> None:
         # Nodes of a simulation get the app from the process that imported it.

@@ -69,7 +69,7 @@ class FeatureCache:
     def add(self, ids: list[bytes], rows: Rows) -> None:
         """Keep rows (N, width) of inputs. Raises OSError where the folder cannot be written."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # what is in it was made of private data
-        block = self.folder / f"{_sum(ids, rows)}.npy"
+        block = self.folder / f"{self._sum(ids, rows)}.npy"
         write_bytes(block, _bytes(rows))
         write_bytes(_ids_of(block), _bytes(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, HASH)))
         self._know(block, ids)
@@ -85,16 +85,16 @@ class FeatureCache:
                 rows = np.load(block, mmap_mode="r", allow_pickle=False)
             except (OSError, ValueError, EOFError):
                 continue
-            if rows.dtype == np.float32 and rows.shape == (len(ids), self.width) and _sum(ids, rows) == block.stem:
+            if rows.dtype == np.float32 and rows.shape == (len(ids), self.width) and self._sum(ids, rows) == block.stem:
                 self._know(block, ids)
+
+    def _sum(self, ids: list[bytes], rows: Rows) -> str:
+        """A block's name: a hash of the encoder, which the folder is called by, and of all that is in the block."""
+        return hashlib.sha256(self.folder.name.encode() + b"".join(ids) + rows.tobytes()).hexdigest()[:32]
 
     def _know(self, block: Path, ids: list[bytes]) -> None:
         for row, each in enumerate(ids):
             self.places[each] = block, row
-
-
-def _sum(ids: list[bytes], rows: Rows) -> str:
-    return hashlib.sha256(b"".join(ids) + rows.tobytes()).hexdigest()[:32]
 
 
 def _ids_of(block: Path) -> Path:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..core import RunError
+from ..core import DataError, RunError, check_silo_name
 from .atomic import write_record
 from .checkpoints import DURABLE, NEWEST
 from .links import refuse_link, refuse_links
@@ -54,6 +54,7 @@ class TrainedStore:
         checkpoint = record_of(self.root / NEWEST, Checkpoint)
         if checkpoint is None:
             return None
+        self._check_server(checkpoint)
         for place, known in checkpoint.files.items():
             if place.endswith(GROWING):
                 check_file(self.run / place, known, growing=True)
@@ -66,6 +67,7 @@ class TrainedStore:
     def restore(self) -> None:
         """Have the run continue after its last round of training, whatever came then."""
         checkpoint = read(self.root / NEWEST, Checkpoint)
+        self._check_server(checkpoint)
         for kept in self._states(checkpoint):
             _link(self.root / "silos" / _place(kept), self.state / "silos" / _place(kept))
         _link(self.root / checkpoint.server, self.state / checkpoint.server)
@@ -76,6 +78,12 @@ class TrainedStore:
         files = {place: known for place, known in checkpoint.files.items() if place != SETTINGS}
         write_record(self.state / NEWEST, checkpoint.model_copy(update={"files": files}), lasting=True)
         (self.state / DURABLE).unlink(missing_ok=True)
+
+    def _check_server(self, checkpoint: Checkpoint) -> None:
+        """Raises DataError unless the server's state is a file beside the checkpoint, of a hash that is known."""
+        name = checkpoint.server
+        if Path(name).name != name or f"state/{name}" not in checkpoint.files:
+            raise DataError(f"{self.root / NEWEST}: server = {name!r}, expected the name of a file beside it")
 
     def _states(self, checkpoint: Checkpoint) -> list[KeptState]:
         """The last state of each silo until then."""
@@ -88,6 +96,8 @@ class TrainedStore:
 
 
 def _place(kept: KeptState) -> Path:
+    """Where a state is below a folder of states. Raises DataError for a silo's name that leads elsewhere."""
+    check_silo_name(kept.silo, f"{STATES}: ")
     return Path(kept.silo, f"{kept.t:06d}.safetensors")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from types import CodeType, FunctionType
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +76,8 @@ def taken_off(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> t
         return None, model
     widths = {name: h.shape[1] for name, h in _numbers(frozen, x)[1].items()}
     unpacked = Unpacked(tokens.shape[1], tokens.shape[2], widths)
-    digest = hashlib.sha256(digest_of(frozen).encode() + _row(frozen, x).numpy().tobytes()).hexdigest()
+    about = digest_of(frozen).encode() + _code_of(frozen) + _row(frozen, x).numpy().tobytes()
+    digest = hashlib.sha256(about).hexdigest()
     behind = Model(nn.Sequential(unpacked, *stages[len(frozen) :]), model.head, model.tokens, model.features)
     return FrozenEncoder(frozen, shape, unpacked, digest), behind
 
@@ -97,6 +99,28 @@ def _numbers(module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
 def _row(module: nn.Module, x: Tensor) -> Tensor:
     tokens, numbers = _numbers(module, x)
     return torch.cat([tokens.flatten(1), *numbers.values()], 1)
+
+
+def _code_of(module: nn.Module) -> bytes:
+    """The compiled code of a module's classes, torch's own aside: one sample does not show all that they compute."""
+    kinds = {
+        kind for part in module.modules() for kind in type(part).__mro__ if not kind.__module__.startswith("torch.")
+    }
+    codes = [
+        value.__code__
+        for kind in sorted(kinds, key=lambda kind: (kind.__module__, kind.__qualname__))
+        for _, value in sorted(vars(kind).items())
+        if isinstance(value, FunctionType)
+    ]
+    found = hashlib.sha256()
+    while codes:
+        code = codes.pop()
+        # Sets have no order, by which every process would have another hash.
+        plain = [sorted(map(repr, each)) if isinstance(each, frozenset) else each for each in code.co_consts]
+        plain = [each for each in plain if not isinstance(each, CodeType)]
+        found.update(code.co_code + repr((code.co_names, plain)).encode())
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+    return found.digest()
 
 
 def digest_of(module: nn.Module, bits: bool = True) -> str:
