@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
     """Carry out whatever of a run is not done yet. The caller holds the lock of its folder."""
     if (run.folder / "summary.json").exists():
-        run.check_code()
         return
     steps = Counter(step.trains for step in run.complete_method.schedule())
     progress.begin(title, steps[True])

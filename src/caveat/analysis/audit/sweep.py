@@ -201,6 +201,8 @@ class Sweep:
                 run.folder.mkdir(parents=True, exist_ok=True)
                 check_begun(run.folder)
                 self._keep(run)
+                if (run.folder / "summary.json").exists():
+                    run.check_code()  # what is judged together has to be of one model
                 carry_out(run, progress, f"run {number} of {count}: {share:.3g} of the data, seed {seed}")
                 yield share, seed, Run(run)
 
