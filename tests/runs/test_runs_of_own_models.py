@@ -165,7 +165,7 @@ def test_a_plain_model_begins_one_with_more_parts(method: Any, silos: Silos, tmp
 
 def test_a_model_of_other_parts_is_refused_by_name(silos: Silos, tmp_path: Path) -> None:
     first = run(silos, tmp_path / "a", model=Headless)
-    with pytest.raises(ConfigurationError, match=r"init = .*'fedavg' on this model has not|init = "):
+    with pytest.raises(ConfigurationError, match=r"init = .*: its model has 'body.* as 'fedavg' on this model has not"):
         run(silos, tmp_path / "b", init=first.folder)
     for wrong in (tmp_path / "nowhere", first.folder / "model"):
         with pytest.raises(ConfigurationError, match=r"init = .* is not a finished run"):

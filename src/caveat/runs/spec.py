@@ -13,10 +13,9 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..config import Config, Evaluation, Federation, check_personal
-from ..core import ConfigurationError, Data, Decision, Method, SiloId, Site, State, Tensors, key, seeded
+from ..core import ConfigurationError, Data, Method, SiloId, Site, State, Tensors, key, seeded
 from ..core.settings import MANY
 from ..core.silo_info import FederationInfo
 from ..engines.executor import channels_last
@@ -29,6 +28,7 @@ from ..wrappers.privacy import Privacy
 from ..wrappers.server import ServerOptimizer
 from ..wrappers.trained import trained
 from ..wrappers.uncertainty import Uncertainty
+from .newcomers import check_newcomers
 from .warm import begun, fits, read_model
 
 
@@ -221,7 +221,8 @@ class RunSpec:
             return begun(module, tensors)
         _, model = self._models(self.model, info)
         if not fits(model, tensors):
-            name = next((name for name in tensors if name not in tensors_of(module)), next(iter(tensors), ""))
+            # In their order, since that of a file's tensors is not always the same.
+            name = next((name for name in sorted(tensors) if name not in tensors_of(module)), min(tensors, default=""))
             raise ConfigurationError(
                 f"{{key}} = {self.init!r}: its model has {name!r} as {self.method.name!r} on this model has not; give "
                 "a run of the same model, by the same method or one that sends a plain model (fedavg)",
@@ -234,7 +235,7 @@ class RunSpec:
         """Raises ConfigurationError for what cannot be run on these silos, before anything is."""
         check_schedule(self.method)
         if self.newcomers:
-            check_newcomers(self, info)
+            check_newcomers(self.newcomers, info.names, self.method, lambda: self.server_site(info), self.seed)
         self.privacy.check()
         if isinstance(training := getattr(self.method, "training", None), Training):
             training.check_classes(len(info.classes))
@@ -274,30 +275,3 @@ def check_schedule(method: Method) -> None:
     """Raises ConfigurationError for more rounds than can be listed."""
     if next(islice(method.schedule(), MANY, None), None) is not None:
         raise ConfigurationError(f"the schedule of {method.name!r} has more than {MANY:,} rounds", "rounds")
-
-
-def check_newcomers(spec: RunSpec, info: FederationInfo) -> None:
-    """Raises ConfigurationError for newcomers that are no silos, all of them, or left without a model."""
-    names = info.names
-    if unknown := sorted({*spec.newcomers} - {*names}):
-        shown = f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
-        raise ConfigurationError(
-            f"federation.newcomers: no silo {unknown[0]!r}, expected some of {shown}", "federation.newcomers"
-        )
-    if len(spec.newcomers) == len(names):
-        raise ConfigurationError(f"federation.newcomers names all {len(names)} silos, so that none takes part")
-    if Decision.GLOBAL not in spec.method.models and (kept := _kept(spec, info)):
-        raise ConfigurationError(
-            f"federation.newcomers does not fit {spec.method.name!r}: {kept[0]} stays at its silo, so that one "
-            "that takes no part has only a random one; choose a method that sends silos a whole model"
-        )
-
-
-def _kept(spec: RunSpec, info: FederationInfo) -> list[str]:
-    """Parameters that stay at silos, without those of normalisation, which start as the identity."""
-    site = spec.server_site(info)
-    with seeded(spec.seed, "init_server"):
-        sent = spec.method.broadcast(spec.method.init_server(site)).get("model", {})
-    parts = [(path, part) for path, part in site.module.named_modules() if not isinstance(part, _BatchNorm)]
-    names = [f"{path}.{name}".lstrip(".") for path, part in parts for name, _ in part.named_parameters(recurse=False)]
-    return [name for name in names if name not in sent]
