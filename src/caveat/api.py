@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Unpack
 
 from .config import EngineSettings
-from .core import Method, SiloId
+from .core import ConfigurationError, Method, SiloId
 from .core.errors import Diverged
 from .core.settings import check_type, path_of
 from .data import Silos
@@ -18,10 +18,12 @@ from .files.checkpoints import StateLost
 from .files.locks import locked
 from .nn.own import Make
 from .runs import python_calls
+from .runs.base import FIXED
 from .runs.begun import check_same
 from .runs.callbacks import Callback, Told, check_callbacks
 from .runs.configured import config_in, open_run
 from .runs.execution import carry_out
+from .runs.kept_calls import is_call, kept_spec, open_call
 from .runs.local import LocalRun, Run
 from .runs.own_code import allow, codes_of
 from .runs.progress import Progress, Silent
@@ -48,13 +50,13 @@ def run(
     `every` rounds silos are evaluated on their validation split, at the end on the test split: all of them, or
     `measured` of them, the same ones every time. `newcomers` are the names of silos that take no part and are measured
     on their test split in the end, as if they had joined then. `out` is a folder
-    for the run's files: the same call, with any `workers`, continues what was interrupted there, and `caveat report`
-    makes a page of it; only the command line's runs can be loaded again. Without one, the files go with the returned
-    run. `reset` are silos that begin afresh when an interrupted run continues, since their private states were lost.
-    `progress` is told what is shown on a terminal (`caveat.runs.progress` has `Plain` and `Live`), and `callbacks` are
-    told all that `caveat.Callback` says, trackers of experiments among them.
-    Results do not depend on `workers`. Raises ConfigurationError or DataError before anything runs, RunError if a
-    silo fails.
+    for the run's files: the same call, with any `workers`, continues what was interrupted there, and returns what is
+    finished as it is; `caveat report` makes a page of it, and `caveat.load` opens it where the silos' data are not.
+    Without one, the files go with the returned run. `reset` are silos that begin afresh when an interrupted run
+    continues, since their private states were lost. `progress` is told what is shown on a terminal
+    (`caveat.runs.progress` has `Plain` and `Live`), `callbacks` all that `caveat.Callback` says, trackers of
+    experiments among them. Results do not depend on `workers`. Raises ConfigurationError or
+    DataError before anything runs, RunError if a silo fails.
     """
     spec = python_calls.spec_of_call(silos, method, settings, python_calls.RunArguments)
     with python_calls.explained():
@@ -66,18 +68,35 @@ def run(
     local_run = LocalRun(folder=folder, spec=spec, silos=silos, workers=workers, reset=tuple(reset))
     try:
         python_calls.check_folder(folder)
+        finished = (folder / "summary.json").exists()
+        if finished:
+            local_run.manifest.check(*FIXED)
         check_same(folder, silos)
         local_run.check()
         python_calls.check_call(local_run)
-        _carry_out(local_run, told)
+        if finished:
+            _check_finished(local_run)
+        else:
+            _carry_out(local_run, told)
     except BaseException:
         if out is None and not (folder / python_calls.CALL).exists():
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    finished = Run(local_run)
+    found = Run(local_run)
     if out is None:
-        weakref.finalize(finished, shutil.rmtree, folder, ignore_errors=True)
-    return finished
+        weakref.finalize(found, shutil.rmtree, folder, ignore_errors=True)
+    return found
+
+
+def _check_finished(run: LocalRun) -> None:
+    """Raises ConfigurationError or RunError if a call asks for another run than the one that its folder has."""
+    if run.reset:
+        raise ConfigurationError(
+            f"reset = {list(run.reset)}: the run in {str(run.folder)!r} is finished, and its model was trained with "
+            "these states: put them back from a copy",
+            "reset",
+        )
+    run.check_code()
 
 
 def _carry_out(run: LocalRun, progress: Progress) -> None:
@@ -99,18 +118,20 @@ def _carry_out(run: LocalRun, progress: Progress) -> None:
 
 
 def load(folder: str | Path, *, model: Make | str | Sequence[str] | None = None) -> Run:
-    """A finished run of the command line, or what a silo keeps of a federation, to predict with.
+    """A finished run, or what a silo keeps of a federation, to predict with: on any machine, without any data.
 
-    A folder that names code of one's own has none imported: `model` is that code, or its name, or the names where
-    silos' own models have some too. Raises ConfigurationError if the folder holds no run.
+    Nothing that a folder names is imported. `model` is code of one's own that the run's model is made by, or its name,
+    or the names where silos' own models have some too; what it makes is compared with what it made when the run began.
+    A method of one's own has to be known (`caveat.register`) before. `silos` of the run are read when they are asked
+    for. Raises ConfigurationError if the folder holds no finished run, DataError for a file that is damaged.
     """
     place = path_of(folder, "folder")
     named = [model] if isinstance(model, str) else model if isinstance(model, Sequence) else []
     own = model if callable(model) and not named else None
     if model is not None:
-        allow(codes_of(config_in(place)), named, own)
+        allow(codes_of(kept_spec(place) if is_call(place) else config_in(place)), named, own)
     if (place / "silo.json").exists():
         from .federation.silo_side import open_member
 
         return open_member(place)
-    return open_run(place)
+    return open_call(place) if is_call(place) else open_run(place)

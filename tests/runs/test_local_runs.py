@@ -24,7 +24,7 @@ from caveat.files.locks import locked
 from caveat.files.payloads import read_payload
 from caveat.runs.configured import open_run, resume, start
 from caveat.runs.execution import finish
-from caveat.runs.local import Run
+from caveat.runs.local import LocalRun, Run
 from caveat.runs.progress import Silent
 
 SETTINGS = [
@@ -121,10 +121,11 @@ def test_permuting_all_test_labels_changes_no_bit_of_what_is_learned(whole: Path
         tuple(replace(silo, test=Data(silo.test.x, silo.test.y.roll(1))) for silo in run.silos), run.silos.classes,
         run.silos.normalise,
     )  # fmt: skip
-    other = Run(replace(run.experiment, silos=permuted, folder=tmp_path / "permuted"))
+    again = LocalRun(spec=run.experiment.spec, silos=permuted, folder=tmp_path / "permuted")
+    other = Run(again)
     other.folder.mkdir()
-    other.experiment.prepare()
-    finish(other.experiment, Silent())
+    again.prepare()
+    finish(again, Silent())
     for file in [*whole.glob("state/**/*.safetensors"), whole / "model" / "model.safetensors"]:
         assert file.read_bytes() == (other.folder / file.relative_to(whole)).read_bytes(), file.name
     validation = [line for line in (whole / "rounds.jsonl").read_text().splitlines() if '"validation"' in line]
@@ -191,9 +192,9 @@ def test_other_data_than_the_run_began_with_are_refused(tmp_path: Path, changed:
     sets = [*SETTINGS, f"data.source=npz:{tmp_path / 'd.npz'}", "data.silos=3", "rounds=1", "beside=[]"]
     run = start(load(None, sets), tmp_path / "run")
     np.savez(tmp_path / "d.npz", **arrays(0) | {changed: arrays(1)[changed]})
-    for reopen in (resume, open_run):
+    for reread in (resume, lambda folder: open_run(folder).silos):
         with pytest.raises(RunError, match="are not those that the run began with"):
-            reopen(run)
+            reread(run)
 
 
 def arrays(seed: int) -> dict[str, Any]:

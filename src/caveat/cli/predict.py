@@ -32,11 +32,11 @@ def predict(
 
         finished = load(folder, model=model)
         say_unverified(folder)
-        names = [each.name for each in finished.silos]
-        if silo not in names:
-            raise ConfigurationError(f"--silo {silo}: no such silo{one_of(silo, names)}")
-        prediction = finished.predictor(silo)(noted_inputs(inputs, finished.silos, silo))
-        _write_csv(prediction, finished.silos.classes, out, noted=bool(finished.silos.encoders))
+        preparation = finished.preparation
+        if silo not in preparation.names:
+            raise ConfigurationError(f"--silo {silo}: no such silo{one_of(silo, preparation.names)}")
+        prediction = finished.predictor(silo)(noted_inputs(inputs, preparation, silo))
+        _write_csv(prediction, preparation.classes, out, noted=bool(preparation.encoders))
 
 
 def _write_csv(prediction: Any, classes: tuple[str, ...], out: str, noted: bool) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from .errors import DataError
@@ -68,6 +69,36 @@ class AugmentedData(Data):
 
     def part(self, index: Tensor) -> AugmentedData:
         return self.of(super().part(index), self.augment, self.names)
+
+
+class AbsentData(Data):
+    """A split that is not there, of a silo of which a finished run's folder tells. Whoever reads it fails."""
+
+    silo: SiloId
+
+    @classmethod
+    def of(cls, silo: SiloId) -> AbsentData:
+        none = torch.zeros(0)
+        made = cls(none, none)
+        made.silo = silo
+        return made
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("x", "y"):
+            raise self._refusal()
+        return super().__getattribute__(name)
+
+    def __iter__(self) -> Iterator[Any]:
+        raise self._refusal()
+
+    def __repr__(self) -> str:
+        return "AbsentData()"
+
+    def _refusal(self) -> DataError:
+        return DataError(
+            f"silo {self.silo!r}: its data are not there, and what is asked of its model needs them, since they are "
+            "not in what it has kept of the run"
+        )
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from .datasets import from_datasets
 from .image_format import recoloured, resized
 from .inputs import noted_inputs, read_inputs
 from .pools import Pool
+from .preparation import Inputs, Preparation
 from .settings import DataSettings, Labels, Normalise, Shift, Split, Streams
-from .silos import Inputs, Silos
+from .silos import Silos
 from .sources.arrays import digits
 from .sources.by_name import npz, read
 from .splits import hashes, splits_record
@@ -22,6 +23,7 @@ __all__ = [
     "Labels",
     "Normalise",
     "Pool",
+    "Preparation",
     "Shift",
     "Silo",
     "Silos",

@@ -18,9 +18,10 @@ from .fitting import check_lazy, check_noise, check_normalise, sequences_of
 from .image_format import ImageFormat, check_image_memory, common_format
 from .lazy import LazyRows, PartRows, lazy_inputs
 from .pools import Array, Index, Pool
+from .preparation import normalised
 from .sequences import SequenceFormat
 from .settings import DataSettings, Normalise, Shift
-from .silos import Silos, normalised
+from .silos import Silos
 from .splits import NAMES, development_splits, reserve_test
 from .streams import hold_out, unknown_inputs, with_streams
 from .table_encoding import Encoder, TableLayout, common_layout, fit_encoders

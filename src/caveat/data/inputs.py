@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
 
 from ..core import DataError, DataWarning, SiloId
 from .pools import Array
-from .silos import Inputs, Silos
+from .preparation import Inputs, Preparation
+from .silos import Silos
 from .sources.arrays import read_npz
 from .sources.by_name import locate
 from .sources.images import SUFFIXES, image_files, read_images
@@ -19,7 +21,7 @@ ARRAYS = ("x", "x_test", "x_train")
 """The arrays of an npz file that hold inputs, the first one found is taken."""
 
 
-def read_inputs(path: str | Path, silos: Silos, silo_name: SiloId) -> Tensor:
+def read_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId) -> Tensor:
     """The inputs of a file as the silo's model takes them, (N, *shape) float32, images by file name.
 
     They are not rotated or made noisy: they are taken to come from the silo's domain already. Images are resized
@@ -32,32 +34,33 @@ def read_inputs(path: str | Path, silos: Silos, silo_name: SiloId) -> Tensor:
     return found.x
 
 
-def noted_inputs(path: str | Path, silos: Silos, silo_name: SiloId) -> Inputs:
+def noted_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId) -> Inputs:
     """The inputs of a file, read likewise, with a note on each that is unlike those of training.
 
     A silo's predictor takes them too, and its prediction has the notes.
     """
-    silos.named(silo_name)
+    preparation = silos.preparation if isinstance(silos, Silos) else silos
+    preparation.check_name(silo_name)
     found = locate(str(path))
     try:
-        return silos.noted(_raw(found, silos, silo_name), silo_name)
+        return preparation.noted(_raw(found, preparation, silo_name), silo_name)
     except DataError as error:
         raise error if str(found) in str(error) else DataError(f"{found}: {error}") from error
 
 
-def _raw(path: Path, silos: Silos, silo_name: SiloId) -> Array:
+def _raw(path: Path, preparation: Preparation, silo_name: SiloId) -> Array:
     if path.is_dir():
         files = image_files(path)
         if not files:
             raise DataError(f"{path}: no png or jpg files in this folder")
-        return _coloured(read_images(files, silos.image_format.size, silos.image_format.exif_rotation), silos)
+        return _pictures(files, preparation)
     suffix = path.suffix.lower()
     if suffix in SUFFIXES:
-        return _coloured(read_images([path], silos.image_format.size, silos.image_format.exif_rotation), silos)
+        return _pictures([path], preparation)
     if suffix == ".csv":
-        if not silos.encoders:
+        if not preparation.encoders:
             raise DataError(f"{path}: a csv file, but the silos were not trained on csv files")
-        encoder = silos.encoders[silo_name]
+        encoder = preparation.encoders[silo_name]
         return read_rows(path, encoder.table, encoder.csv_format)
     if suffix != ".npz":
         raise DataError(f"{path}: expected an .npz file, an image, a folder of images, or a .csv file")
@@ -68,6 +71,7 @@ def _raw(path: Path, silos: Silos, silo_name: SiloId) -> Array:
     raise DataError(f"{path}: arrays {sorted(arrays)}, expected one of {', '.join(ARRAYS)}")
 
 
-def _coloured(images: Array, silos: Silos) -> Array:
-    """Grey pictures with equal colour channels where the silos have colour, as in training."""
-    return images.repeat(3, axis=-1) if images.shape[-1] == 1 and silos.shape[0] == 3 else images
+def _pictures(files: Sequence[Path], preparation: Preparation) -> Array:
+    """Pictures; grey ones with equal colour channels where the silos have colour, as in training."""
+    images = read_images(files, preparation.image_format.size, preparation.image_format.exif_rotation)
+    return images.repeat(3, axis=-1) if images.shape[-1] == 1 and preparation.shape[0] == 3 else images

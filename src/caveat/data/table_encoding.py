@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -35,8 +34,12 @@ class Encoder:
     table: tuple[TableColumn, ...]
     """The columns of the raw rows."""
     layout: TableLayout
-    pipeline: Any
-    """A fitted scikit-learn transformer of rows with the layout's columns."""
+    medians: tuple[float, ...]
+    """Of each of the layout's columns of numbers, in their order: what stands in for a missing one."""
+    means: tuple[float, ...]
+    """Of the same, what is taken off."""
+    scales: tuple[float, ...]
+    """Of the same, what it is divided by then."""
     csv_format: CsvFormat = AS_USUAL
     """How files with rows to encode are written."""
 
@@ -47,7 +50,12 @@ class Encoder:
         values = raw if raw.dtype.kind == "f" else raw.astype(np.float64)
         known = [_known(values[:, i], column) for i, column in enumerate(self.table)]
         rows = recoded(np.stack(known, axis=1), self.table, self.layout.columns)
-        return np.asarray(self.pipeline.transform(rows), dtype=np.float32)
+        numbers, flagged, coded = _kinds(self.layout)
+        given = rows[:, numbers]
+        medians, means, scales = (np.array(each, rows.dtype) for each in (self.medians, self.means, self.scales))
+        scaled = (np.where(np.isnan(given), medians, given) - means) / scales
+        one_hot = [rows[:, i : i + 1] == np.arange(count) for i, count in coded.items()]
+        return np.concatenate([scaled, np.isnan(rows[:, flagged]), *one_hot], axis=1, dtype=np.float32)
 
     def notes(self, raw: Array) -> tuple[str, ...]:
         """For each of the (N, D) raw rows what a prediction cannot rest on; "" where all is as in training.
@@ -129,29 +137,27 @@ def fit_encoders(
     Numbers: median for missing values, standardised, and a flag where missing if the column is flagged. Categories:
     one-hot over those of the layout; others are zeros.
     """
-    from sklearn.compose import ColumnTransformer  # scikit-learn takes a second to import, images do not need it
-    from sklearn.impute import MissingIndicator, SimpleImputer
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+    from sklearn.impute import SimpleImputer  # scikit-learn takes a second to import, images do not need it
+    from sklearn.preprocessing import StandardScaler
 
+    numbers, _, _ = _kinds(layout)
+
+    def fit(silo: str, rows: Array) -> Encoder:
+        given = recoded(rows, tables[silo], layout.columns)[:, numbers]
+        if not numbers:
+            return Encoder(tables[silo], layout, (), (), ())
+        impute = SimpleImputer(strategy="median", keep_empty_features=True)
+        scale = StandardScaler().fit(impute.fit_transform(given))
+        medians, means, scales = (tuple(map(float, each)) for each in (impute.statistics_, scale.mean_, scale.scale_))
+        return Encoder(tables[silo], layout, medians, means, scales)
+
+    return {silo: fit(silo, rows) for silo, rows in train.items()}
+
+
+def _kinds(layout: TableLayout) -> tuple[list[int], list[int], dict[int, int]]:
+    """The places of columns of numbers, of those among them that are flagged, and of categories with how many there
+    are; features are in this order.
+    """
     numbers = [i for i, column in enumerate(layout.columns) if column.categories is None]
     flagged = [i for i in numbers if layout.columns[i].name in layout.flagged]
-    codes = {i: np.arange(len(column.categories)) for i, column in enumerate(layout.columns) if column.categories}
-
-    def fit(rows: Array) -> Any:
-        impute = SimpleImputer(strategy="median", keep_empty_features=True)
-        parts = [
-            ("number", make_pipeline(impute, StandardScaler()), numbers),
-            ("missing", MissingIndicator(features="all"), flagged),
-            (
-                "category",
-                OneHotEncoder(categories=list(codes.values()), handle_unknown="ignore", sparse_output=False),
-                list(codes),
-            ),
-        ]
-        return ColumnTransformer([part for part in parts if part[2]]).fit(rows)
-
-    return {
-        silo: Encoder(tables[silo], layout, fit(recoded(rows, tables[silo], layout.columns)))
-        for silo, rows in train.items()
-    }
+    return numbers, flagged, {i: len(column.categories) for i, column in enumerate(layout.columns) if column.categories}

@@ -25,7 +25,7 @@ from .schema.summary import SiloRecord, Summary, Worst
 _FILES = ("config.toml", "rounds.jsonl", "summary.json")
 _CHECKED = (
     "settings.json", "call.json", "splits.json", "data.json", "code.json", "rounds.jsonl", "ledger.jsonl",
-    "origin.json", "gallery.json", "features.json", "federation.json",
+    "preparation.json", "origin.json", "gallery.json", "features.json", "federation.json",
 )  # fmt: skip
 FAILURE = "failure.json"
 _COMMON = ("settings.json", "splits.json")

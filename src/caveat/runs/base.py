@@ -20,11 +20,11 @@ from ..nn.frozen import FrozenEncoder
 from ..nn.models import ModelSettings
 from ..wrappers.evaluation import Evaluated
 from .begun import check_code, keep_code
-from .behind import SilosBehind
+from .prepared import PREPARATION
 from .spec import RunSpec
 
 SYNC_SECONDS = 10.0
-FIXED = ("settings.json", "call.json", "splits.json", "data.json", "code.json")
+FIXED = ("settings.json", "call.json", "splits.json", "data.json", "code.json", PREPARATION)
 
 
 class Engine(Transport, Protocol):
@@ -97,11 +97,9 @@ class BaseRun:
         return self.spec.personal_settings(self.info.names)
 
     def executor_of(self, silos: Mapping[SiloId, Silo], names: Sequence[SiloId], states: SiloStore) -> Executor:
-        """What carries out works at these silos; `names` are theirs."""
+        """What carries out works at these silos, whose inputs are a frozen encoder's rows; `names` are theirs."""
         spec, info = self.spec, self.info
         own = spec.build_personal_models(info)
-        if self.frozen_encoder is not None:
-            silos = SilosBehind(silos, self.frozen_encoder)
         return Executor(Evaluated(self.complete_method), spec.build(info), silos, states, spec.seed, own, names=names)
 
     @cached_property

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .. import config as configuration
 from .. import data
 from ..config import Config
 from ..config.nearest import nearest_recipe
-from ..core import (
-    ConfigurationError,
-    SiloId,
-)
+from ..core import ConfigurationError, DataError, SiloId
 from ..files.atomic import write_bytes, write_record
 from ..files.locks import locked, nothing_begun
 from ..files.manifest import manifest_of
@@ -22,13 +19,15 @@ from ..files.reading import read
 from ..files.run_folder import other_kind
 from ..files.schema.small_files import SiloKeeps
 from ..files.schema.summary import Summary
+from .answering import KeptRun
 from .begun import check_begun, check_same, check_settings, keep_settings
 from .execution import carry_out
 from .extension import extended
 from .local import LocalRun, Run
 from .own_code import check_known
+from .prepared import PREPARATION, kept_preparation
 from .progress import Progress, Silent
-from .spec import spec_of
+from .spec import RunSpec, spec_of
 
 
 def start(config: Config, out: Path, progress: Progress | None = None, silos: data.Silos | None = None) -> Path:
@@ -101,7 +100,9 @@ def resume(
 
 
 def open_run(folder: Path) -> Run:
-    """A finished run, to predict with. Raises ConfigurationError if it is none."""
+    """A finished run, to predict with; its data are read where they are asked for. Raises ConfigurationError if it is
+    none.
+    """
     config = _kept_config(folder)
     if not (folder / "summary.json").exists():
         project = " --project DIR" if config.engine.name == "flower" else ""
@@ -109,12 +110,35 @@ def open_run(folder: Path) -> Run:
     if config.data.source == "silos":
         raise ConfigurationError(f"{folder}: the data are at the silos; each keeps what it takes to predict there")
     check_settings(config, folder)
-    manifest_of(folder).check("settings.json", "splits.json")
-    silos = data.load(config.data, config.seed)
-    check_same(folder, silos)
-    run = _local_run(config, silos, folder)
+    manifest_of(folder).check("settings.json", "splits.json", PREPARATION)
+    return opened(folder, spec_of(config), lambda: _same_silos(config, folder))
+
+
+def opened(folder: Path, spec: RunSpec, read_silos: Callable[[], data.Silos]) -> Run:
+    """The run in a folder, by what it has kept of what prepares inputs.
+
+    Where an earlier version began it and kept nothing of the kind, its data are read.
+    """
+    prepares = kept_preparation(folder)
+    run: LocalRun | KeptRun
+    if prepares is None:
+        run = LocalRun(spec=spec, folder=folder, silos=read_silos())
+    else:
+        run = KeptRun(spec=spec, folder=folder, prepares=prepares, read_silos=read_silos)
     run.check_code()
     return Run(run)
+
+
+def _same_silos(config: Config, folder: Path) -> data.Silos:
+    """The data of a finished run, read anew. Raises DataError where they are not there, RunError if they are others."""
+    try:
+        silos = data.load(config.data, config.seed)
+    except (ConfigurationError, DataError) as error:
+        if not (folder / PREPARATION).exists():
+            raise
+        raise DataError(f"{folder}: its data, which predictions do not need, cannot be read: {error}") from error
+    check_same(folder, silos)
+    return silos
 
 
 def load_config(folder: Path) -> Config:
@@ -125,8 +149,8 @@ def load_config(folder: Path) -> Config:
             raise ConfigurationError(f"{folder} {about}")
         if (folder / "call.json").exists():
             raise ConfigurationError(
-                f"{folder} is of a run in Python, whose silos and method only that program knows: the same call of "
-                "caveat.run continues it, and `caveat report` makes its page; runs of the command line can be loaded"
+                f"{folder} is of a run in Python, whose silos only that program has: the same call of caveat.run "
+                "continues it; once it is finished, `caveat predict` and caveat.load open it"
             )
         if (folder / "summary.json").exists() and folder.parent.name == "beside":
             raise ConfigurationError(f"{folder} is what ran beside {folder.parent.parent}, which is the run")

@@ -5,21 +5,31 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from ..config import Config
 from ..core import ConfigurationError
 from ..core.errors import shown
 from ..methods.plugins import import_file, is_file, told
+from ..nn.models import ModelSettings
 from ..nn.own import KNOWN, code_of
 
 
-def codes_of(config: Config) -> list[str]:
-    """The names of code in a configuration: of the model, and of silos' own models."""
+class Models(Protocol):
+    """What a configuration and a specification both say of models."""
+
+    @property
+    def model(self) -> ModelSettings: ...
+    @property
+    def personal(self) -> Sequence[ModelSettings]: ...
+
+
+def codes_of(config: Models) -> list[str]:
+    """The names of code in a configuration or specification: of the model, and of silos' own models."""
     found = [*config.model.codes, *(code for own in config.personal for code in own.codes)]
     return list(dict.fromkeys(found))
 

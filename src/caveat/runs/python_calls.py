@@ -206,12 +206,13 @@ def listed(values: Any, read: Callable[[Any], Number], name: str) -> tuple[Numbe
 
 
 def check_folder(folder: Path) -> None:
-    """Raises ConfigurationError unless a call's run can begin or go on in a folder."""
+    """Raises ConfigurationError unless a call's run can begin or go on in a folder, or is there already."""
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(f"out = {str(folder)!r} is a file, expected a folder")
-    if (folder / "summary.json").exists() or (folder / "config.toml").exists():
-        raise ConfigurationError(f"out = {str(folder)!r} already holds a run; name a new folder")
-    begun = (folder / CALL).exists() or nothing_begun(folder)
+    called = (folder / CALL).exists()
+    if (folder / "config.toml").exists() or ((folder / "summary.json").exists() and not called):
+        raise ConfigurationError(f"out = {str(folder)!r} already holds a run of another kind; name a new folder")
+    begun = called or nothing_begun(folder)
     if not begun and any((folder / name).exists() for name in OTHERS):
         raise ConfigurationError(f"out = {str(folder)!r} holds something else than a call's run; name a new folder")
 
@@ -221,15 +222,21 @@ def check_call(run: BaseRun) -> str:
 
     Raises ConfigurationError if another run was begun there, and for settings that cannot be written.
     """
-    path = run.folder / CALL
-    try:
-        deciding = {name: getattr(run.spec, name) for name in DECIDING if name not in as_before(run.spec)}
-        text = json.dumps(_described(deciding), indent=1, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"the fields of {run.method.name!r} have to be plain values: {error}") from None
+    path, text = run.folder / CALL, description(run.spec)
     if path.exists():
         _check_same_call(run, read_plain(path), json.loads(text))
     return text
+
+
+def description(spec: RunSpec) -> str:
+    """What of a specification decides its results, as a folder keeps it. Raises ConfigurationError for what it cannot
+    keep.
+    """
+    try:
+        deciding = {name: getattr(spec, name) for name in DECIDING if name not in as_before(spec)}
+        return json.dumps(_described(deciding), indent=1, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"the fields of {spec.method.name!r} have to be plain values: {error}") from None
 
 
 def _check_same_call(run: BaseRun, begun: Any, now: Any) -> None:
@@ -241,12 +248,13 @@ def _check_same_call(run: BaseRun, begun: Any, now: Any) -> None:
     if (found := difference(begun, now)) is None:
         return
     place, was, given = found
-    how = "make the same call to continue it"
+    finished = (folder / "summary.json").exists()
+    state, aim = ("a finished", "have it again") if finished else ("an interrupted", "continue it")
+    how = f"make the same call to {aim}"
     if earlier and place in ("uncertainty.temperature", "uncertainty.familiarity"):
         how = how_to_continue(begun["uncertainty"])
     raise ConfigurationError(
-        f"out = {str(folder)!r} holds an interrupted run with {place} = {was!r}, not {given!r}; {how}, or name a new "
-        "folder"
+        f"out = {str(folder)!r} holds {state} run with {place} = {was!r}, not {given!r}; {how}, or name a new folder"
     )
 
 

@@ -1,0 +1,79 @@
+"""What `preparation.json` holds: what makes inputs as the run's models take them, without any of the silos' data."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from .record import File, Record
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Length = Annotated[int, Field(ge=1)]
+
+
+class ColumnRecord(Record):
+    """A column of a table."""
+
+    OMITTED: ClassVar = frozenset({"categories"})
+
+    name: str
+    categories: list[str] | None = None  # None where it holds numbers
+
+
+class SiloEncoder(Record):
+    """What a silo's training split came to, per column of numbers of the layout."""
+
+    table: Annotated[int, Field(ge=0)]  # which of the tables its rows are read as
+    medians: list[Number]
+    means: list[Number]
+    scales: list[Positive]
+
+
+class TableRecord(Record):
+    """How rows of tables become features."""
+
+    columns: list[ColumnRecord]  # of the features, with the categories of all training splits
+    flagged: list[str]  # columns with a feature that says where a number is missing
+    separator: str | None = None
+    decimal: str
+    tables: list[list[ColumnRecord]]  # the columns of raw rows; silos of one source have the same
+    silos: dict[str, SiloEncoder]
+
+
+class ImageRecord(Record):
+    """How images become inputs."""
+
+    mean: list[Number]
+    std: list[Positive]
+    size: Length | None = None
+    channels: Literal[1, 3] | None = None
+    exif_rotation: bool
+
+
+class SequenceRecord(Record):
+    """How sequences become inputs."""
+
+    kind: Literal["tokens", "series"]
+    length: Length
+    pad: Annotated[int, Field(ge=0)]
+    masked: bool
+    cut: bool
+
+
+class PreparationFile(File):
+    """`preparation.json`: whose inputs a run's models take, of which form, and how raw ones are brought to it."""
+
+    SCHEMA: ClassVar = 2  # sealed from the beginning
+    SEALED: ClassVar = True
+    OMITTED: ClassVar = frozenset({"silos", "population", "table", "images", "sequences"})
+
+    silos: list[str] = []
+    population: Length | None = None  # so many silos that are named by their numbers, in place of the names
+    classes: Annotated[list[str], Field(min_length=2)]
+    shape: Annotated[list[Length], Field(min_length=1)]  # of one input
+    dtype: Literal["float32", "int64"]
+    table: TableRecord | None = None
+    images: ImageRecord | None = None
+    sequences: SequenceRecord | None = None

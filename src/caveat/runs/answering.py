@@ -1,0 +1,111 @@
+"""What the models of a finished run say of new inputs, for which none of the silos' data are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+from torch import Tensor
+
+from ..core import Answers, ConfigurationError, Payload, Prediction, SiloId, Site, State, Tensors
+from ..core.silo_info import FederationInfo
+from ..data import Preparation, Silos
+from ..engines.executor import Executor
+from ..engines.one_thread import one_thread
+from ..files.checkpoints import SiloStore
+from ..files.kept_states import read_kept
+from ..files.manifest import STATES, Manifest, manifest_of
+from ..files.payloads import read_payload
+from ..files.reading import read
+from ..files.schema.small_files import KeptState, ModelFile
+from .base import BaseRun
+from .behind import rows_of
+from .prepared import SilosWithoutData
+from .warm import MODEL
+
+Asked = TypeVar("Asked", Prediction, Answers, Tensors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnsweringRun(BaseRun):
+    """A run in a folder of this machine, where the models of its silos can be asked."""
+
+    @property
+    def preparation(self) -> Preparation:
+        """What it takes to read new inputs, and to show them."""
+        raise NotImplementedError
+
+    def executor(self) -> Executor:
+        """What has the silos' models and states."""
+        raise NotImplementedError
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the files of the finished run have to hold."""
+        return manifest_of(self.folder)
+
+    def kept(self, silo: SiloId, t: int) -> KeptState | None:
+        """Which state a silo has kept in the end."""
+        if self.manifest.verified:
+            return self._states.get(silo)
+        return SiloStore(self.folder / "state" / "silos").adopt(silo, t)
+
+    @cached_property
+    def _states(self) -> dict[SiloId, KeptState]:
+        return read_kept(self.folder / STATES)
+
+    def predictor(self, silo: SiloId) -> Callable[[Tensor], Prediction]:
+        """A function from inputs (N, ...), normalised as the silo's own, to the silo's Prediction of them."""
+        return self._asked(silo, self.complete_method.predict)
+
+    def answers(self, silo: SiloId) -> Callable[[Tensor], Answers]:
+        """A function from such inputs to what each model that the silo has at hand says of them."""
+        return self._asked(silo, self.complete_method.answer)
+
+    def _asked(self, silo: SiloId, ask: Callable[[Payload, State, Site, Tensor], Asked]) -> Callable[[Tensor], Asked]:
+        executor = self.executor()
+        self.manifest.check(MODEL, "model/model.json", STATES)
+        down = read_payload(self.folder / MODEL)
+        t = read(self.folder / "model" / "model.json", ModelFile).t
+        if silo not in executor.silos:
+            raise ConfigurationError(f"no silo {silo!r} in {self.folder}; silos: {', '.join(executor.silos)}")
+        with one_thread():
+            state = executor.state(silo, self.kept(silo, t))
+        site = executor.site(silo)
+
+        encoder = self.frozen_encoder
+
+        def predict(x: Tensor) -> Asked:
+            with one_thread():
+                return ask(down, state, site, x if encoder is None else rows_of(encoder, x, keep=False))
+
+        return predict
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptRun(AnsweringRun):
+    """A run as its folder tells of it, without the silos' data."""
+
+    prepares: Preparation
+    read_silos: Callable[[], Silos]
+    """Reads the data. Raises DataError where they are not there."""
+
+    @property
+    def preparation(self) -> Preparation:
+        return self.prepares
+
+    @cached_property
+    def silos(self) -> Silos:
+        return self.read_silos()
+
+    @cached_property
+    def info(self) -> FederationInfo:
+        prepares = self.prepares
+        silos = SilosWithoutData(prepares.names)
+        return FederationInfo.of(silos, prepares.names, prepares.shape, prepares.classes, prepares.dtype)
+
+    def executor(self) -> Executor:
+        silos = SilosWithoutData(self.prepares.names)
+        return self.executor_of(silos, self.prepares.names, SiloStore(self.folder / "state" / "silos"))

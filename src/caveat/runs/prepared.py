@@ -1,0 +1,165 @@
+"""What prepares a run's inputs, kept in its folder: with it, the run predicts where none of its data are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core import DataError, Silo, SiloId, check_silo_name
+from ..core.silo import AbsentData
+from ..data import Normalise, Preparation
+from ..data.checks import written
+from ..data.image_format import ImageFormat
+from ..data.pools import CsvFormat, TableColumn
+from ..data.population import SiloNames
+from ..data.sequences import SequenceFormat
+from ..data.table_encoding import Encoder, TableLayout
+from ..files.atomic import write_record
+from ..files.reading import record_of
+from ..files.schema.preparation import (
+    ColumnRecord,
+    ImageRecord,
+    PreparationFile,
+    SequenceRecord,
+    SiloEncoder,
+    TableRecord,
+)
+
+PREPARATION = "preparation.json"
+
+
+class SilosWithoutData(Mapping[SiloId, Silo]):
+    """Silos of which no more than their names is known."""
+
+    def __init__(self, names: Sequence[SiloId]) -> None:
+        self.names = names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[SiloId]:
+        return iter(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __getitem__(self, name: SiloId) -> Silo:
+        if name not in self.names:
+            raise KeyError(name)
+        none = AbsentData.of(name)
+        return Silo(name, "", none, none, none, none)
+
+
+def keep_preparation(folder: Path, preparation: Preparation) -> None:
+    """Write down what prepares inputs."""
+    write_record(folder / PREPARATION, as_record(preparation), lasting=True)
+
+
+def kept_preparation(folder: Path) -> Preparation | None:
+    """What prepares inputs of the run in a folder; None where an earlier version began it, which kept no such thing.
+
+    Raises DataError if the file is damaged.
+    """
+    path = folder / PREPARATION
+    record = record_of(path, PreparationFile)
+    return None if record is None else from_record(record, str(path))
+
+
+def as_record(preparation: Preparation) -> PreparationFile:
+    """What a file holds of it."""
+    names = preparation.names
+    found: dict[str, Any] = {"population": len(names)} if isinstance(names, SiloNames) else {"silos": list(names)}
+    table, images, sequences = _table(preparation), _images(preparation), preparation.sequence_format
+    return PreparationFile.model_validate({
+        "schema": PreparationFile.SCHEMA, **found, "classes": list(preparation.classes),
+        "shape": list(preparation.shape), "dtype": written(preparation.dtype), "table": table, "images": images,
+        "sequences": None if sequences is None else SequenceRecord(**vars(sequences)),
+    })  # fmt: skip
+
+
+def from_record(record: PreparationFile, where: str) -> Preparation:
+    """The inverse of `as_record`. Raises DataError, naming its place, for what does not fit together."""
+    for name in record.silos:
+        check_silo_name(name, f"{where}: ")
+    if len(set(record.silos)) < len(record.silos) or bool(record.silos) == (record.population is not None):
+        raise DataError(f"{where}: silos: expected names that are all different, or how many there are")
+    images = record.images
+    sequences = record.sequences
+    return Preparation(
+        names=record.silos if record.population is None else SiloNames(record.population),
+        classes=tuple(record.classes),
+        shape=tuple(record.shape),
+        dtype=getattr(torch, record.dtype),
+        normalise=None if images is None else Normalise(mean=tuple(images.mean), std=tuple(images.std)),
+        encoders={} if record.table is None else _encoders(record.table, record, where),
+        image_format=ImageFormat()
+        if images is None
+        else ImageFormat(images.size, images.channels, images.exif_rotation),
+        sequence_format=None
+        if sequences is None
+        else SequenceFormat(sequences.kind, sequences.length, sequences.pad, sequences.masked, sequences.cut),
+    )
+
+
+def _images(preparation: Preparation) -> ImageRecord | None:
+    constants, image_format = preparation.normalise, preparation.image_format
+    if constants is None:
+        return None
+    return ImageRecord(mean=list(constants.mean), std=list(constants.std), **vars(image_format))
+
+
+def _table(preparation: Preparation) -> TableRecord | None:
+    if not preparation.encoders:
+        return None
+    first = next(iter(preparation.encoders.values()))
+    tables = list(dict.fromkeys(encoder.table for encoder in preparation.encoders.values()))
+    number = {table: i for i, table in enumerate(tables)}
+    return TableRecord(
+        columns=_columns(first.layout.columns),
+        flagged=list(first.layout.flagged),
+        separator=first.csv_format.separator,
+        decimal=first.csv_format.decimal,
+        tables=[_columns(table) for table in tables],
+        silos={
+            name: SiloEncoder(
+                table=number[each.table],
+                medians=list(each.medians),
+                means=list(each.means),
+                scales=list(each.scales),
+            )
+            for name, each in preparation.encoders.items()
+        },
+    )
+
+
+def _columns(columns: tuple[TableColumn, ...]) -> list[ColumnRecord]:
+    return [
+        ColumnRecord(name=column.name, categories=None if column.categories is None else list(column.categories))
+        for column in columns
+    ]
+
+
+def _encoders(record: TableRecord, whole: PreparationFile, where: str) -> dict[SiloId, Encoder]:
+    layout = TableLayout(_known(record.columns), tuple(record.flagged))
+    tables = [_known(table) for table in record.tables]
+    names = {column.name for column in layout.columns}
+    count = sum(column.categories is None for column in layout.columns)
+    fits = all({column.name for column in table} == names and len(table) == len(names) for table in tables)
+    if not fits or set(record.silos) != set(whole.silos) or whole.shape != [layout.width]:
+        raise DataError(f"{where}: table: its columns, its silos and the shape of inputs do not fit together")
+    encoders = {}
+    for name, each in record.silos.items():
+        numbers = tuple(each.medians), tuple(each.means), tuple(each.scales)
+        if {*map(len, numbers)} != {count} or each.table >= len(tables):
+            raise DataError(f"{where}: table.silos.{name}: expected a number for each of {count} columns, and a table")
+        encoders[name] = Encoder(tables[each.table], layout, *numbers, CsvFormat(record.separator, record.decimal))
+    return encoders
+
+
+def _known(columns: list[ColumnRecord]) -> tuple[TableColumn, ...]:
+    return tuple(
+        TableColumn(column.name, None if column.categories is None else tuple(column.categories)) for column in columns
+    )
