@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: run test check bench lowest flower-versions clean
+.PHONY: run test check bench package lowest flower-versions clean
 
 run: $(INSTALLED)  ## the demonstration: FedAvg and UEFL side by side on scikit-learn's digits
 	@rm -rf runs/digits
@@ -19,6 +19,9 @@ check: $(INSTALLED)  ## lint, format, types and layers
 
 bench: $(INSTALLED)  ## ratios, measured side by side: benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py
+
+package:  ## the wheel in an environment of its own, where what README.md shows has to run
+	@PYTHON=$(PYTHON) tests/package.sh
 
 LOWEST := .cache/lowest
 TORCH = $(shell sed -n 's/^torch==//p' constraints.txt)
