@@ -22,6 +22,7 @@ LAYERS = (
     {"runs"},
     {"analysis", "federation", "testing", "trackers"},
     {"api"},
+    {"estimator"},
     {"cli"},
     {"__init__", "__main__"},
 )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Update,
     )
     from .core.settings import frozen_settings
+    from .estimator import FederatedClassifier
     from .methods import (
         APFL,
         FML,
@@ -67,6 +68,7 @@ _PLACES = {
     "data": "", "uncertainty": "",
     "run": "api", "load": "api",
     "audit": "analysis.audit",
+    "FederatedClassifier": "estimator",
     "Run": "runs.local", "Callback": "runs.callbacks",
     "MLflow": "trackers", "TensorBoard": "trackers", "WandB": "trackers",
     "Training": "training.fit",
@@ -111,6 +113,7 @@ __all__ = [
     "FedPer",
     "FedProx",
     "FedRep",
+    "FederatedClassifier",
     "Local",
     "MLflow",
     "Method",

@@ -1,0 +1,115 @@
+"""A federation as a classifier of scikit-learn: its conventions, groups as silos, and pickles without training data."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.datasets import make_blobs
+from sklearn.model_selection import GroupKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+import caveat
+from caveat import FederatedClassifier
+from caveat.data import from_arrays
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Three groups of two classes far apart; the last one lies elsewhere."""
+    x, y = make_blobs(900, centers=[[0, 0, 0], [4, 4, 0]], random_state=0)
+    groups = np.array(["north", "east", "south"]).repeat(300)
+    x[groups == "south", 2] += 12
+    return x, np.array(["ill", "well"])[y], groups
+
+
+@pytest.mark.parametrize("method", ["fedavg", "uefl", "fedpn", "trfeddis"])
+def test_it_keeps_every_convention_of_scikit_learn(method: str) -> None:
+    found = check_estimator(FederatedClassifier(method, rounds=5), on_fail=None, on_skip=None)
+    others = {each["check_name"]: each["exception"] for each in found if each["status"] != "passed"}
+    assert set(others) <= {"check_array_api_input"}, others  # skipped unless an environment variable asks for it
+    assert len(found) > 40
+
+
+def test_groups_are_silos_and_each_answers_for_its_own(rows: Any) -> None:
+    x, y, groups = rows
+    model = FederatedClassifier(rounds=10).fit(x, y, groups=groups)
+    assert model.silos_ == ["east", "north", "south"]
+    assert model.score(x, y) > 0.9
+    of_east = model.decide(x[groups == "east"], groups=groups[groups == "east"])
+    as_south = model.decide(x[groups == "east"], groups=np.full(300, "south"))
+    assert (of_east["familiarity"] <= 0.05).mean() <= 0.15
+    assert (as_south["familiarity"] <= 0.05).mean() > 0.9
+    assert set(of_east["silo"]) == {"east"}
+    assert set(model.decide(x[groups == "south"])["silo"]) == {"south"}  # without groups: who knows such rows
+
+
+def test_it_is_the_run_that_caveat_makes_of_the_same_columns(rows: Any) -> None:
+    x, y, _ = rows
+    model = FederatedClassifier(rounds=3, random_state=4).fit(x, y)
+    scaled = ((x - model.mean_) / model.scale_).astype("float32")
+    silos = from_arrays({"silo": (scaled, (y == "well").astype(int))}, seed=4)
+    run = caveat.run(silos, caveat.FedAvg(), rounds=3, seed=4, every=3)
+    wanted = run.predictor("silo")(silos.inputs(scaled)).probs
+    np.testing.assert_allclose(model.predict_proba(x), wanted.numpy(), atol=1e-4)
+    np.testing.assert_allclose(silos["silo"].train.x.double().mean(0), 0, atol=1e-6)
+
+
+def test_decisions_are_columns(rows: Any) -> None:
+    x, y, groups = rows
+    asked = FederatedClassifier(rounds=5, uncertainty=caveat.Uncertainty(policy="switch"))
+    table = asked.fit(x, y, groups=groups).decide(np.concatenate([x[:20], x[:20] * 1e4]))
+    assert table.dtype.names == ("label", "decision", "silo", "familiarity", "total", "aleatoric", "epistemic")
+    assert set(table["decision"][20:]) == {"abstain"}
+    assert (table["total"] >= 0).all()
+
+
+def test_a_pickle_holds_the_run_and_no_training_data(rows: Any) -> None:
+    x, y, groups = rows
+    model = FederatedClassifier("fedpn", rounds=2).fit(x, y, groups=groups)
+    packed = pickle.dumps(model)
+    again = pickle.loads(packed)
+    np.testing.assert_array_equal(again.decide(x, groups=groups), model.decide(x, groups=groups))
+    trained = np.concatenate([silo.train.x.numpy() for silo in model.run_.silos])
+    assert not any(row.tobytes() in packed for row in trained)
+    assert pickle.loads(pickle.dumps(again)).classes_.tolist() == ["ill", "well"]
+
+
+def test_it_works_within_pipelines_and_cross_validation(rows: Any) -> None:
+    x, y, groups = rows
+    known = groups != "south"
+    model = make_pipeline(StandardScaler(), FederatedClassifier(rounds=5))
+    scores = cross_val_score(model, x[known], y[known], groups=groups[known], cv=GroupKFold(2))
+    assert scores.min() > 0.8
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"method": "fedavgg"}, "expected a method or one of local, fedavg"),
+        ({"rounds": 0}, "rounds"),
+        ({"random_state": -1}, "seed = -1"),
+    ],
+)
+def test_what_cannot_be_is_one_value_error(rows: Any, change: dict[str, Any], text: str) -> None:
+    x, y, _ = rows
+    with pytest.raises(ValueError, match=text):
+        FederatedClassifier(**change).fit(x, y)
+
+
+def test_small_and_unknown_groups_are_named(rows: Any) -> None:
+    x, y, groups = rows
+    few = groups.copy()
+    few[:3] = "west"
+    with pytest.raises(ValueError, match="silo 'west': n_samples = 3, expected at least 6"):
+        FederatedClassifier().fit(x, y, groups=few)
+    model = FederatedClassifier(rounds=1).fit(x, y, groups=groups)
+    with pytest.raises(ValueError, match="group 'west': no such silo; silos: east, north, south"):
+        model.predict(x, groups=np.full(len(x), "west"))
+    with pytest.raises(ValueError, match="groups: 2 values for 900 rows"):
+        model.predict(x, groups=["east", "north"])
