@@ -123,11 +123,11 @@ class BaseRun:
         Raises RunError if code of one's own makes another model than when the run began.
         """
         self.check_code()
-        keep_code(self.folder, self.spec.code_digest(self.info))
+        keep_code(self.folder, self.spec.code_made(self.info))
 
     def check_code(self) -> None:
         """Raises RunError if code of one's own makes another model than when the run began."""
-        check_code(self.folder, self.spec.code_digest(self.info))
+        check_code(self.folder, self.spec.code_made(self.info))
 
     def check(self) -> None:
         """Raises ConfigurationError or DataError for what cannot be run, before anything is."""

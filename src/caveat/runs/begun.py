@@ -22,6 +22,7 @@ from ..files.schema.small_files import BegunCode, BegunData, ModelFile, Settings
 from ..wrappers.base import find
 from ..wrappers.guaranteed import Guaranteed, is_counted
 from ..wrappers.tempered import Tempered
+from .made_code import CodeMade
 
 SETTINGS, DATA, CODE = "settings.json", "data.json", "code.json"
 FREE = ("engine", "federation.deadline", "federation.patience", "data.source", "data.streams.ood_global")
@@ -143,23 +144,24 @@ def check_same(folder: Path, silos: data.Silos) -> None:
                 raise RunError(f"{folder}: {what or 'the names of classes'} are not those that the run began with")
 
 
-def check_code(folder: Path, digest: str | None) -> None:
+def check_code(folder: Path, made: CodeMade | None) -> None:
     """Raises RunError if code of one's own made another model when the run began, DataError where what it made then is
     damaged or gone.
     """
     _check_files(folder, CODE)
     known = record_of(folder / CODE, BegunCode)
-    if known is not None and known.model != digest:
+    if known is not None and (made is None or not made.same(known.model, known.says)):
         raise RunError(
-            f"{folder}: the code of the model makes another one than when the run began, in its parts or in the "
-            "weights that it begins with: put the code back, or begin another run"
+            f"{folder}: the code of the model makes another one than when the run began, in its parts, in the weights "
+            "that it begins with or in what it computes: put the code back, or begin another run"
         )
 
 
-def keep_code(folder: Path, digest: str | None) -> None:
+def keep_code(folder: Path, made: CodeMade | None) -> None:
     """Write down what code of one's own makes, as a run begins, if that is not done yet."""
-    if digest is not None and not (folder / CODE).exists():
-        write_record(folder / CODE, BegunCode.model_validate({"schema": BegunCode.SCHEMA, "model": digest}))
+    if made is not None and not (folder / CODE).exists():
+        known = {"schema": BegunCode.SCHEMA, "model": made.digest, "says": made.says}
+        write_record(folder / CODE, BegunCode.model_validate(known))
 
 
 def keep_data(folder: Path, silos: data.Silos, measured: Collection[SiloId]) -> None:
