@@ -19,6 +19,7 @@ from caveat.files.schema.small_files import Checkpoint, KeptState
 from caveat.files.trained import TrainedStore
 from caveat.runs import extension
 from caveat.runs.configured import resume, start
+from caveat.runs.spec import RunSpec
 
 SMALL = [
     "model.name=mlp", "model.hidden=8", "data.silos=3", "engine.workers=1", "uncertainty.mc_samples=2",
@@ -179,6 +180,45 @@ def test_other_keys_that_were_edited_are_refused_all_the_same(run: Path) -> None
     file.write_text(file.read_text().replace("\nfine_tune_epochs = 1\n", "\nfine_tune_epochs = 2\n"))
     with pytest.raises(ConfigurationError, match="fine_tune_epochs = 2, but the run began with 1"):
         resume(run, rounds=3)
+
+
+def test_other_keys_are_not_accepted_where_the_settings_are_lost(run: Path) -> None:
+    file = run / "config.toml"
+    file.write_text(file.read_text().replace("\nfine_tune_epochs = 1\n", "\nfine_tune_epochs = 2\n"))
+    (run / "settings.json").unlink()
+    before = contents(run)
+    for rounds in (2, 3):
+        with pytest.raises(DataError, match=r"settings\.json is missing"):
+            resume(run, rounds=rounds)
+    assert contents(run) == before
+
+
+def test_what_cannot_be_run_any_more_is_refused_before_anything_is_changed(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(run)
+
+    def refuses(*_: object) -> None:
+        raise ConfigurationError("not with this model")
+
+    monkeypatch.setattr(RunSpec, "check", refuses)
+    with pytest.raises(ConfigurationError, match="not with this model"):
+        resume(run, rounds=3)
+    assert contents(run) == before
+
+
+def test_a_run_whose_training_would_have_ended_early_in_a_longer_one_is_refused(tmp_path: Path) -> None:
+    """In its last round there was nothing left to end."""
+    more = ["method.name=fedavg", "beside=[]", "training.lr=0.03", "training.local_epochs=5", "evaluation.stop_after=1"]
+    longer = start(load(None, [*SMALL, *more, "rounds=12"]), tmp_path / "longer")
+    ended = json.loads((longer / "summary.json").read_text())["rounds_run"]
+    assert 1 < ended < 12
+    run = start(load(None, [*SMALL, *more, f"rounds={ended}"]), tmp_path / "run")
+    assert "stopped" not in json.loads((run / "summary.json").read_text())
+    before = contents(run)
+    with pytest.raises(ConfigurationError, match=f"--rounds 12: training of .* ends after round {ended}, by evaluation"):
+        resume(run, rounds=12)
+    assert contents(run) == before
 
 
 def test_without_the_states_after_training_it_is_refused(run: Path) -> None:
