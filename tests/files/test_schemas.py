@@ -39,6 +39,7 @@ from caveat.files.schema.record import FROM_FILE, Record, as_json
 from caveat.files.schema.rounds import LeftOut, RoundRow
 from caveat.files.schema.small_files import (
     BegunData,
+    BegunInit,
     Checkpoint,
     Failure,
     KeptState,
@@ -59,7 +60,7 @@ SCHEMAS: dict[str, type[Record]] = {
     "model.json": ModelFile, "checkpoint.json": Checkpoint, "checkpoint-durable.json": Checkpoint,
     "federation.json": FederationFile, "started.json": Started, "silo.json": SiloKeeps, "kept.json": OwnState,
     "settings.json": SettingsFile, "failure.json": Failure,
-    "data.json": BegunData, "comparison.json": Comparison, "audit.json": AuditFile, "plan.json": AuditPlan,
+    "data.json": BegunData, "init.json": BegunInit, "comparison.json": Comparison, "audit.json": AuditFile, "plan.json": AuditPlan,
 }  # fmt: skip
 FINGERPRINTS = {"splits.json", "call.json"}
 """Files that are compared as a whole, and that nothing reads a field of."""

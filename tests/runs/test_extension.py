@@ -12,7 +12,7 @@ from commands import caveat as command
 from commands import one_error, sets
 
 from caveat.config import load
-from caveat.core import ConfigurationError, DataError
+from caveat.core import ConfigurationError, DataError, RunError
 from caveat.files.atomic import write_record
 from caveat.files.manifest import sum_of
 from caveat.files.schema.small_files import Checkpoint, KeptState
@@ -83,6 +83,22 @@ class CutsAt:
     def note(self, text: str) -> None: ...
 
     def end(self) -> None: ...
+
+
+def test_a_method_beside_a_run_begins_with_the_same_model_of_another(tmp_path: Path) -> None:
+    for seed in range(2):
+        start(load(None, [*SMALL, "method.name=fedavg", "beside=[]", "rounds=1", f"seed={seed}"]), tmp_path / str(seed))
+    more = ["method.name=fedavg", 'beside=["fedbn"]', "rounds=1", f"init={tmp_path / '0'}"]
+    with pytest.raises(Cut):
+        start(load(None, [*SMALL, *more]), tmp_path / "run", CutsAt(2))
+    (tmp_path / "0").rename(tmp_path / "kept")
+    (tmp_path / "1").rename(tmp_path / "0")
+    shutil.rmtree(tmp_path / "run" / "beside", ignore_errors=True)
+    with pytest.raises(RunError, match=r"beside/fedbn: init = .* holds another model than when .*run began"):
+        resume(tmp_path / "run")
+    (tmp_path / "0").rename(tmp_path / "1")
+    (tmp_path / "kept").rename(tmp_path / "0")
+    resume(tmp_path / "run")
 
 
 @each

@@ -16,15 +16,16 @@ from ..config.earlier import OTHER_TEMPERATURES
 from ..core import ConfigurationError, DataError, Method, RunError, SiloId, State
 from ..data.population import Population
 from ..files.atomic import write_record
-from ..files.manifest import manifest_of
+from ..files.manifest import manifest_of, sum_of
 from ..files.reading import read_plain, record_of
-from ..files.schema.small_files import BegunCode, BegunData, ModelFile, SettingsFile
+from ..files.schema.small_files import BegunCode, BegunData, BegunInit, ModelFile, SettingsFile
 from ..wrappers.base import find
 from ..wrappers.guaranteed import Guaranteed, is_counted
 from ..wrappers.tempered import Tempered
 from .made_code import CodeMade
+from .warm import MODEL
 
-SETTINGS, DATA, CODE = "settings.json", "data.json", "code.json"
+SETTINGS, DATA, CODE, INIT = "settings.json", "data.json", "code.json", "init.json"
 FREE = ("engine", "federation.deadline", "federation.patience", "data.source", "data.streams.ood_global")
 """Sections and keys that change no result: where work is done, how long is waited, and where data lie, which are
 compared by their content."""
@@ -162,6 +163,24 @@ def keep_code(folder: Path, made: CodeMade | None) -> None:
     if made is not None and not (folder / CODE).exists():
         known = {"schema": BegunCode.SCHEMA, "model": made.digest, "says": made.says}
         write_record(folder / CODE, BegunCode.model_validate(known))
+
+
+def keep_init(folder: Path, init: str | None) -> None:
+    """Write down with which model of another run a run, and those beside it, begin, if none has begun training yet.
+
+    Raises RunError for another model than the one that the run began with, or the run that it is beside.
+    """
+    if init is None or (folder / "state" / "checkpoint.json").exists():
+        return
+    now = sum_of(Path(init) / MODEL).sha256
+    for part in (folder, folder.parent.parent) if folder.parent.name == "beside" else (folder,):
+        known = record_of(part / INIT, BegunInit)
+        if known is not None and known.model != now:
+            raise RunError(
+                f"{folder}: init = {init!r} holds another model than when {part} began; put it back, or begin another "
+                "run"
+            )
+    write_record(folder / INIT, BegunInit.model_validate({"schema": BegunInit.SCHEMA, "model": now}))
 
 
 def keep_data(folder: Path, silos: data.Silos, measured: Collection[SiloId]) -> None:

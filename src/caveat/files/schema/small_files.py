@@ -78,6 +78,14 @@ class BegunCode(File):
     says: tuple[tuple[Finite, ...], ...] = ()  # what each said of fixed inputs then, in evaluation and in training
 
 
+class BegunInit(File):
+    """`init.json`: the model of another run with which a run began."""
+
+    SEALED: ClassVar = True
+
+    model: str  # SHA-256 of its file
+
+
 class OwnState(File):
     """`kept.json` of a silo in a federation: what it has kept, by its own books."""
 
