@@ -60,7 +60,8 @@ SCHEMAS: dict[str, type[Record]] = {
     "model.json": ModelFile, "checkpoint.json": Checkpoint, "checkpoint-durable.json": Checkpoint,
     "federation.json": FederationFile, "started.json": Started, "silo.json": SiloKeeps, "kept.json": OwnState,
     "settings.json": SettingsFile, "failure.json": Failure,
-    "data.json": BegunData, "init.json": BegunInit, "comparison.json": Comparison, "audit.json": AuditFile, "plan.json": AuditPlan,
+    "init.json": BegunInit,
+    "data.json": BegunData, "comparison.json": Comparison, "audit.json": AuditFile, "plan.json": AuditPlan,
 }  # fmt: skip
 FINGERPRINTS = {"splits.json", "call.json"}
 """Files that are compared as a whole, and that nothing reads a field of."""
