@@ -99,8 +99,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any, groups: Any = None) -> Any:
         """(N, C) class probabilities by the silos that `groups` (N,) names.
 
-        Without groups, where there are several silos, the one answers to whose own rows a row is most alike: at most
-        the promised share of rows like those of any silo is still called unfamiliar.
+        Without groups, where there are several silos, the one answers at which a row's p-value is largest: at most the
+        promised share of rows like those of any silo is still called unfamiliar.
         """
         return self._asked(X, groups).probs.numpy()
 
@@ -159,8 +159,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _scaled(self, silo: Silo) -> Silo:
         splits = ("train", "validation", "calibration", "test")
-        scaled = {each: Data(self._inputs(getattr(silo, each).x.numpy()), getattr(silo, each).y) for each in splits}
+        scaled: dict[str, Any] = {name: self._scaled_part(getattr(silo, name)) for name in splits}
         return dataclasses.replace(silo, **scaled)
+
+    def _scaled_part(self, data: Data) -> Data:
+        return Data(self._inputs(data.x.numpy()), data.y)
 
     def _inputs(self, X: Any) -> Tensor:
         return torch.from_numpy(((X - self.mean_) / self.scale_).astype("float32"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -61,6 +62,15 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("compared") / "grid"
     compare(small(FEDAVG, LOCAL), folder, 2, Silent())
     return folder
+
+
+def test_a_grid_that_was_changed_is_not_believed(compared: Path, tmp_path: Path) -> None:
+    text = (compared / "grid.json").read_text()
+    for changed in (text.replace('"seeds": [\n  0,', '"seeds": [\n  3,'), re.sub(r',\s+"sha256": ".*"', "", text)):
+        assert changed != text
+        (tmp_path / "grid.json").write_text(changed)
+        with pytest.raises(DataError, match=r"grid\.json: its (content|checksum) .* damaged or was edited"):
+            grid_of(tmp_path)
 
 
 def test_tables_are_means_of_the_runs_summaries(compared: Path) -> None:

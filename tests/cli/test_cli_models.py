@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from click.testing import Result
 from commands import TINY, caveat, one_error, sets
+from torch import nn
 
 import caveat as library
 from caveat.core import ConfigurationError, RunError
@@ -224,6 +227,31 @@ def test_comparisons_and_audits_import_what_their_configuration_names(here: Path
     assert imports() == 0
 
 
+def test_a_comparison_does_not_go_on_with_other_weights_than_its_finished_runs_began_with(here: Path) -> None:
+    items = [each for each in (*SMALL, "model=net.py:Net", "model.weights=net.pt") if not each.startswith("beside")]
+
+    def compare(methods: str) -> Result:
+        KNOWN.clear()
+        return caveat("compare", *sets(*items), "--methods", methods, "--seeds", "0", "--out", "c", "--quiet")
+
+    def weights(seed: int) -> None:
+        torch.manual_seed(seed)
+        parts = {"encoder.1": nn.Linear(64, 8), "head": nn.Linear(8, 10)}
+        state = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.state_dict().items()}
+        torch.save(state, here / "net.pt")
+
+    weights(0)
+    done = compare("fedavg")
+    assert done.exit_code == 0, done.stderr
+    before = (here / "c" / "grid.json").read_bytes()
+    weights(1)
+    said = one_error(compare("fedavg,fedbn"), 4)
+    assert "c/runs/fedavg/seed-0: the code of the model makes another one" in said
+    assert (here / "c" / "grid.json").read_bytes() == before
+    weights(0)
+    assert compare("fedavg,fedbn").exit_code == 0
+
+
 def test_the_list_of_models_says_what_one_s_own_are() -> None:
     listed = dict(line.split(maxsplit=1) for line in caveat("list", "models").stdout.splitlines())
     assert {"own", "encoder", "residual"} <= set(listed)
@@ -235,4 +263,4 @@ def test_the_folder_says_by_name_what_its_model_is(here: Path) -> None:
     run("model=net.py:Net")
     model = json.loads((here / "run" / "model" / "model.json").read_text())["model"]
     assert (model["name"], model["factory"]) == ("own", "net.py:Net")
-    assert set(json.loads((here / "run" / "code.json").read_text())) == {"schema", "sha256", "model"}
+    assert set(json.loads((here / "run" / "code.json").read_text())) == {"schema", "sha256", "model", "says"}

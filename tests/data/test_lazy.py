@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -284,3 +285,16 @@ def test_data_sets_that_do_not_fit_are_one_line(silos: Any, settings: dict[str, 
         from_datasets(silos, **settings).check(8)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_written_while_it_is_read_is_noticed(tmp_path: Path) -> None:
+    path = write_npy(tmp_path, "features")
+    silos = data.load(DataSettings(source=f"npy:{path}", kind="features"), 0)
+    file = sorted(path.glob("*/x.npy"))[0]
+    before = file.stat()
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000))
+    with pytest.raises(DataError, match=r"x\.npy: was written while it was read"):
+        silos.silos[0].train.x[:1]

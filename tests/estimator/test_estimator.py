@@ -41,12 +41,14 @@ def test_groups_are_silos_and_each_answers_for_its_own(rows: Any) -> None:
     model = FederatedClassifier(rounds=10).fit(x, y, groups=groups)
     assert model.silos_ == ["east", "north", "south"]
     assert model.score(x, y) > 0.9
-    of_east = model.decide(x[groups == "east"], groups=groups[groups == "east"])
-    as_south = model.decide(x[groups == "east"], groups=np.full(300, "south"))
-    assert (of_east["familiarity"] <= 0.05).mean() <= 0.15
-    assert (as_south["familiarity"] <= 0.05).mean() > 0.9
-    assert set(of_east["silo"]) == {"east"}
-    assert set(model.decide(x[groups == "south"])["silo"]) == {"south"}  # without groups: who knows such rows
+    for silo in model.silos_:
+        own = model.decide(x[groups == silo], groups=groups[groups == silo])
+        assert set(own["silo"]) == {silo}
+        assert (own["familiarity"] <= 0.05).mean() <= 0.15
+    with_groups, without = model.decide(x, groups=groups), model.decide(x)
+    assert (without["familiarity"] >= with_groups["familiarity"]).all()
+    assert set(without["silo"]) <= set(model.silos_)
+    assert (model.decide(x + 100)["familiarity"] <= 0.05).all()
 
 
 def test_it_is_the_run_that_caveat_makes_of_the_same_columns(rows: Any) -> None:

@@ -14,7 +14,7 @@ from commands import caveat, one_error
 from federations import assert_same
 from flwr.app import Context, RecordDict
 from hospitals import CONFIG, NAMES, Federation, summary
-from torch import nn
+from torch import Tensor, nn
 
 import caveat as library
 from caveat.core import ConfigurationError, DataError, RunError
@@ -46,6 +46,17 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
 
 def body(shape: tuple[int, ...]) -> nn.Module:
     return nn.Sequential(nn.Linear(shape[0], 6), nn.BatchNorm1d(6), nn.ReLU())
+
+
+class Scaled(nn.Sequential):
+    """Computes something else of the same parts."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = super().forward(1.5 * x)
+        return out
+
+    def _get_name(self) -> str:
+        return "Sequential"
 
 
 def federation(folder: Path, method: str, model: str) -> Federation:
@@ -85,6 +96,8 @@ def test_what_a_silo_keeps_is_opened_with_its_code_alone(tmp_path: Path) -> None
     assert library.load(kept, model=body).silos.names == ["hill"]
     with pytest.raises(ConfigurationError, match="makes another model here than at the server"):
         library.load(kept, model=lambda shape: nn.Sequential(nn.Linear(shape[0], 6), nn.BatchNorm1d(6), nn.Tanh()))
+    with pytest.raises(ConfigurationError, match=r"makes another model here .* or in what it computes"):
+        library.load(kept, model=lambda shape: Scaled(*body(shape)))
 
 
 def test_a_silo_with_other_frozen_weights_is_not_admitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

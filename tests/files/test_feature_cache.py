@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from caveat.core import RunError
 from caveat.files.feature_cache import FeatureCache, Rows, cache_folder, hashes
 
 RNG = np.random.default_rng(0)
@@ -87,3 +88,14 @@ def test_the_folder_is_the_one_that_the_environment_names(monkeypatch: pytest.Mo
     assert cache_folder() == Path("/xdg/caveat")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder() == Path.home() / ".cache" / "caveat"
+
+
+@pytest.mark.parametrize("link", ["features", "features/rows"])
+def test_nothing_is_written_through_a_link(link: str, tmp_path: Path) -> None:
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "features" / "rows"
+    elsewhere.mkdir()
+    (tmp_path / link).parent.mkdir(exist_ok=True)
+    (tmp_path / link).symlink_to(elsewhere)
+    with pytest.raises(RunError, match="is a link to"):
+        FeatureCache(folder, 4).add(hashes(INPUTS), ROWS)
+    assert not list(elsewhere.iterdir())

@@ -33,11 +33,13 @@ from caveat.files.schema.comparison import Comparison, read_comparison
 from caveat.files.schema.federation import FederationFile
 from caveat.files.schema.figures import Metrics
 from caveat.files.schema.gallery import Features, Gallery
+from caveat.files.schema.grid import SCHEMA
 from caveat.files.schema.ledger import Form, Message
 from caveat.files.schema.record import FROM_FILE, Record, as_json
 from caveat.files.schema.rounds import LeftOut, RoundRow
 from caveat.files.schema.small_files import (
     BegunData,
+    BegunInit,
     Checkpoint,
     Failure,
     KeptState,
@@ -58,6 +60,7 @@ SCHEMAS: dict[str, type[Record]] = {
     "model.json": ModelFile, "checkpoint.json": Checkpoint, "checkpoint-durable.json": Checkpoint,
     "federation.json": FederationFile, "started.json": Started, "silo.json": SiloKeeps, "kept.json": OwnState,
     "settings.json": SettingsFile, "failure.json": Failure,
+    "init.json": BegunInit,
     "data.json": BegunData, "comparison.json": Comparison, "audit.json": AuditFile, "plan.json": AuditPlan,
 }  # fmt: skip
 FINGERPRINTS = {"splits.json", "call.json"}
@@ -81,7 +84,9 @@ def rewritten(path: Path) -> str:
         return "".join(json.dumps(as_json(record)) + "\n" for record in lines_read(path))
     copy = path.with_name("copy")
     if path.name == "grid.json":
-        write_json(copy, dataclasses.asdict(grid_of(path.parent)))
+        grid = dataclasses.asdict(grid_of(path.parent))
+        # Version 0.1 wrote no checksums.
+        write_json(copy, sealed({"schema": SCHEMA, **grid}) if '"sha256": "' in path.read_text()[-90:] else grid)
     else:
         record = read(path, SCHEMAS[path.name])
         # Version 0.1 wrote no checksums.
@@ -200,6 +205,7 @@ def test_a_file_of_a_later_version_is_refused_with_both_versions(
     text = path.read_text() if path.exists() else "{}"
     found: dict[str, Any] = json.loads(text.splitlines()[0] if path.suffix == ".jsonl" else text)
     known = SCHEMAS[name.rpartition("/")[2]].SCHEMA if name.rpartition("/")[2] in SCHEMAS else 1
+    known = SCHEMA if name == "grid.json" else known
     path.write_text(json.dumps(found | {"schema": known + 1}) + "\n")
     with pytest.raises((DataError, RunError)) as refused:
         reader(tmp_path / "old" / folder)

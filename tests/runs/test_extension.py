@@ -12,13 +12,14 @@ from commands import caveat as command
 from commands import one_error, sets
 
 from caveat.config import load
-from caveat.core import ConfigurationError, DataError
+from caveat.core import ConfigurationError, DataError, RunError
 from caveat.files.atomic import write_record
 from caveat.files.manifest import sum_of
 from caveat.files.schema.small_files import Checkpoint, KeptState
 from caveat.files.trained import TrainedStore
 from caveat.runs import extension
 from caveat.runs.configured import resume, start
+from caveat.runs.spec import RunSpec
 
 SMALL = [
     "model.name=mlp", "model.hidden=8", "data.silos=3", "engine.workers=1", "uncertainty.mc_samples=2",
@@ -82,6 +83,22 @@ class CutsAt:
     def note(self, text: str) -> None: ...
 
     def end(self) -> None: ...
+
+
+def test_a_method_beside_a_run_begins_with_the_same_model_of_another(tmp_path: Path) -> None:
+    for seed in range(2):
+        start(load(None, [*SMALL, "method.name=fedavg", "beside=[]", "rounds=1", f"seed={seed}"]), tmp_path / str(seed))
+    more = ["method.name=fedavg", 'beside=["fedbn"]', "rounds=1", f"init={tmp_path / '0'}"]
+    with pytest.raises(Cut):
+        start(load(None, [*SMALL, *more]), tmp_path / "run", CutsAt(2))
+    (tmp_path / "0").rename(tmp_path / "kept")
+    (tmp_path / "1").rename(tmp_path / "0")
+    shutil.rmtree(tmp_path / "run" / "beside", ignore_errors=True)
+    with pytest.raises(RunError, match=r"beside/fedbn: init = .* holds another model than when .*run began"):
+        resume(tmp_path / "run")
+    (tmp_path / "0").rename(tmp_path / "1")
+    (tmp_path / "kept").rename(tmp_path / "0")
+    resume(tmp_path / "run")
 
 
 @each
@@ -179,6 +196,45 @@ def test_other_keys_that_were_edited_are_refused_all_the_same(run: Path) -> None
     file.write_text(file.read_text().replace("\nfine_tune_epochs = 1\n", "\nfine_tune_epochs = 2\n"))
     with pytest.raises(ConfigurationError, match="fine_tune_epochs = 2, but the run began with 1"):
         resume(run, rounds=3)
+
+
+def test_other_keys_are_not_accepted_where_the_settings_are_lost(run: Path) -> None:
+    file = run / "config.toml"
+    file.write_text(file.read_text().replace("\nfine_tune_epochs = 1\n", "\nfine_tune_epochs = 2\n"))
+    (run / "settings.json").unlink()
+    before = contents(run)
+    for rounds in (2, 3):
+        with pytest.raises(DataError, match=r"settings\.json is missing"):
+            resume(run, rounds=rounds)
+    assert contents(run) == before
+
+
+def test_what_cannot_be_run_any_more_is_refused_before_anything_is_changed(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(run)
+
+    def refuses(*_: object) -> None:
+        raise ConfigurationError("not with this model")
+
+    monkeypatch.setattr(RunSpec, "check", refuses)
+    with pytest.raises(ConfigurationError, match="not with this model"):
+        resume(run, rounds=3)
+    assert contents(run) == before
+
+
+def test_a_run_whose_training_would_have_ended_early_in_a_longer_one_is_refused(tmp_path: Path) -> None:
+    """In its last round there was nothing left to end."""
+    more = ["method.name=fedavg", "beside=[]", "training.lr=0.03", "training.local_epochs=5", "evaluation.stop_after=1"]
+    longer = start(load(None, [*SMALL, *more, "rounds=12"]), tmp_path / "longer")
+    ended = json.loads((longer / "summary.json").read_text())["rounds_run"]
+    assert 1 < ended < 12
+    run = start(load(None, [*SMALL, *more, f"rounds={ended}"]), tmp_path / "run")
+    assert "stopped" not in json.loads((run / "summary.json").read_text())
+    before = contents(run)
+    with pytest.raises(ConfigurationError, match=f"--rounds 12: training of .* ends after round {ended},"):
+        resume(run, rounds=12)
+    assert contents(run) == before
 
 
 def test_without_the_states_after_training_it_is_refused(run: Path) -> None:

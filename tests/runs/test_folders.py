@@ -373,3 +373,23 @@ def test_runs_of_another_audit_are_refused(tmp_path: Path) -> None:
     shutil.copytree(theirs, mine)
     line = one_error(caveat("audit", "digits", *asked, *sets("training.lr=0.01"), "--out", tmp_path / "one"), 2)
     assert "method.training.lr = 0.1, not 0.01" in line
+
+
+@pytest.mark.parametrize("name", ["config.toml", "settings.json", "summary.json", "rounds.jsonl"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+def test_what_is_no_file_is_one_line_that_names_it(name: str, make: Callable[[Path], None], run: Path) -> None:
+    """Nobody waits for somebody to write to a pipe."""
+    (run / name).unlink()
+    make(run / name)
+    for command in (["resume", run, "--quiet"], ["report", run]):
+        result = caveat(*command)
+        assert result.exit_code in (2, 3, 4)
+        assert name in result.stderr.splitlines()[-1]
+
+
+def test_a_reset_is_for_what_a_silo_keeps_alone(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for folder in (tmp_path / "mine", run, run / "model"):
+        before = sorted(folder.rglob("*"))
+        assert "expected STATE/FEDERATION/METHOD" in one_error(caveat("flower", "reset", folder), 2)
+        assert sorted(folder.rglob("*")) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,11 @@ from torch import Tensor, nn
 import caveat
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.data import Silos
+from caveat.files.atomic import write_record
 from caveat.files.payloads import read_payload
+from caveat.files.schema.small_files import BegunCode
+from caveat.nn.frozen import digest_of
+from caveat.nn.models import ModelSettings, build_model
 from caveat.runs.progress import Silent
 
 MODEL = Path("model", "model.safetensors")
@@ -214,6 +219,80 @@ def test_a_run_does_not_go_on_with_code_that_makes_something_else(silos: Silos, 
     with pytest.raises(ConfigurationError, match=r"model.factory = 'own_models:Plain', not 'own_models:Headless'"):
         run(silos, tmp_path, model=Headless)
     run(silos, tmp_path)
+
+
+class Whole(nn.Module):
+    """Neither names parts nor draws at random."""
+
+    scale, training_scale = 1.0, 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(2, 6), nn.Linear(6, 3)
+        nn.init.zeros_(self.two.weight)  # as many begin: nothing before it shows in what they say
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.two(self.one(x).relu() * (self.training_scale if self.training else self.scale))
+        return out
+
+
+class Scaled(Whole):
+    scale = 1.01
+
+
+class Trained(Whole):
+    training_scale = 1.01
+
+
+class Random(Whole):
+    """Says something else each time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + float(np.random.default_rng().normal())
+
+
+for code in (Scaled, Trained):
+    code.__name__, code.__qualname__ = Whole.__name__, Whole.__qualname__
+
+
+@pytest.mark.parametrize("changed", [Scaled, Trained], ids=["evaluation", "training"])
+def test_code_that_computes_something_else_is_noticed_though_its_parts_are_the_same(
+    changed: type[nn.Module], silos: Silos, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(silos, tmp_path, model=Whole, progress=Stop())
+    with pytest.raises(RunError, match=r"another one than when the run began, .* or in what it computes"):
+        run(silos, tmp_path, model=changed)
+    run(silos, tmp_path, model=Whole)
+
+
+def test_code_that_draws_at_random_is_compared_by_its_parts(silos: Silos, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(silos, tmp_path, model=Random, progress=Stop())
+    assert json.loads((tmp_path / "code.json").read_text())["says"] == [[], []]
+    run(silos, tmp_path, model=Random)
+
+
+def as_it_was_written(folder: Path, *digests: str) -> None:
+    """Have a run's `code.json` know neither the order of models nor what they compute."""
+    known = hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
+    write_record(folder / "code.json", BegunCode.model_validate({"schema": 1, "model": known}))
+
+
+def test_models_of_silos_that_are_swapped_are_noticed_and_what_did_not_know_them_goes_on(
+    silos: Silos, tmp_path: Path
+) -> None:
+    one, two = Plain(), Plain()  # in files both are "own_models:Plain"
+    own = [(caveat.PersonalModel(factory=a, silos=("s1",)), caveat.PersonalModel(factory=b))
+           for a, b in ((one, two), (two, one))]  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        run(silos, tmp_path, caveat.FML(), personal=own[0], progress=Stop())
+    with pytest.raises(RunError, match="the code of the model makes another one"):
+        run(silos, tmp_path, caveat.FML(), personal=own[1])
+    (tmp_path / "state" / "checkpoint.json").unlink()  # else its hash would be another
+    models = (build_model(ModelSettings(factory=made), (2,), 3, 0) for made in (Plain, one, two))
+    as_it_was_written(tmp_path, *map(digest_of, models))
+    run(silos, tmp_path, caveat.FML(), personal=own[1])
 
 
 @pytest.mark.parametrize("damage", ["", "{}", '{"schema": 1, "model": "0"}'])

@@ -77,5 +77,6 @@ def reset(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="STATE/F
 
         if not folder.is_dir():
             raise ConfigurationError(f"{folder} is no folder; expected what a silo keeps: STATE/FEDERATION/METHOD")
+        OwnBooks(folder).check_place()
         OwnBooks(folder).begin_afresh()
         typer.echo(f"{folder}: the silo begins afresh with the next round that it is asked for")

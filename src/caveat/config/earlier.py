@@ -26,7 +26,7 @@ def is_earlier(table: Mapping[str, Any]) -> bool:
 def wrote(file: Path) -> bool:
     """Whether version 0.1 wrote the `config.toml` that a folder keeps; False where there is none, or one is damaged."""
     try:
-        return is_earlier(tomllib.loads(file.read_text(encoding="utf-8-sig")))
+        return file.is_file() and is_earlier(tomllib.loads(file.read_text(encoding="utf-8-sig")))
     except (OSError, ValueError, RecursionError):
         return False  # whoever loads it says what is wrong with it
 

@@ -65,6 +65,8 @@ def read(file: Path, called: str, sets: Sequence[str]) -> ConfigText:
 
     Raises ConfigurationError if the file or an override is no TOML, or holds what no key takes.
     """
+    if file.exists() and not file.is_file():  # nobody may ever write to a pipe
+        raise ConfigurationError(f"{called}: a folder, a pipe or a device, expected a file")
     try:
         return parse(file.read_text(encoding="utf-8-sig"), called, sets)
     except (OSError, UnicodeDecodeError) as error:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..core import DataError
 from .pools import Array, Index
 
 PART = 256
@@ -46,11 +49,25 @@ class ArrayRows(LazyRows):
         checked = check(np.asarray(array[:1]), origin)
         super().__init__((len(array), *checked.shape[1:]), checked.dtype)
         self.array, self.check, self.origin = array, check, origin
+        self.file: Path | None = getattr(array, "filename", None)
+        self.written = _written(self.file)
 
     def read(self, index: Index) -> Array:
+        """Raises DataError for a file that was written since: the rows before would not go with those after."""
+        if _written(self.file) != self.written:
+            raise DataError(f"{self.file}: was written while it was read; begin again from what it held")
         found = np.asarray(self.array[index])
         ends = f", rows {index.min()} to {index.max()}" if len(index) else ""
         return self.check(found, f"{self.origin}{ends}")
+
+
+def _written(file: Path | None) -> tuple[int, int] | None:
+    """Size and time of the last change of a file that is mapped; None of none."""
+    try:
+        found = None if file is None else os.stat(file)
+    except FileNotFoundError:  # what was mapped stays readable
+        return None
+    return found and (found.st_size, found.st_mtime_ns)
 
 
 class JoinedRows(LazyRows):

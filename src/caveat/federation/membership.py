@@ -231,10 +231,10 @@ class OpenMembership:
 
     def _agreed(self, agreement: SharedSchema) -> Terms:
         """The terms with an agreement, and with what code of one's own makes for such data."""
-        terms = dataclasses.replace(self.terms, agreement=agreement)
+        terms = dataclasses.replace(self.terms, agreement=agreement, code="", says=())
         info = FederationInfo(agreement.input_shape, agreement.classes, {}, dtype=_dtype(terms))
-        code = spec_of(terms.config, terms.method).code_digest(info, travels=False)
-        return dataclasses.replace(terms, code=code or "")
+        made = spec_of(terms.config, terms.method).code_made(info)
+        return terms if made is None else dataclasses.replace(terms, code=made.untaught, says=made.says)
 
 
 def _dtype(terms: Terms) -> torch.dtype:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core import DataError, Payload, RunError, Update
+from ..config import load_kept
+from ..core import ConfigurationError, DataError, Payload, RunError, Update
 from ..engines.executor import Executor
 from ..engines.flower_messages import NEVER, Order
 from ..files.atomic import write_record
@@ -80,6 +81,16 @@ class OwnBooks:
         known = self.read() or OwnState()
         files = {place: sum_of(self.folder / place) for place in places}
         self.write(known.model_copy(update={"files": files}))
+
+    def check_place(self) -> None:
+        """Raises ConfigurationError unless a silo keeps what it has of a federation's method in the folder."""
+        home = self.folder.absolute().parent / "config.toml"
+        config = load_kept(home) if home.is_file() else None
+        named = config is not None and self.folder.absolute().name in (config.method.name, *config.beside)
+        if not named and not (self.folder / KEPT).is_file():
+            raise ConfigurationError(
+                f"{self.folder}: nothing that a silo keeps of a federation; expected STATE/FEDERATION/METHOD"
+            )
 
     def begin_afresh(self) -> None:
         """Have the silo go on without the state that it lost, and without these books where they are damaged."""

@@ -143,10 +143,11 @@ class SiloSide:
         spec = spec_of(terms.own_config, terms.method)
         run = SiloRun(spec=spec, folder=folder, silos=silos, names=terms.names, secret=secret)
         # Frozen weights do not travel, so that nothing else would show that they are others.
-        if terms.code and run.spec.code_digest(run.info, travels=False) != terms.code:
+        made = run.spec.code_made(run.info) if terms.code else None
+        if terms.code and (made is None or not made.same_elsewhere(terms.code, terms.says)):
             raise ConfigurationError(
-                "the model's code makes another model here than at the server, in its parts or in the weights that do "
-                "not travel: have the same code here, and the same file of model.weights",
+                "the model's code makes another model here than at the server, in its parts, in the weights that do "
+                "not travel or in what it computes: have the same code here, and the same file of model.weights",
                 "model",
             )
         return run

@@ -10,6 +10,7 @@ from .. import config as configuration
 from ..config import Config
 from ..core import DataError, SiloId
 from ..data.schema.agreement import SharedSchema
+from ..nn.probe import Said
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,9 @@ class Terms:
     rounds: int | None = None
     """Of a method beside the configured one: as many as that one took. None: the configuration's."""
     code: str = ""
-    """What code of one's own makes at the server (`RunSpec.code_digest`), once silos have agreed; else empty."""
+    """What code of one's own makes at the server (`CodeMade.untaught`), once silos have agreed; else empty."""
+    says: tuple[Said, ...] = ()
+    """What such models compute there (`CodeMade.says`)."""
 
     @property
     def own_config(self) -> Config:
@@ -54,10 +57,11 @@ class Terms:
             rounds = None if found.get("rounds") is None else int(found["rounds"])
             given = {key: str(found[key]) for key in ("federation", "method", "folder")}
             code = str(found.get("code", ""))
+            says = tuple(tuple(None if v is None else float(v) for v in said) for said in found.get("says", ()))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"these are no terms of a federation: {type(error).__name__}: {error}") from None
         agreed = None if agreement is None else SharedSchema.of_json(agreement)
-        return cls(**given, config=config, names=names, agreement=agreed, code=code, rounds=rounds)
+        return cls(**given, config=config, names=names, agreement=agreed, code=code, says=says, rounds=rounds)
 
 
 def lasting(config: Config) -> Config:

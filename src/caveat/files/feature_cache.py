@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .atomic import write_bytes
+from .links import refuse_link
 
 HASH = 16
 """Bytes of the hash of an input."""
@@ -67,7 +68,9 @@ class FeatureCache:
         return sorted(missing)
 
     def add(self, ids: list[bytes], rows: Rows) -> None:
-        """Keep rows (N, width) of inputs. Raises OSError where the folder cannot be written."""
+        """Keep rows (N, width) of inputs. Raises OSError or RunError where that cannot be done."""
+        for folder in (self.folder.parent, self.folder):  # what is above them the user has named
+            refuse_link(folder)
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # what is in it was made of private data
         block = self.folder / f"{self._sum(ids, rows)}.npy"
         write_bytes(block, _bytes(rows))

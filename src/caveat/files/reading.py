@@ -20,13 +20,20 @@ LARGEST_INT, LARGEST_FLOAT = 1 << 64, 1e150
 
 
 def text_of(path: Path) -> str | None:
-    """None where there is no such file. Raises DataError if it is no UTF-8 text."""
-    if not path.is_file():
+    """None where there is no such file. Raises DataError for a folder, a pipe, and what is no UTF-8 text."""
+    if not _is_there(path):
         return None
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as UTF-8 text: {error}") from error
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is a file. Raises DataError for a folder, a pipe or a device: nobody may ever write to a pipe."""
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is no file: it is a folder, a pipe or a device; put the file back from a copy")
+    return path.exists()
 
 
 def record_of(path: Path, kind: type[RecordType]) -> RecordType | None:
@@ -56,7 +63,7 @@ def lines_of(path: Path) -> Iterator[tuple[Any, str]]:
     A process that was killed while it appended leaves half a line behind, the only one without a newline. Raises
     DataError, naming file and line, for anything else that is no JSON.
     """
-    if not path.is_file():
+    if not _is_there(path):
         return
     try:
         with path.open("rb") as file:

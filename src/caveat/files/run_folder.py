@@ -24,7 +24,7 @@ from .schema.summary import SiloRecord, Summary, Worst
 
 _FILES = ("config.toml", "rounds.jsonl", "summary.json")
 _CHECKED = (
-    "settings.json", "call.json", "splits.json", "data.json", "code.json", "rounds.jsonl", "ledger.jsonl",
+    "settings.json", "call.json", "splits.json", "data.json", "code.json", "init.json", "rounds.jsonl", "ledger.jsonl",
     "preparation.json", "origin.json", "gallery.json", "features.json", "federation.json",
 )  # fmt: skip
 FAILURE = "failure.json"

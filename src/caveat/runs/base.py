@@ -19,12 +19,12 @@ from ..files.schema.small_files import KeptState
 from ..nn.frozen import FrozenEncoder
 from ..nn.models import ModelSettings
 from ..wrappers.evaluation import Evaluated
-from .begun import check_code, keep_code
+from .begun import check_code, keep_code, keep_init
 from .prepared import PREPARATION
 from .spec import RunSpec
 
 SYNC_SECONDS = 10.0
-FIXED = ("settings.json", "call.json", "splits.json", "data.json", "code.json", PREPARATION)
+FIXED = ("settings.json", "call.json", "splits.json", "data.json", "code.json", "init.json", PREPARATION)
 
 
 class Engine(Transport, Protocol):
@@ -118,14 +118,15 @@ class BaseRun:
     def prepare(self) -> None:
         """Write what is known before the first round.
 
-        Raises RunError if code of one's own makes another model than when the run began.
+        Raises RunError if code of one's own makes another model than when the run began, or `init` is another one.
         """
         self.check_code()
-        keep_code(self.folder, self.spec.code_digest(self.info))
+        keep_code(self.folder, self.spec.code_made(self.info))
+        keep_init(self.folder, self.spec.init)
 
     def check_code(self) -> None:
         """Raises RunError if code of one's own makes another model than when the run began."""
-        check_code(self.folder, self.spec.code_digest(self.info))
+        check_code(self.folder, self.spec.code_made(self.info))
 
     def check(self) -> None:
         """Raises ConfigurationError or DataError for what cannot be run, before anything is."""

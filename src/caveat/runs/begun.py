@@ -16,14 +16,16 @@ from ..config.earlier import OTHER_TEMPERATURES
 from ..core import ConfigurationError, DataError, Method, RunError, SiloId, State
 from ..data.population import Population
 from ..files.atomic import write_record
-from ..files.manifest import manifest_of
+from ..files.manifest import manifest_of, sum_of
 from ..files.reading import read_plain, record_of
-from ..files.schema.small_files import BegunCode, BegunData, ModelFile, SettingsFile
+from ..files.schema.small_files import BegunCode, BegunData, BegunInit, ModelFile, SettingsFile
 from ..wrappers.base import find
 from ..wrappers.guaranteed import Guaranteed, is_counted
 from ..wrappers.tempered import Tempered
+from .made_code import CodeMade
+from .warm import MODEL
 
-SETTINGS, DATA, CODE = "settings.json", "data.json", "code.json"
+SETTINGS, DATA, CODE, INIT = "settings.json", "data.json", "code.json", "init.json"
 FREE = ("engine", "federation.deadline", "federation.patience", "data.source", "data.streams.ood_global")
 """Sections and keys that change no result: where work is done, how long is waited, and where data lie, which are
 compared by their content."""
@@ -143,23 +145,42 @@ def check_same(folder: Path, silos: data.Silos) -> None:
                 raise RunError(f"{folder}: {what or 'the names of classes'} are not those that the run began with")
 
 
-def check_code(folder: Path, digest: str | None) -> None:
+def check_code(folder: Path, made: CodeMade | None) -> None:
     """Raises RunError if code of one's own made another model when the run began, DataError where what it made then is
     damaged or gone.
     """
     _check_files(folder, CODE)
     known = record_of(folder / CODE, BegunCode)
-    if known is not None and known.model != digest:
+    if known is not None and (made is None or not made.same(known.model, known.says)):
         raise RunError(
-            f"{folder}: the code of the model makes another one than when the run began, in its parts or in the "
-            "weights that it begins with: put the code back, or begin another run"
+            f"{folder}: the code of the model makes another one than when the run began, in its parts, in the weights "
+            "that it begins with or in what it computes: put the code back, or begin another run"
         )
 
 
-def keep_code(folder: Path, digest: str | None) -> None:
+def keep_code(folder: Path, made: CodeMade | None) -> None:
     """Write down what code of one's own makes, as a run begins, if that is not done yet."""
-    if digest is not None and not (folder / CODE).exists():
-        write_record(folder / CODE, BegunCode.model_validate({"schema": BegunCode.SCHEMA, "model": digest}))
+    if made is not None and not (folder / CODE).exists():
+        known = {"schema": BegunCode.SCHEMA, "model": made.digest, "says": made.says}
+        write_record(folder / CODE, BegunCode.model_validate(known))
+
+
+def keep_init(folder: Path, init: str | None) -> None:
+    """Write down with which model of another run a run, and those beside it, begin, if none has begun training yet.
+
+    Raises RunError for another model than the one that the run began with, or the run that it is beside.
+    """
+    if init is None or (folder / "state" / "checkpoint.json").exists():
+        return
+    now = sum_of(Path(init) / MODEL).sha256
+    for part in (folder, folder.parent.parent) if folder.parent.name == "beside" else (folder,):
+        known = record_of(part / INIT, BegunInit)
+        if known is not None and known.model != now:
+            raise RunError(
+                f"{folder}: init = {init!r} holds another model than when {part} began; put it back, or begin another "
+                "run"
+            )
+    write_record(folder / INIT, BegunInit.model_validate({"schema": BegunInit.SCHEMA, "model": now}))
 
 
 def keep_data(folder: Path, silos: data.Silos, measured: Collection[SiloId]) -> None:

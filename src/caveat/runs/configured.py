@@ -22,7 +22,7 @@ from ..files.schema.summary import Summary
 from .answering import KeptRun
 from .begun import check_begun, check_same, check_settings, keep_settings
 from .execution import carry_out
-from .extension import extended
+from .extension import extend, longer
 from .local import LocalRun, Run
 from .own_code import check_known
 from .prepared import PREPARATION, kept_preparation
@@ -66,6 +66,15 @@ def check(config: Config, silos: data.Silos, out: Path) -> None:
         _local_run(config, silos, out, name).check()
 
 
+def check_code(config: Config, silos: data.Silos, folder: Path) -> None:
+    """Raises RunError if code of one's own makes other models than when the run in a folder, or one beside it, began.
+
+    DataError where what it made then is damaged or gone.
+    """
+    for name in (config.method.name, *config.beside):
+        _local_run(config, silos, folder if name == config.method.name else folder / "beside" / name, name).check_code()
+
+
 def resume(
     folder: Path,
     progress: Progress | None = None,
@@ -85,16 +94,17 @@ def resume(
     if rounds is not None or not (folder / "summary.json").exists():
         check_known(config)
     with locked(folder / "state"):
+        check_begun(folder)
         if rounds is None:
-            check_begun(folder)
             check_settings(config, folder)
         if silos is None or silos.image_format.exif_rotation != config.data.exif_rotation:
             silos = data.load(config.data, config.seed)
         check_same(folder, silos)
         if rounds is not None:
-            config = extended(config, folder, rounds, len(silos))
-            check_begun(folder)
+            config = longer(config, folder, rounds, len(silos))
             check(config, silos, folder)
+            check_code(config, silos, folder)
+            extend(config, folder, len(silos))
         keep_settings(config, folder)
         return _with_baselines(config, silos, folder, progress or Silent(), workers, tuple(reset))
 

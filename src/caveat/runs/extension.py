@@ -19,33 +19,50 @@ from ..files.checkpoints import NEWEST
 from ..files.reading import record_of
 from ..files.schema.small_files import Checkpoint, SettingsFile
 from ..files.trained import TrainedStore
-from .begun import SETTINGS, check_settings, keep_settings
+from .begun import SETTINGS, check_begun, check_settings, keep_settings
 from .spec import spec_of
 
 
-def extended(config: Config, folder: Path, rounds: int, silos: int) -> Config:
-    """Have the run in a folder, and those beside it, go on to so many rounds of training; return its configuration.
+def longer(config: Config, folder: Path, rounds: int, silos: int) -> Config:
+    """The configuration with so many rounds of training, to which the run in a folder and those beside it can go on.
 
-    Nothing is trained yet, and a crash on the way leaves what the same call goes on with. The caller holds the lock.
     Raises ConfigurationError for fewer rounds than were made, and where it cannot go on; DataError for what is damaged.
     """
-    begun = record_of(folder / SETTINGS, SettingsFile)
-    before = dataclasses.replace(config, rounds=begun.settings["rounds"] if begun else config.rounds)
+    before = _begun(config, folder)
     check_settings(before, folder)
     after = dataclasses.replace(config, rounds=rounds)
-    if rounds != before.rounds:
-        parts = {name: folder / "beside" / name for name in config.beside}
-        parts = {name: part for name, part in parts.items() if (part / "state").exists()}
-        parts[config.method.name] = folder  # the last one, whose configuration says what all are of
-        for name, part in parts.items():
+    for name, part in _parts(config, folder).items():
+        check_begun(part)
+        if rounds != before.rounds:
             _check(before, after, name, part, silos)
-        for name, part in parts.items():
+    return after
+
+
+def extend(after: Config, folder: Path, silos: int) -> None:
+    """Have the run in a folder, and those beside it, go on to the rounds of a configuration that `longer` gave.
+
+    Nothing is trained yet, and a crash on the way leaves what the same call goes on with. The caller holds the lock.
+    """
+    before = _begun(after, folder)
+    if after.rounds != before.rounds:
+        for name, part in _parts(after, folder).items():
             _extend(before, after, name, part, silos)
     if after != configuration.load_kept(folder / "config.toml"):
         write_bytes(folder / "config.toml", configuration.dump(after).encode(), lasting=True)
         if (folder / "origin.json").exists() and (recipe := nearest_recipe(after)) is not None:
             write_record(folder / "origin.json", recipe)
-    return after
+
+
+def _begun(config: Config, folder: Path) -> Config:
+    """A configuration with the rounds with which the run in a folder began, or went on."""
+    begun = record_of(folder / SETTINGS, SettingsFile)
+    return dataclasses.replace(config, rounds=begun.settings["rounds"] if begun else config.rounds)
+
+
+def _parts(config: Config, folder: Path) -> dict[str, Path]:
+    """The folders of methods beside a run that have begun; then its own, whose configuration says what all are of."""
+    beside = {name: folder / "beside" / name for name in config.beside}
+    return {name: part for name, part in beside.items() if (part / "state").exists()} | {config.method.name: folder}
 
 
 def _check(before: Config, after: Config, name: str, part: Path, silos: int) -> None:
@@ -63,9 +80,12 @@ def _check(before: Config, after: Config, name: str, part: Path, silos: int) -> 
         )
     if done > after.rounds:
         raise ConfigurationError(f"{asked}: {part} has made {done} rounds of training already", "rounds")
-    if checkpoint is not None and checkpoint.stopped:
+    patience = before.evaluation.stop_after
+    if checkpoint is not None and (checkpoint.stopped or (patience is not None and checkpoint.worse >= patience)):
         raise ConfigurationError(
-            f"{asked}: {part} has ended training early, by evaluation.stop_after, as with more rounds", "rounds"
+            f"{asked}: training of {part} ends after round {checkpoint.number}, by evaluation.stop_after, with more "
+            "rounds too",
+            "rounds",
         )
     if _is_closing(checkpoint, method) and TrainedStore(part).load() is None:
         raise ConfigurationError(

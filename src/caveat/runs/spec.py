@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -22,26 +21,16 @@ from ..engines.executor import channels_last
 from ..engines.rounds import Participation
 from ..nn.frozen import FrozenEncoder, digest_of, taken_off
 from ..nn.models import ModelSettings, PersonalModel, assign, build_model
+from ..nn.probe import Said, said_of
 from ..training.fit import Training
 from ..training.modules import tensors_of
 from ..wrappers.privacy import Privacy
 from ..wrappers.server import ServerOptimizer
 from ..wrappers.trained import trained
 from ..wrappers.uncertainty import Uncertainty
+from .made_code import CodeMade, MadeModel
 from .newcomers import check_newcomers
 from .warm import begun, fits, read_model
-
-
-class MadeModel(NamedTuple):
-    """A model as it begins."""
-
-    frozen: FrozenEncoder | None
-    behind: nn.Module
-    """The model, or what is left of it behind its frozen encoder."""
-    digest: str
-    """Of all of it, where code of one's own made it; else empty."""
-    untaught: str
-    """The digest without the bits of what learns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,17 +130,12 @@ class RunSpec:
                 raise
             raise ConfigurationError(f"{self.method.name} on this model takes more memory than there is") from None
 
-    def code_digest(self, info: FederationInfo, travels: bool = True) -> str | None:
-        """SHA-256 of all that models begin with, frozen tensors included; None without code of one's own.
-
-        Without what `travels` it is the same on machines that draw weights with other last bits.
-        """
+    def code_made(self, info: FederationInfo) -> CodeMade | None:
+        """What code of one's own makes of all models; None without such code."""
         models = [self.model, *(self.personal if self.method.personal else ())]
         if not any(settings.own for settings in models):
             return None
-        every = [self._made_once(settings, info) for settings in models]
-        digests = sorted({made.digest if travels else made.untaught for made in every})
-        return hashlib.sha256("".join(digests).encode()).hexdigest()
+        return CodeMade([self._made_once(settings, info) for settings in models])
 
     def frozen_encoder(self, info: FederationInfo) -> FrozenEncoder | None:
         """What stays as it is of the model: silos compute what it says of their data once."""
@@ -167,8 +151,11 @@ class RunSpec:
         place = settings, info.shape, info.classes, info.dtype
         if place not in self._made:
             model = build_model(settings, info.shape, len(info.classes), self.seed, info.dtype)
-            digests = (digest_of(model), digest_of(model, bits=False)) if settings.own else ("", "")
-            self._made[place] = MadeModel(*taken_off(model, info.shape, info.dtype), *digests)
+            digests, says = ("", ""), tuple[Said, ...]()
+            if settings.own:
+                digests = digest_of(model), digest_of(model, bits=False)
+                says = said_of(model, info.shape, info.dtype)
+            self._made[place] = MadeModel(*taken_off(model, info.shape, info.dtype), *digests, says)
         return self._made[place]
 
     @cached_property

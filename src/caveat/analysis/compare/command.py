@@ -21,9 +21,10 @@ from ...core.errors import cut
 from ...core.settings import check_seed
 from ...files.atomic import write_bytes, write_json, write_record
 from ...files.locks import locked
-from ...files.reading import read_plain
+from ...files.reading import check_version, decoded, text_of
 from ...files.schema.comparison import read_comparison
-from ...files.schema.grid import MethodVariant, Setting, TuningPlan
+from ...files.schema.grid import SCHEMA, MethodVariant, Setting, TuningPlan
+from ...files.seals import UNSEALED, check_seal, sealed
 from ...html.pages.comparison import conclusion, terminal
 from ...html.pages.comparison.page import render
 from ...methods import METHODS
@@ -169,7 +170,7 @@ def compare(grid: Grid, folder: Path, workers: int, progress: Progress) -> Path:
         raise ConfigurationError(f"cannot make the folder {folder}: {error.strerror}") from error
     (folder / "runs").mkdir(exist_ok=True)
     with locked(folder / "runs"):
-        write_json(folder / "grid.json", dataclasses.asdict(grid))
+        write_json(folder / "grid.json", sealed({"schema": SCHEMA, **dataclasses.asdict(grid)}))
         write(results)
         try:
             runner.run()
@@ -215,6 +216,9 @@ def grid_of(folder: Path) -> Grid:
     """The grid that `grid.json` in the folder describes. Raises DataError if it is damaged, or of another version."""
     path = folder / "grid.json"
     try:
-        return TypeAdapter(Grid).validate_python(read_plain(path))
+        value = decoded(text_of(path) or "", str(path))
+        check_version(value, SCHEMA, str(path), UNSEALED)
+        check_seal(value, str(path))
+        return TypeAdapter(Grid).validate_python(value)
     except ValidationError as error:
         raise DataError(f"{path}: not as caveat writes it: {error}") from error

@@ -149,7 +149,7 @@ class ComparisonFolder:
 
     def done(self, run: PlannedRun) -> FinishedRun | None:
         """What a planned run has left, if it is finished."""
-        place, rounds = self.place(run), self._known_rounds(run)
+        place, rounds = self.place(run), self.known_rounds(run)
         if (place, rounds) not in self._found:
             if not (place / "summary.json").exists():
                 return None
@@ -159,7 +159,7 @@ class ComparisonFolder:
 
     def check_begun(self, run: PlannedRun) -> None:
         """Raises ConfigurationError if the folder of a planned run holds one of other settings."""
-        path, rounds = self.place(run) / "config.toml", self._known_rounds(run)
+        path, rounds = self.place(run) / "config.toml", self.known_rounds(run)
         if not path.exists():
             return
         begun = load_kept(path)
@@ -244,7 +244,8 @@ class ComparisonFolder:
             raise LookupError(self.grid.rounds_of)
         return found.rounds
 
-    def _known_rounds(self, run: PlannedRun) -> int | None:
+    def known_rounds(self, run: PlannedRun) -> int | None:
+        """How long the run trains, if another method decides that and has."""
         try:
             return self.rounds(run)
         except LookupError:
@@ -279,7 +280,7 @@ class ComparisonFolder:
     def _can_run(self, run: PlannedRun) -> bool:
         if self.done(run) is not None or self.failure(run) is not None:
             return False
-        return not self._follows(run) or self._known_rounds(run) is not None
+        return not self._follows(run) or self.known_rounds(run) is not None
 
     def total(self) -> int:
         """Runs of the whole comparison."""

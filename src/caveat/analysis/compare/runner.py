@@ -22,7 +22,8 @@ from ...files.atomic import forget_parts, write_bytes
 from ...files.locks import nothing_begun
 from ...files.schema.record import as_json
 from ...html.pages.run.page import write_report
-from ...runs.configured import check, resume, start
+from ...runs.configured import check, check_code, resume, start
+from ...runs.own_code import codes_of
 from ...runs.progress import Progress
 from .folder import KILLED, ComparisonFolder
 from .grid import PlannedRun
@@ -51,6 +52,15 @@ class Runner:
         for run in first.values():
             config = self._config(run)
             check(config, self._silos(config), self.results.place(run))
+        if first:
+            self._check_code()
+
+    def _check_code(self) -> None:
+        """Raises RunError if code of one's own makes other models than in runs that others are to come beside."""
+        for run in self.results.known():
+            place, config = self.results.place(run), self.results.config(run, self.results.known_rounds(run))
+            if (place / "config.toml").exists() and codes_of(config):
+                check_code(config, self._silos(config), place)
 
     def run(self) -> None:
         """Run everything that can be run. What failed before is tried once more."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+SCHEMA = 2
+"""The version of the file, which has a checksum; that of the first need not."""
 Sets = tuple[str, ...]
 """Overrides "SECTION.KEY=VALUE", as of `--set`."""
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, Field
 
 from .costs import RoundTraffic
-from .record import Figure, File, Record, Size
+from .record import Figure, File, Finite, Record, Size
 
 
 class Origin(File):
@@ -75,6 +75,15 @@ class BegunCode(File):
     SEALED: ClassVar = True
 
     model: str  # SHA-256 of the names, shapes and values of all tensors of the models as they began
+    says: tuple[tuple[Finite, ...], ...] = ()  # what each said of fixed inputs then, in evaluation and in training
+
+
+class BegunInit(File):
+    """`init.json`: the model of another run with which a run began."""
+
+    SEALED: ClassVar = True
+
+    model: str  # SHA-256 of its file
 
 
 class OwnState(File):

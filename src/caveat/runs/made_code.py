@@ -1,0 +1,53 @@
+"""What code of one's own makes, to be known again: by another process, another day, at another silo."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import nn
+
+from ..nn.frozen import FrozenEncoder
+from ..nn.probe import Said, alike
+
+
+class MadeModel(NamedTuple):
+    """A model as it begins."""
+
+    frozen: FrozenEncoder | None
+    behind: nn.Module
+    """The model, or what is left of it behind its frozen encoder."""
+    digest: str
+    """Of all of it, where code of one's own made it; else empty."""
+    untaught: str
+    """The digest without the bits of what learns."""
+    says: tuple[Said, ...]
+    """What it says of fixed inputs (`caveat.nn.probe`), where code of one's own made it."""
+
+
+class CodeMade:
+    """What models are that code of one's own makes: of `[model]`, then of silos' own ones in their order."""
+
+    def __init__(self, models: Sequence[MadeModel]) -> None:
+        self.digest, self._unordered = _digests([made.digest for made in models])
+        self.untaught, self._untaught_unordered = _digests([made.untaught for made in models])
+        self.says: tuple[Said, ...] = tuple(said for made in models for said in made.says)
+
+    def same(self, digest: str, says: Sequence[Said]) -> bool:
+        """Whether all began with these tensors and compute this; nothing `says` what older records do not know."""
+        return digest in (self.digest, self._unordered) and self._computes(says)
+
+    def same_elsewhere(self, untaught: str, says: Sequence[Said]) -> bool:
+        """Likewise by machines that draw weights with other last bits: what learns may have those."""
+        return untaught in (self.untaught, self._untaught_unordered) and self._computes(says)
+
+    def _computes(self, says: Sequence[Said]) -> bool:
+        return not says or alike(says, self.says)
+
+
+def _digests(digests: Sequence[str]) -> tuple[str, str]:
+    """SHA-256 of digests in their order; and as it was once taken, whatever their order."""
+    texts = "".join(f"{digest}\n" for digest in digests), "".join(sorted(set(digests)))
+    ordered, unordered = (hashlib.sha256(text.encode()).hexdigest() for text in texts)
+    return ordered, unordered
