@@ -22,11 +22,11 @@ from ..data.table_encoding import Encoder, TableLayout
 from ..files.atomic import write_record
 from ..files.reading import record_of
 from ..files.schema.preparation import (
-    ColumnRecord,
     ImageRecord,
     PreparationFile,
     SequenceRecord,
     SiloEncoder,
+    TableColumnRecord,
     TableRecord,
 )
 
@@ -141,9 +141,9 @@ def _table(preparation: Preparation) -> TableRecord | None:
     )
 
 
-def _columns(columns: tuple[TableColumn, ...]) -> list[ColumnRecord]:
+def _columns(columns: tuple[TableColumn, ...]) -> list[TableColumnRecord]:
     return [
-        ColumnRecord(name=column.name, categories=None if column.categories is None else list(column.categories))
+        TableColumnRecord(name=column.name, categories=None if column.categories is None else list(column.categories))
         for column in columns
     ]
 
@@ -165,7 +165,7 @@ def _encoders(record: TableRecord, whole: PreparationFile, where: str) -> dict[S
     return encoders
 
 
-def _known(columns: list[ColumnRecord]) -> tuple[TableColumn, ...]:
+def _known(columns: list[TableColumnRecord]) -> tuple[TableColumn, ...]:
     return tuple(
         TableColumn(column.name, None if column.categories is None else tuple(column.categories)) for column in columns
     )
