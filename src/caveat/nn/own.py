@@ -2,7 +2,7 @@
 
 The contract. A module takes a batch of inputs (N, ...) and gives logits (N, C). Methods that need no more than that
 train it as it is. The others need to know where it sees and where it decides: attributes `encoder` and `head`, such
-that the module computes head(encoder(x)). The encoder gives features (N, D), feature maps (N, D, H, W) or tokens
+that the module computes head(encoder(x)), with a flatten between them or without. The encoder gives features (N, D), feature maps (N, D, H, W) or tokens
 (N, T, D); the head takes what the encoder gives. An `nn.Sequential` that ends in a linear layer has these parts
 without naming them: all before that layer, and the layer.
 
@@ -205,14 +205,22 @@ def as_model(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, clas
     _lay_out(module, x)
     if isinstance(module, Model) or (parts := parts_of(module)) is None:
         return module
+    encoder, head = parts
+    for between in (head, nn.Sequential(nn.Flatten(), head)):
+        if (model := _alike(encoder, between, x, logits, key)) is not None:
+            return model
+    return module  # as one without these parts; a method that needs them says so
+
+
+def _alike(encoder: nn.Module, head: nn.Module, x: Tensor, logits: Tensor, key: str) -> Model | None:
+    """An encoder and a head as a `Model`, if it gives these logits for inputs."""
     try:
-        model = joined(*parts, x, key)
+        model = joined(encoder, head, x, key)
         found = said(model, x, key)
-    except ConfigurationError as error:
-        raise _elsewise(module, key, f" (as such it fails: {error.text.removeprefix('{key}: ')})") from error
-    if found.shape != logits.shape or not torch.allclose(found, logits, rtol=0, atol=0, equal_nan=True):
-        raise _elsewise(module, key)
-    return model
+    except ConfigurationError:
+        return None
+    same = found.shape == logits.shape and torch.allclose(found, logits, rtol=0, atol=0, equal_nan=True)
+    return model if same else None
 
 
 def _lay_out(module: nn.Module, x: Tensor) -> None:
@@ -232,14 +240,6 @@ def _lay_out(module: nn.Module, x: Tensor) -> None:
 def _channels_first(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
     x, *others = given
     return x.clone(memory_format=torch.contiguous_format), *others
-
-
-def _elsewise(module: nn.Module, key: str, why: str = "") -> ConfigurationError:
-    return ConfigurationError(
-        f"{{key}}: {type(module).__name__} has an encoder and a head, but computes something else than "
-        f"head(encoder(x)); have it compute that, or call these attributes something else{why}",
-        key,
-    )
 
 
 def parts_of(module: nn.Module) -> tuple[nn.Module, nn.Module] | None:
