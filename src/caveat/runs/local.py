@@ -27,6 +27,8 @@ from ..core import (
 )
 from ..core.silo_info import FederationInfo
 from ..data.pools import Array
+from ..data.population import Population
+from ..data.splits import NAMES
 from ..engines.executor import Executor
 from ..engines.one_thread import one_thread
 from ..engines.processes.pool import EmbeddedEngine
@@ -46,6 +48,7 @@ from .behind import check_unchanging, rows_of
 from .features import features
 from .gallery import gallery
 from .own_metrics import Metric, own_figures
+from .token_ids import check_ids
 from .warm import MODEL
 
 Asked = TypeVar("Asked", Prediction, Answers, Tensors)
@@ -83,6 +86,18 @@ class LocalRun(BaseRun):
         super().check()
         if self.frozen_encoder is not None:
             check_unchanging(self.silos[0])
+        if not self.silos.dtype.is_floating_point:
+            self._check_ids()
+
+    def _check_ids(self) -> None:
+        """Raises DataError for ids of tokens in memory that the model has no row for; of a population, the first
+        silo's.
+        """
+        module, population = self.spec.first_module(self.info), isinstance(self.silos.silos, Population)
+        for silo in self.silos[:1] if population else self.silos:
+            for name, part in ({name: getattr(silo, name) for name in NAMES} | {**silo.streams}).items():
+                if isinstance(part.x, Tensor) and len(part.x):
+                    check_ids(module, part.x, f"silo {silo.name!r}, {name}")
 
     def executor(self) -> Executor:
         return self.executor_of(self.silos.by_name, self.participants, SiloStore(self.folder / "state" / "silos"))
@@ -136,9 +151,11 @@ class LocalRun(BaseRun):
             state = executor.state(silo, self.kept(silo, t))
         site = executor.site(silo)
 
-        encoder = self.frozen_encoder
+        encoder, first = self.frozen_encoder, self.spec.first_module(self.info)
 
         def predict(x: Tensor) -> Asked:
+            if not x.is_floating_point():
+                check_ids(first, x, f"inputs for silo {silo!r}")
             with one_thread():
                 return ask(down, state, site, x if encoder is None else rows_of(encoder, x, keep=False))
 
