@@ -27,7 +27,7 @@ class Net(nn.Module):
     def __init__(self, shape, classes):
         super().__init__()
         self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU())
-        self.head = nn.Linear(8, classes)
+        self.head = nn.Sequential(nn.Dropout(0.2), nn.Linear(8, classes))
 
     def forward(self, x):
         return self.head(self.encoder(x))

@@ -7,11 +7,14 @@ import time
 import warnings
 from collections import Counter
 
+from torch import nn
+
 from ..core import DataWarning
 from ..engines import rounds
 from ..engines.one_thread import one_thread
 from ..files.checkpoints import ServerStore
 from ..files.schema.small_files import RunState
+from ..nn.dropout import has_dropout
 from ..wrappers.base import find
 from ..wrappers.ensemble import Ensemble
 from .base import BaseRun
@@ -30,13 +33,26 @@ def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
     progress.begin(title, steps[True])
     if (ensemble := find(run.complete_method, Ensemble)) is not None:
         progress.note(ensemble.cost)
-    if remark := run.method.remark(run.server_site().module):
+    module = run.server_site().module
+    if remark := run.method.remark(module):
         progress.note(remark)
     try:
         run.prepare()
+        _check_samples(run, module)
         finish(run, progress)
     finally:
         progress.end()
+
+
+def _check_samples(run: BaseRun, module: nn.Module) -> None:
+    """Warns of a model of one's own in which MC dropout finds nothing to sample."""
+    if run.spec.model.own and run.spec.uncertainty.samples_dropout(run.method) and not has_dropout(module):
+        warnings.warn(
+            "the model drops nothing, so that MC dropout samples nothing and epistemic uncertainty is 0: give it "
+            "nn.Dropout, or set uncertainty.source to 'laplace' or 'ensemble'",
+            DataWarning,
+            stacklevel=2,
+        )
 
 
 def finish(run: BaseRun, progress: Progress) -> None:
