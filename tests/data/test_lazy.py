@@ -206,6 +206,9 @@ def test_what_needs_all_inputs_is_refused(tmp_path: Path) -> None:
         DataSettings(source=f"npy:{path} + digits")
 
 
+FEATURES = torch.from_numpy(ARRAYS["features"])
+
+
 class Items(torch.utils.data.Dataset[Any]):
     """A data set of items (x, y), as torch has them."""
 
@@ -238,6 +241,43 @@ def test_a_run_on_data_sets_of_ready_images() -> None:
     assert torch.equal(predicted.probs, run.predictor("a")(x[:5].numpy()).probs)
 
 
+def test_a_silo_may_have_a_data_set_of_its_own_to_test_on() -> None:
+    x = torch.from_numpy(ARRAYS["features"])
+    made = from_datasets({"a": (Items(x), Items(x[:20] + 1, Y[:20]))})
+    arrays = from_arrays({"a": (ARRAYS["features"], Y, ARRAYS["features"][:20] + 1, Y[:20])})
+    assert data.splits_record(made) == data.splits_record(arrays)
+    assert torch.equal(made[0].test.x[:20], arrays[0].test.x)
+
+
+class Failing(Items):
+    """A disk that loses a file, now or later."""
+
+    gone = -1
+
+    def __getitem__(self, number: int) -> Any:
+        if number == self.gone:
+            raise OSError(f"scan-{number}.dcm\nis gone")
+        return super().__getitem__(number)
+
+
+class Unmeasured(Items):
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+def test_a_data_set_that_fails_names_silo_item_and_what_it_raises() -> None:
+    failing = Failing(FEATURES)
+    silos = from_datasets({"a": Items(FEATURES), "b": failing})
+    failing.gone = 37
+    told = "^silo 'b', item 37: reading it fails: OSError: scan-37.dcm is gone$"
+    with pytest.raises(DataError, match=told):
+        from_datasets({"b": failing})
+    with pytest.raises(DataError, match=told):
+        caveat.run(silos, METHOD)
+    with pytest.raises(DataError, match="silo 'b': asking for its length fails: NotImplementedError"):
+        from_datasets({"b": Unmeasured(FEATURES)})
+
+
 def test_items_that_change_are_another_data_set(tmp_path: Path) -> None:
     class Noisy(Items):
         def __getitem__(self, number: int) -> Any:
@@ -250,9 +290,6 @@ def test_items_that_change_are_another_data_set(tmp_path: Path) -> None:
         caveat.run(silos, METHOD, out=tmp_path / "run")
 
 
-FEATURES = torch.from_numpy(ARRAYS["features"])
-
-
 @pytest.mark.parametrize(
     ("silos", "settings", "words"),
     [
@@ -260,6 +297,16 @@ FEATURES = torch.from_numpy(ARRAYS["features"])
         ({"a": iter([1])}, {}, "silo 'a': a list_iterator, expected a data set with a length and items"),
         ({3: Items(FEATURES)}, {}, "silo 3: expected a name"),
         ({"a": Items(FEATURES[:0])}, {}, "silo 'a': no samples"),
+        (
+            {"a": (Items(FEATURES),) * 3},
+            {},
+            "silo 'a': 3 data sets, expected one, or one to train on and one to test on",
+        ),
+        (
+            {"a": (Items(FEATURES), Items(FEATURES[:, :3]))},
+            {},
+            "inputs (5,) of float32 but test inputs (3,) of float32",
+        ),
         ({"a": [1, 2]}, {}, "silo 'a', item 0: a int, expected (x, y)"),
         ({"a": Items(FEATURES, names=("u", "v"))}, {}, "a mapping of u, v; name two of them: columns=(INPUT, LABEL)"),
         ({"a": Items(FEATURES, names=("u", "v"))}, {"columns": ("u", "w")}, "['u', 'v'], expected columns 'u' and 'w'"),

@@ -90,7 +90,7 @@ def test_image_folders_are_the_silos_and_classes_are_the_union(tmp_path: Path) -
     assert set(silos[1].train.y.tolist()) == {1, 2}
     assert data.read_inputs(tmp_path / "west" / "eel", silos, "west").shape == (10, 1, 6, 6)
     assert data.read_inputs(tmp_path / "west" / "eel" / "003.png", silos, "west").shape == (1, 1, 6, 6)
-    with pytest.raises(DataError, match="not trained on csv files"):
+    with pytest.raises(DataError, match="not trained on csv or parquet files"):
         data.read_inputs(write_csv(tmp_path / "a.csv"), silos, "west")
 
 

@@ -12,6 +12,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+from torch import nn
 
 from caveat.core import Method, Payload, SiloId, Update
 from caveat.engines.executor import Executor
@@ -111,10 +112,10 @@ class Alone:
 class Silos:
     """The small federation, every silo with an executor and a folder of its own, behind a Grid."""
 
-    def __init__(self, method: Method, folder: Path) -> None:
-        self.federation = Federation(method, folder / "server")
+    def __init__(self, method: Method, folder: Path, model: Callable[[], nn.Module] | None = None) -> None:
+        self.federation = Federation(method, folder / "server", model=model)
         names = list(self.federation.place.silos)
-        self.places = {name: executor(method, folder / name) for name in names}
+        self.places = {name: executor(method, folder / name, model=model) for name in names}
         self.node = {name: 100 + k for k, name in enumerate(names)}
         self.grid = InProcessGrid({self.node[name]: silo_app_of(Alone(name, self.places)) for name in names})
         self.most = {name: max(len(s.train), len(s.test)) for name, s in self.federation.place.silos.items()}

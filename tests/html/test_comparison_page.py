@@ -204,7 +204,28 @@ def test_the_sentence_claims_what_the_tests_allow(found: Comparison, sentence: s
 
 def test_one_seed_is_no_test() -> None:
     found = record(seeds=1)
-    assert verdict(found, found.columns[0]).endswith("One seed allows no test.")
+    assert "One seed allows no test. Behind these two: " in verdict(found, found.columns[0])
+
+
+def test_methods_behind_the_two_best_are_in_the_sentence_too() -> None:
+    found = fake_comparison(methods=("a", "b", "c", "d"))
+    table = found["tables"][0]
+    for row, mean in zip(table["rows"], (0.9, 0.8, 0.7, 0.6), strict=True):
+        row |= {"mean": mean}
+    tested = {"p": 0.01, "p_holm": 0.03, "mean": 0.2}
+
+    def told(*p_of_c_and_d: float | None) -> str:
+        for pair in table["pairs"]:
+            pair |= tested if pair["a"] == "a" else {}
+            if pair["a"] == "a" and pair["b"] in "cd":
+                pair["p_holm"] = p_of_c_and_d["cd".index(pair["b"])]
+        whole = Comparison.model_validate(found)
+        return verdict(whole, whole.columns[0]).replace("\N{NO-BREAK SPACE}", " ").partition(" Behind these two: ")[2]
+
+    assert told(0.2, 0.01) == "c with 70.0 %, d with 60.0 %; a is significantly ahead of d."
+    assert told(0.01, 0.01).endswith("; a is significantly ahead of each of these.")
+    assert told(0.2, 0.2).endswith("; a is significantly ahead of none of these.")
+    assert told(None, None) == "c with 70.0 %, d with 60.0 %."
 
 
 @pytest.mark.parametrize(("higher", "names"), [(True, "bca"), (False, "acb"), (None, "bca")])

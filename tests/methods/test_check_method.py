@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from federations import FAST
 
 import caveat
@@ -83,9 +86,23 @@ def accuracy(self: Any, server: Any) -> dict[str, object]:
     return {"mean": 1.0}
 
 
+def drawing_elsewhere(self: Any, down: Any, state: Any, site: Any) -> Any:
+    update, after = FedAvg.train(self, down, state, site)
+    update.payload["model"]["head.1.bias"] += random.random()
+    return update, after
+
+
+def answering_by_chance(self: Any, down: Any, state: Any, site: Any, x: Any) -> Any:
+    noise = torch.from_numpy(np.random.default_rng().normal(size=x.shape)).float()
+    return FedAvg.answer(self, down, state, site, x + noise)
+
+
 @pytest.mark.parametrize(
     ("name", "hook", "told"),
     [
+        ("train", drawing_elsewhere, "the same run, made again, comes to other bits: model/"),
+        ("train", drawing_elsewhere, "look for randomness that is not torch's global generator"),
+        ("answer", answering_by_chance, "silo-0 predicts other probabilities when it is asked again; look for rand"),
         ("train", of_a_process, "two workers come to other bits than one: model/"),
         ("train", in_the_workspace, "depends on weights that were left in site.module or site.own"),
         ("train", changing_what_was_sent, "train mutates what was broadcast: model/head.1.bias"),

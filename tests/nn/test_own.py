@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from caveat.core import ConfigurationError
-from caveat.nn.encoders import Model, Tokens, head
+from caveat.nn.encoders import Model, Tokens, head, parts
 from caveat.nn.frozen import taken_off
 from caveat.nn.models import ModelSettings, build_model
 from caveat.training.modules import reset, tensors_of
@@ -42,6 +42,12 @@ class Mean(nn.Module):
         return x.mean(1)
 
 
+class Flattened(Joined):
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.flatten(self.encoder(x), 1))
+        return out
+
+
 FORMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, int]]] = {
     "features": (lambda: Joined(nn.Linear(2, 5), nn.Linear(5, 3)), (2,), (1, 5)),
     "hidden": (
@@ -59,6 +65,7 @@ FORMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, int]
         (1, 6, 6),
         (16, 4),
     ),
+    "flattened between": (lambda: Flattened(nn.Conv2d(1, 4, 3), nn.Linear(64, 3)), (1, 6, 6), (16, 4)),
     "tokens": (lambda: Joined(nn.Linear(4, 6), nn.Sequential(Mean(), nn.Linear(6, 3))), (5, 4), (5, 6)),
     "logits of tokens": (
         lambda: Joined(nn.Linear(4, 6), nn.Sequential(nn.ReLU(), nn.Linear(6, 3), Mean())),
@@ -216,7 +223,6 @@ def lost() -> nn.Module:
 
 
 MISTAKES: dict[str, tuple[Any, str]] = {
-    "forward": (Twice, "Twice has an encoder and a head, but computes something else than head(encoder(x))"),
     "shape": (lambda: nn.Linear(5, 3), "Linear cannot take inputs (N, 2) of float32: RuntimeError: mat1 and mat2"),
     "classes": (lambda: nn.Linear(2, 4), "Linear gives (2, 4) float32 for 2 inputs, expected (2, 3) float32: a logit"),
     "pair": (Pair, "Pair gave a tuple, not a tensor"),
@@ -241,11 +247,14 @@ def test_a_mistake_is_one_line_that_says_what_is_expected(mistake: str) -> None:
     assert error.value.key == "model.factory"
 
 
-def test_an_encoder_and_a_head_between_which_something_happens_are_told_so() -> None:
-    with pytest.raises(ConfigurationError, match=r"Pooled has an encoder and a head, but computes something else"):
-        built(Pooled, (1, 6, 6))
-    with pytest.raises(ConfigurationError, match=r"computes something else .* \(as such it fails: .*mat1 and mat2"):
-        built(Pooled, (1, 7, 7))
+@pytest.mark.parametrize(("code", "shape"), [(Twice, (2,)), (Pooled, (1, 6, 6)), (Pooled, (1, 7, 7))])
+def test_parts_between_which_something_happens_are_for_methods_that_need_none(
+    code: type[nn.Module], shape: tuple[int, ...]
+) -> None:
+    model = built(code, shape)
+    assert type(model) is code
+    with pytest.raises(ConfigurationError, match=f"fedpn needs .*, and {code.__name__}, which has both, computes some"):
+        parts(model, "fedpn")
 
 
 @pytest.mark.parametrize(

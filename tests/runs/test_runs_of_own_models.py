@@ -110,10 +110,10 @@ class Viewed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.one, self.two = nn.Conv2d(1, 8, 3, padding=1), nn.Linear(512, 2)
+        self.one, self.drop, self.two = nn.Conv2d(1, 8, 3, padding=1), nn.Dropout(0.2), nn.Linear(512, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.two(self.one(x).view(len(x), -1))
+        out: Tensor = self.two(self.drop(self.one(x).view(len(x), -1)))
         return out
 
 
@@ -121,6 +121,38 @@ def test_modules_keep_the_layout_in_memory_that_their_code_expects(tmp_path: Pat
     rng = np.random.default_rng(0)
     arrays = {f"s{k}": (rng.integers(0, 255, (60, 8, 8), np.uint8), rng.integers(0, 2, 60)) for k in range(2)}
     assert run(caveat.data.from_arrays(arrays), tmp_path / "a", model=Viewed).summary["rounds_run"] == 2
+
+
+class Certain(nn.Sequential):
+    """Drops nothing, and ends in a softmax."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3), nn.Softmax(1))
+
+
+def test_what_makes_uncertainty_useless_is_told(silos: Silos, tmp_path: Path) -> None:
+    with pytest.warns(caveat.core.DataWarning) as told:
+        run(silos, tmp_path / "a", model=Certain, rounds=1)
+    assert [text for text in ("Certain gives probabilities", "the model drops nothing") for each in told
+            if text in str(each.message)] == ["Certain gives probabilities", "the model drops nothing"]  # fmt: skip
+    laplace = caveat.Uncertainty(source="laplace")
+    run(silos, tmp_path / "b", model=lambda: nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3)), rounds=1,
+        uncertainty=laplace)  # fmt: skip
+
+
+def test_a_compiled_module_is_refused_in_a_line(silos: Silos, tmp_path: Path) -> None:
+    class OptimizedModule(nn.Module):  # torch.compile itself takes seconds to import
+        def __init__(self) -> None:
+            super().__init__()
+            self._orig_mod = Plain()
+
+        def __len__(self) -> int:
+            raise TypeError("Plain does not support len()")
+
+    with pytest.raises(
+        ConfigurationError, match=r"Plain is compiled .torch\.compile., expected the module before that"
+    ):
+        run(silos, tmp_path, model=OptimizedModule())
 
 
 def test_an_audit_takes_an_own_model(silos: Silos, tmp_path: Path) -> None:

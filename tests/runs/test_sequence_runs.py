@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import caveat
-from caveat import data
+from caveat import DataError, data
 from caveat.data import DataSettings, Silos, from_arrays
 
 RNG = np.random.default_rng(1)
@@ -26,10 +26,10 @@ class Reader(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.last = nn.Embedding(100, 8), nn.Linear(8, 2)
+        self.embedding, self.drop, self.last = nn.Embedding(100, 8), nn.Dropout(0.1), nn.Linear(8, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.last(self.embedding(x).mean(1))
+        found: Tensor = self.last(self.drop(self.embedding(x).mean(1)))
         return found
 
 
@@ -72,3 +72,24 @@ def test_any_number_of_workers_gives_the_same_bits(tmp_path: Path) -> None:
     one, two = (caveat.run(silos, method, model=reader, out=tmp_path / str(w), workers=w) for w in (1, 2))
     for silo in silos:
         assert torch.equal(one.predictor(silo.name)(silo.test.x).probs, two.predictor(silo.name)(silo.test.x).probs)
+
+
+class Functional(Reader):
+    """Looks ids up by a function, so that no layer says how many there are."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(self.drop(nn.functional.embedding(x, self.embedding.weight).mean(1)))
+        return found
+
+
+def test_ids_that_a_model_has_no_row_for_are_named_with_their_silo(tmp_path: Path) -> None:
+    silos = silos_of("tokens", tmp_path, from_file=True)
+    beyond = from_arrays({"a": (IDS, Y), "b": (IDS + 77, Y)}, kind="tokens")
+    told = r"^silo 'b', \w+: id 116 of a token, but the model knows ids from 0 to 99: give its nn.Embedding a row"
+    with pytest.raises(DataError, match=told):
+        caveat.run(beyond, caveat.FedAvg(rounds=1, training=TRAINING), model=reader)
+    with pytest.raises(DataError, match=r"silo 'b', .* the model cannot look up the id 116: index out of range"):
+        caveat.run(beyond, caveat.FedAvg(rounds=1, training=TRAINING), model=Functional)
+    run = caveat.run(silos, caveat.FedAvg(rounds=1, training=TRAINING), model=reader)
+    with pytest.raises(DataError, match="inputs for silo 'silo-1': id 100 of a token, but the model knows ids from 0"):
+        run.predictor("silo-1")(np.full((3, 8), 100))

@@ -28,7 +28,7 @@ SOURCES = {
     "npz:PATH[,PATH...]": "arrays x_train, y_train, x_test, y_test, or x, y; several files: one domain each",
     "npy:DIR": "DIR/SILO/x.npy and y.npy, read as they are needed: arrays larger than memory",
     "images:DIR": "DIR/SILO/CLASS/*.png or *.jpg: silos and classes are folders",
-    "csv:PATH[,PATH...]": "tables with data.target; data.silo names the silo, otherwise every file is one",
+    "csv:PATH[,PATH...]": "tables (csv or parquet) with data.target; data.silo names the silo, or each file is one",
     "silos": "every silo reads its own: for a federation between machines (caveat flower init)",
     "hub:NAME": "a data set of Hugging Face's hub (needs the extra `hub` and internet access)",
     "SOURCE + SOURCE": "domains of several of these, but no tables; data.size brings images to one size",
@@ -71,8 +71,8 @@ def datasets() -> Named:
     folder = os.environ.get("CAVEAT_DATA")
     if folder and Path(folder).is_dir():
         for path in sorted(Path(folder).iterdir()):
-            if path.suffix in (".npz", ".csv"):
-                yield f"{path.suffix[1:]}:{path.name}", f"{path.stat().st_size / 1e6:.1f} MB in $CAVEAT_DATA"
+            if (kind := {".npz": "npz", ".csv": "csv", ".parquet": "csv"}.get(path.suffix)) is not None:
+                yield f"{kind}:{path.name}", f"{path.stat().st_size / 1e6:.1f} MB in $CAVEAT_DATA"
             elif path.is_dir():
                 yield f"images:{path.name}", "folder in $CAVEAT_DATA"
 

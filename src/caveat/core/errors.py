@@ -15,6 +15,11 @@ def cut(text: str, most: int) -> str:
     return f"{text[: most * 2 // 3]}...{text[-(most // 5) :]} ({len(text):,} characters)"
 
 
+def told(error: Exception) -> str:
+    """An error of somebody else's code in a line."""
+    return cut(f"{type(error).__name__}: {' '.join(str(error).split())}", 400)
+
+
 def shown(value: object, most: int = 100) -> str:
     """A value as Python writes it, cut where that is long: for messages that name it."""
     try:
@@ -68,7 +73,7 @@ class MissingError(DataError):
 
 
 class DataWarning(UserWarning):
-    """Data that can be used but is unusual: names the file or silo, and what is unusual."""
+    """Data, or a model of one's own, that can be used but is unusual: names file, silo or key, and what is unusual."""
 
 
 class CallbackWarning(UserWarning):

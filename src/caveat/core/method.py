@@ -94,6 +94,12 @@ class Method:
 
     Everything that changes is a `State`, passed in and returned. Nothing passed in is mutated. Works and the
     initial states may draw from torch's global generator, which is seeded for them; the rest draws nothing.
+
+    A `State` is a dict of groups, each a dict of named tensors: ``{"model": {"head.weight": tensor}, "steps": {...}}``.
+    The server has one, and each silo has its own, which never leaves it. Both are files between two rounds: all that a
+    round needs from the one before has to be in them, numbers as tensors too, since runs resume from there alone. To
+    change one, return another: ``state | {"model": new}``. A group that is to stay has to be in it. What is sent, a
+    `Payload`, has the same form: `broadcast` makes one of the server's state, and a work returns one in its `Update`.
     """
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL,)

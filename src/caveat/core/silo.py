@@ -95,7 +95,13 @@ class LateData(Data):
 
 @dataclass(frozen=True)
 class Site:
-    """What code may see where it runs, at a silo or at the server; there is no test split in reach."""
+    """What code may see where it runs, at a silo or at the server; there is no test split in reach.
+
+    `train`, `validation` and `calibration` are `Data`: x (N, ...) as models take it and y (N,) int64. At the server,
+    whose `id` is "server", all are empty. Train on `train`, choose by `validation`, leave `calibration` to what makes
+    promises. `module` is the built model, shared by all silos that a process works for: put weights in before each use
+    (`caveat.methods.tools.load`), take them out after it (`snapshot`), and return them in an update or a state.
+    """
 
     id: SiloId
     train: Data

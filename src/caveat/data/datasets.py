@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -10,13 +11,14 @@ import torch
 from torch import Tensor
 
 from ..core import DataError, SiloId
+from ..core.errors import told
 from ..core.settings import check_seed, check_type
 from .assembly import make_silos
 from .augment import Augment
 from .build import with_augment
 from .checks import check_class_list, check_numbers, check_tensor, plain_array, written
-from .lazy import LazyRows
-from .pools import Array, Index, Pool, check_classes, label_array, paired
+from .lazy import JoinedRows, LazyRows
+from .pools import Array, Index, LabelArray, Pool, check_classes, label_array, paired
 from .settings import DataSettings, Split
 from .silos import Silos
 
@@ -29,12 +31,15 @@ class DatasetRows(LazyRows):
     def __init__(self, dataset: Any, columns: Columns | None, origin: str) -> None:
         self.dataset, self.columns, self.origin = dataset, columns, origin
         first = self.input(0)
-        super().__init__((len(dataset), *first.shape), first.numpy().dtype, ready=True)
+        super().__init__((_length(dataset, origin), *first.shape), first.numpy().dtype, ready=True)
 
     def item(self, number: int) -> tuple[Any, Any]:
         """The input and the label of an item."""
-        item = self.dataset[number]
         where = f"{self.origin}, item {number}"
+        try:
+            item = self.dataset[number]
+        except Exception as error:
+            raise DataError(f"{where}: reading it fails: {told(error)}") from error
         if self.columns is not None:
             if not isinstance(item, Mapping) or any(column not in item for column in self.columns):
                 has = sorted(map(str, item)) if isinstance(item, Mapping) else type(item).__name__
@@ -80,6 +85,17 @@ class DatasetRows(LazyRows):
         return plain_array([y.item() if isinstance(y, Tensor) and y.numel() == 1 else y for y in found], self.origin)
 
 
+def _length(dataset: Any, origin: str) -> int:
+    """How many items a data set has, one at least."""
+    try:
+        length = len(dataset)
+    except Exception as error:
+        raise DataError(f"{origin}: asking for its length fails: {told(error)}") from error
+    if not length:
+        raise DataError(f"{origin}: no samples")
+    return length
+
+
 def _numeric(x: Array, where: str) -> Array:
     if x.dtype.kind not in "fiu":
         raise DataError(f"{where} of {x.dtype}, expected numbers")
@@ -95,7 +111,8 @@ def from_datasets(
     split: Split | None = None,
     augment: str | Sequence[str] | Augment | None = None,
 ) -> Silos:
-    """Silos of one's own data sets: per name what has a length and items, as `torch.utils.data.Dataset` has them.
+    """Silos of one's own data sets: per name what has a length and items, as `torch.utils.data.Dataset` has them, or a
+    tuple of two, to train on and to test on.
 
     An item is (x, y), or a mapping of which `columns` names input and label, as those of Hugging Face's
     `datasets.Dataset` are (Parquet, Arrow). x is what a model takes, of one shape: float32, or int64 for ids of tokens;
@@ -115,22 +132,39 @@ def from_datasets(
             expected = pools[0].x.dtype
             raise DataError(f"{pool.origin}: inputs of {pool.x.dtype}, expected {expected} as at the first silo")
     labels = [(pool.origin, pool.y) for pool in pools]
-    names = check_classes(labels, classes, np.concatenate([pool.y for pool in pools]))
-    pools = [Pool(pool.x, pool.y, names, pool.domain, origin=pool.origin) for pool in pools]
+    names = check_classes(labels, classes, np.concatenate([pool.y[: pool.development] for pool in pools]))
+    pools = [replace(pool, classes=names) for pool in pools]
     made = make_silos(pools, True, DataSettings(split=split or Split()), seed)
     return with_augment(made, augment)
 
 
-def _pool(name: SiloId, dataset: Any, columns: Columns | None) -> Pool:
-    """The items of a silo's data set, without names of classes yet."""
+def _pool(name: SiloId, given: Any, columns: Columns | None) -> Pool:
+    """The items of a silo's data set, or of two of which one is to test on, without names of classes yet."""
     origin = f"silo {name!r}"
     if not isinstance(name, str):
         raise DataError(f"{origin}: expected a name, which is text")
+    if not isinstance(given, tuple):
+        rows, y = _rows(given, columns, origin)
+        return Pool(cast(Array, rows), y, (), name, origin=origin)
+    if len(given) != 2:
+        raise DataError(f"{origin}: {len(given)} data sets, expected one, or one to train on and one to test on")
+    (rows, y), (test, y_test) = (
+        _rows(each, columns, where) for each, where in zip(given, (origin, f"{origin} (test)"), strict=True)
+    )
+    if (test.shape[1:], test.dtype) != (rows.shape[1:], rows.dtype):
+        raise DataError(
+            f"{origin}: inputs {rows.shape[1:]} of {rows.dtype} but test inputs {test.shape[1:]} of {test.dtype}"
+        )
+    both = cast(Array, JoinedRows(rows, test))
+    return Pool(both, np.concatenate([y, y_test]), (), name, own_test=len(y_test), origin=origin)
+
+
+def _rows(dataset: Any, columns: Columns | None, origin: str) -> tuple[DatasetRows, LabelArray]:
+    """The inputs of a data set, to be read as they are needed, and its labels."""
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__") or isinstance(dataset, (str, Mapping)):
         raise DataError(f"{origin}: a {type(dataset).__name__}, expected a data set with a length and items")
-    if not len(dataset):
-        raise DataError(f"{origin}: no samples")
+    _length(dataset, origin)
     rows = DatasetRows(dataset, columns, origin)
     y = label_array(rows.labels(), origin)
     paired(cast(Array, rows), y, origin)
-    return Pool(cast(Array, rows), y, (), name, origin=origin)
+    return rows, y

@@ -1,4 +1,4 @@
-"""Inputs without labels, for predictions: an npz file, an image, a folder of images, a csv file."""
+"""Inputs without labels, for predictions: an npz file, an image, a folder of images, a csv or parquet file."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from .silos import Silos
 from .sources.arrays import read_npz
 from .sources.by_name import locate
 from .sources.images import SUFFIXES, image_files, read_images
+from .sources.parquet import SUFFIX
 from .sources.tables import read_rows
 
 ARRAYS = ("x", "x_test", "x_train")
@@ -57,13 +58,13 @@ def _raw(path: Path, preparation: Preparation, silo_name: SiloId) -> Array:
     suffix = path.suffix.lower()
     if suffix in SUFFIXES:
         return _pictures([path], preparation)
-    if suffix == ".csv":
+    if suffix in (".csv", SUFFIX):
         if not preparation.encoders:
-            raise DataError(f"{path}: a csv file, but the silos were not trained on csv files")
+            raise DataError(f"{path}: a {suffix[1:]} file, but the silos were not trained on csv or parquet files")
         encoder = preparation.encoders[silo_name]
         return read_rows(path, encoder.table, encoder.csv_format)
     if suffix != ".npz":
-        raise DataError(f"{path}: expected an .npz file, an image, a folder of images, or a .csv file")
+        raise DataError(f"{path}: expected an .npz file, an image, a folder of images, or a .csv or .parquet file")
     arrays = read_npz(path)
     for name in ARRAYS:
         if name in arrays:

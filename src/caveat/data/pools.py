@@ -127,8 +127,11 @@ def image_array(x: Array, origin: str) -> Array:
         raise DataError(f"{origin}: shape {x.shape} looks like channels first, expected N,H,W,C")
     if x.dtype != np.uint8:
         if x.dtype.kind not in "iu" or (x.size and (x.min() < 0 or x.max() > 255)):
-            series = "; float series N,T,C need kind 'series'" if x.dtype.kind == "f" and x.shape[-1:] != (3,) else ""
-            raise DataError(f"{origin}: images of {x.dtype}, expected uint8 of 0..255{series}")
+            how = ""
+            if x.dtype.kind == "f":
+                how = "; pixels in 0..1 become that by (255 * x).round().astype('uint8'), from_datasets takes others"
+                how += "" if x.shape[-1:] == (3,) else "; float series N,T,C need kind 'series'"
+            raise DataError(f"{origin}: images of {x.dtype}, expected uint8 of 0..255{how}")
         x = x.astype(np.uint8)
     return x
 

@@ -139,8 +139,9 @@ class DataSettings:
     """Where samples come from and how they become silos."""
 
     source: str = "digits"
-    """digits, npz:PATH[,PATH...], npy:DIR, images:DIR, csv:PATH[,PATH...] or hub:NAME; or several of them, each but csv
-    a domain or more, joined by " + "; or silos: every silo of a federation on Flower reads its own."""
+    """digits, npz:PATH[,PATH...], npy:DIR, images:DIR, csv:PATH[,PATH...] (csv or parquet) or hub:NAME; or several of
+    them, each but csv a domain or more, joined by " + "; or silos: every silo of a federation on Flower reads its own.
+    """
     kind: Kind | None = None
     """npz, npy, silos: what x holds: images (8 bits, N,H,W or N,H,W,C), features (N,D), tokens (ids from 0, N,T) or
     series (float, N,T,C). Unset, it is features where it has two dimensions, else images."""

@@ -150,8 +150,13 @@ def parts(module: nn.Module, method: str) -> Model:
     """
     if isinstance(module, Model):
         return module
+    name = type(module).__name__
+    has_both = all(isinstance(getattr(module, part, None), nn.Module) for part in ("encoder", "head"))
     raise ConfigurationError(
-        f"{method} needs a model of an encoder and a head, and {type(module).__name__} shows none: give it attributes "
+        f"{method} needs a model that computes head(encoder(x)), and {name}, which has both, computes something else: "
+        "move what is between or behind them into `encoder` or `head` (a flatten between them may stay)"
+        if has_both
+        else f"{method} needs a model of an encoder and a head, and {name} shows none: give it attributes "
         "`encoder` and `head`, and have it compute head(encoder(x))",
         "model",
     )

@@ -165,7 +165,7 @@ def build_model(
 
 
 def _own(settings: ModelSettings, shape: tuple[int, ...], classes: int, seed: int, dtype: torch.dtype) -> nn.Module:
-    module = made(settings.factory or "", shape, dtype, classes, seed, "model.factory")
+    module = made("" if settings.factory is None else settings.factory, shape, dtype, classes, seed, "model.factory")
     if settings.weights is not None:
         begin_with(module, settings.weights)
     return as_model(module, shape, dtype, classes, "model.factory")
@@ -174,7 +174,8 @@ def _own(settings: ModelSettings, shape: tuple[int, ...], classes: int, seed: in
 def _with_encoder(
     settings: ModelSettings, shape: tuple[int, ...], classes: int, seed: int, dtype: torch.dtype
 ) -> Model:
-    encoder = own_encoder(settings.encoder or "", settings.weights, settings.frozen, shape, dtype, classes, seed)
+    code = "" if settings.encoder is None else settings.encoder
+    encoder = own_encoder(code, settings.weights, settings.frozen, shape, dtype, classes, seed)
     _, tokens, features = said(encoder, sample(shape, dtype), "model.encoder").shape
     with seeded(seed, "init"):
         if settings.adapter is not None:

@@ -2,9 +2,9 @@
 
 The contract. A module takes a batch of inputs (N, ...) and gives logits (N, C). Methods that need no more than that
 train it as it is. The others need to know where it sees and where it decides: attributes `encoder` and `head`, such
-that the module computes head(encoder(x)). The encoder gives features (N, D), feature maps (N, D, H, W) or tokens
-(N, T, D); the head takes what the encoder gives. An `nn.Sequential` that ends in a linear layer has these parts
-without naming them: all before that layer, and the layer.
+that the module computes head(encoder(x)), with a flatten between them or without. The encoder gives features (N, D),
+feature maps (N, D, H, W) or tokens (N, T, D); the head takes what the encoder gives. An `nn.Sequential` that ends in a
+linear layer has these parts without naming them: all before that layer, and the layer.
 
 A module begins with the weights that it has; what a function draws at random is drawn anew where a method or an
 ensemble needs another beginning. A module that is given is copied, and never changed.
@@ -16,6 +16,7 @@ this process was told to use: a folder that names code has none imported.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
@@ -24,8 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ..core import ConfigurationError, seeded
-from ..core.errors import cut, shown
+from ..core import ConfigurationError, DataWarning, seeded
+from ..core.errors import shown, told
 from ..core.tensors import GIVEN
 from .dropout import flat
 from .encoders import Head, Model, Tokens
@@ -77,6 +78,10 @@ def made(code: str | Make, shape: tuple[int, ...], dtype: torch.dtype, classes: 
             if not isinstance(module, nn.Module):
                 text = f"{{key}}: {name_of(code)} gave {shown(module)}, expected a torch.nn.Module"
                 raise ConfigurationError(text, key)
+            for part in module.modules():
+                if (compiled := part._modules.get("_orig_mod")) is not None:
+                    text = f"{type(compiled).__name__} is compiled (torch.compile), expected the module before that"
+                    raise ConfigurationError(f"{{key}}: {text}", key)
             copy: nn.Module = deepcopy(module)  # a function, too, may give what others use
             if any(map(is_lazy, (*copy.parameters(), *copy.buffers()))):
                 copy.eval()(sample(shape, dtype))  # lazy modules see their inputs' size
@@ -135,11 +140,6 @@ def _check_tensors(module: nn.Module, key: str) -> None:
             )
         if not parameter.isfinite().all():
             raise ConfigurationError(f"{{key}}: {type(module).__name__} has NaN or infinity in {name!r}", key)
-
-
-def told(error: Exception) -> str:
-    """An error of somebody else's code in a line."""
-    return cut(f"{type(error).__name__}: {' '.join(str(error).split())}", 400)
 
 
 def _of(dtype: torch.dtype) -> str:
@@ -202,17 +202,32 @@ def as_model(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, clas
             f"{{key}}: {type(module).__name__} has no parameter that requires a gradient, so that nothing can learn",
             key,
         )
+    if bool((logits >= 0).all()) and torch.allclose(logits.sum(1), torch.ones(len(x)), rtol=0, atol=1e-4):
+        warnings.warn(
+            f"{key}: {type(module).__name__} gives probabilities, as by a softmax at its end, expected logits: it "
+            "learns badly, and its uncertainties are too large; leave the softmax out",
+            DataWarning,
+            stacklevel=2,
+        )
     _lay_out(module, x)
     if isinstance(module, Model) or (parts := parts_of(module)) is None:
         return module
+    encoder, head = parts
+    for between in (head, nn.Sequential(nn.Flatten(), head)):
+        if (model := _alike(encoder, between, x, logits, key)) is not None:
+            return model
+    return module  # as one without these parts; a method that needs them says so
+
+
+def _alike(encoder: nn.Module, head: nn.Module, x: Tensor, logits: Tensor, key: str) -> Model | None:
+    """An encoder and a head as a `Model`, if it gives these logits for inputs."""
     try:
-        model = joined(*parts, x, key)
+        model = joined(encoder, head, x, key)
         found = said(model, x, key)
-    except ConfigurationError as error:
-        raise _elsewise(module, key, f" (as such it fails: {error.text.removeprefix('{key}: ')})") from error
-    if found.shape != logits.shape or not torch.allclose(found, logits, rtol=0, atol=0, equal_nan=True):
-        raise _elsewise(module, key)
-    return model
+    except ConfigurationError:
+        return None
+    same = found.shape == logits.shape and torch.allclose(found, logits, rtol=0, atol=0, equal_nan=True)
+    return model if same else None
 
 
 def _lay_out(module: nn.Module, x: Tensor) -> None:
@@ -232,14 +247,6 @@ def _lay_out(module: nn.Module, x: Tensor) -> None:
 def _channels_first(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
     x, *others = given
     return x.clone(memory_format=torch.contiguous_format), *others
-
-
-def _elsewise(module: nn.Module, key: str, why: str = "") -> ConfigurationError:
-    return ConfigurationError(
-        f"{{key}}: {type(module).__name__} has an encoder and a head, but computes something else than "
-        f"head(encoder(x)); have it compute that, or call these attributes something else{why}",
-        key,
-    )
 
 
 def parts_of(module: nn.Module) -> tuple[nn.Module, nn.Module] | None:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from ..core import ConfigurationError
 from ..core.aggregation import all_finite
+from ..core.errors import told
 from .encoders import Tokens
-from .own import Make, forget, made, remember, said, sample, told
+from .own import Make, forget, made, remember, said, sample
 
 SAFETENSORS = ".safetensors"
 

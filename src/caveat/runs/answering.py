@@ -23,6 +23,7 @@ from ..files.schema.small_files import KeptState, ModelFile
 from .base import BaseRun
 from .behind import SilosBehind, rows_of
 from .prepared import LateSilos
+from .token_ids import check_ids
 from .warm import MODEL
 
 Asked = TypeVar("Asked", Prediction, Answers, Tensors)
@@ -77,9 +78,11 @@ class AnsweringRun(BaseRun):
             state = executor.state(silo, self.kept(silo, t))
         site = executor.site(silo)
 
-        encoder = self.frozen_encoder
+        encoder, first = self.frozen_encoder, self.spec.first_module(self.info)
 
         def predict(x: Tensor) -> Asked:
+            if not x.is_floating_point():
+                check_ids(first, x, f"inputs for silo {silo!r}")
             with one_thread():
                 return ask(down, state, site, x if encoder is None else rows_of(encoder, x, keep=False))
 

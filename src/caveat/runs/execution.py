@@ -7,6 +7,8 @@ import time
 import warnings
 from collections import Counter
 
+from torch import nn
+
 from ..core import DataWarning
 from ..engines import rounds
 from ..engines.one_thread import one_thread
@@ -15,6 +17,7 @@ from ..files.reading import read
 from ..files.schema.record import as_json
 from ..files.schema.small_files import RunState
 from ..files.schema.summary import Summary
+from ..nn.dropout import has_dropout
 from ..wrappers.base import find
 from ..wrappers.ensemble import Ensemble
 from .base import BaseRun
@@ -36,15 +39,28 @@ def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
         progress.settings(str(run.folder), settings_of(run))
     if (ensemble := find(run.complete_method, Ensemble)) is not None:
         progress.note(ensemble.cost)
-    if remark := run.method.remark(run.server_site().module):
+    module = run.server_site().module
+    if remark := run.method.remark(module):
         progress.note(remark)
     try:
         run.prepare()
+        _check_samples(run, module)
         finish(run, progress)
         if isinstance(progress, Told):
             progress.finish(as_json(read(run.folder / "summary.json", Summary)))
     finally:
         progress.end()
+
+
+def _check_samples(run: BaseRun, module: nn.Module) -> None:
+    """Warns of a model of one's own in which MC dropout finds nothing to sample."""
+    if run.spec.model.own and run.spec.uncertainty.samples_dropout(run.method) and not has_dropout(module):
+        warnings.warn(
+            "the model drops nothing, so that MC dropout samples nothing and epistemic uncertainty is 0: give it "
+            "nn.Dropout, or set uncertainty.source to 'laplace' or 'ensemble'",
+            DataWarning,
+            stacklevel=2,
+        )
 
 
 def finish(run: BaseRun, progress: Progress) -> None:

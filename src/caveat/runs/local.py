@@ -16,6 +16,8 @@ from .. import data
 from ..core import Answers, DataWarning, Prediction, SiloId, horizon
 from ..core.silo_info import FederationInfo
 from ..data.pools import Array
+from ..data.population import Population
+from ..data.splits import NAMES
 from ..engines.executor import Executor
 from ..engines.processes.pool import EmbeddedEngine
 from ..files.atomic import write_json
@@ -31,6 +33,7 @@ from .features import features
 from .gallery import gallery
 from .own_metrics import Metric, own_figures
 from .prepared import keep_preparation
+from .token_ids import check_ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,18 @@ class LocalRun(AnsweringRun):
         super().check()
         if self.frozen_encoder is not None:
             check_unchanging(self.silos[0])
+        if not self.silos.dtype.is_floating_point:
+            self._check_ids()
+
+    def _check_ids(self) -> None:
+        """Raises DataError for ids of tokens in memory that the model has no row for; of a population, the first
+        silo's.
+        """
+        module, population = self.spec.first_module(self.info), isinstance(self.silos.silos, Population)
+        for silo in self.silos[:1] if population else self.silos:
+            for name, part in ({name: getattr(silo, name) for name in NAMES} | {**silo.streams}).items():
+                if isinstance(part.x, Tensor) and len(part.x):
+                    check_ids(module, part.x, f"silo {silo.name!r}, {name}")
 
     def executor(self) -> Executor:
         silos = self.silos.by_name

@@ -96,27 +96,33 @@ def split_name(code: str) -> tuple[str, str]:
 def allow(codes: Iterable[str], named: Iterable[str] = (), given: Callable[..., Any] | None = None) -> None:
     """Make known what a folder's configuration names, as far as the user names it too.
 
-    `named` are names to import, `given` is the code itself. Raises ConfigurationError for a name that the folder does
-    not have, and for code that could be any of several.
+    `named` are names to import, `given` is the code itself. A name that the folder does not have stands for the one
+    code of its that is not named otherwise: what it makes is compared. Raises ConfigurationError for any other name,
+    and for code that could be any of several.
     """
-    codes = list(codes)
+    codes, named = list(codes), list(dict.fromkeys(named))
+    meant = {name: _same_code(name, codes) for name in named}
     for name in named:
-        place, wanted = split_name(name)
-        # The run's file may lie elsewhere now: its name is what counts, and what the code makes is compared.
-        same = [code for code in codes if code == name] or [
-            code for code in codes if is_file(place) and _last(code) == (Path(place).name, wanted)
-        ]
-        if not same:
+        left = [code for code in codes if code not in meant.values()]
+        if (code := meant[name] or (left[0] if len(left) == 1 else None)) is None:
             there = f"it names {', '.join(codes)}" if codes else "it names no code of one's own"
             raise ConfigurationError(f"--model {shown(name)}: this is not the run's; {there}", "model")
+        meant[name] = code
         import_code(name)
-        KNOWN[same[0]] = KNOWN[name]
+        KNOWN[code] = KNOWN[name]
     if given is None:
         return
     if len(codes) != 1:
         there = f"names {', '.join(codes)}" if codes else "is of a model of caveat's own"
         raise ConfigurationError(f"model is given, but the run {there}", "model")
     KNOWN[codes[0]] = given
+
+
+def _same_code(name: str, codes: Iterable[str]) -> str | None:
+    """The code of a folder that is called so, maybe in a file that lies elsewhere now."""
+    place, wanted = split_name(name)
+    elsewhere = (code for code in codes if is_file(place) and _last(code) == (Path(place).name, wanted))
+    return name if name in codes else next(elsewhere, None)
 
 
 def _last(code: str) -> tuple[str, str]:

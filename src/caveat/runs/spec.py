@@ -141,6 +141,11 @@ class RunSpec:
         """What stays as it is of the model: silos compute what it says of their data once."""
         return self._models(self.model, info)[0]
 
+    def first_module(self, info: FederationInfo) -> nn.Module:
+        """What inputs come to first: the frozen encoder, or the model where it has none."""
+        frozen, model = self._models(self.model, info)
+        return model if frozen is None else frozen.module
+
     def _models(self, settings: ModelSettings, info: FederationInfo) -> tuple[FrozenEncoder | None, nn.Module]:
         """A model's frozen encoder, and a copy of the model behind it."""
         made = self._made_once(settings, info)

@@ -71,6 +71,9 @@ def check_method(method: Method, manifest: Manifest | str | Path) -> None:
         for name, each in CHECKS.items():
             try:
                 each(trial)
+            except Violation:
+                same_bits.the_same_run_gives_the_same_bits(trial)  # or else that is what is wrong, whatever was seen
+                raise
             except RunError as error:
                 raise Violation(
                     f"it fails, so that nobody can say whether {name.replace('_', ' ')}: {error}"

@@ -5,16 +5,46 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from ..core import Data, Payload
+from ..core import Data, Method, Payload, Site, State, seeded
 from ..engines.executor import Executor
 from ..engines.processes.pool import EmbeddedEngine
 from ..engines.rounds import Participation
 from ..training.modules import tensors_of
 from ..wrappers.evaluation import TEST, VALIDATION
 from .checked import CheckedMethod, explained
-from .federation import small_silos
-from .same import assert_same, check
+from .federation import kept_state, small_silos
+from .same import Violation, assert_same, assert_same_states, check
+
+
+def the_same_run_gives_the_same_bits(trial: CheckedMethod) -> None:
+    again = trial.federation("again")
+    again.run()
+    drawn = (
+        "look for randomness that is not torch's global generator, which alone is seeded (random, numpy.random, a "
+        "torch.Generator of its own), for clocks, sets, and what the object keeps from call to call"
+    )
+    try:
+        with explained("the same run, made again, comes to other bits"):
+            assert_same(trial.whole.server, again.server)
+            assert_same_states(trial.whole.states(), again.states())
+        _check_answers(again.place, trial.method, trial.method.broadcast(again.server))
+    except Violation as error:
+        raise Violation(f"{error}; {drawn}") from None
+
+
+def _check_answers(place: Executor, method: Method, down: Payload) -> None:
+    """Raises Violation unless silos predict the same when they are asked twice."""
+    for name, silo in place.silos.items():
+        state = kept_state(place, name)
+        one, other = (_asked(method, down, state, place.site(name), silo.test.x) for _ in range(2))
+        check(torch.equal(one, other), f"{name} predicts other probabilities when it is asked again")
+
+
+def _asked(method: Method, down: Payload, state: State, site: Site, x: Tensor) -> Tensor:
+    with seeded("asked"):
+        return method.predict(down, state, site, x).probs
 
 
 def two_workers_give_the_bits_of_one(trial: CheckedMethod) -> None:

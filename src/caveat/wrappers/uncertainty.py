@@ -93,6 +93,10 @@ class Uncertainty:
                     f"uncertainty.{key}",
                 )
 
+    def samples_dropout(self, method: Method) -> bool:
+        """Whether the method's predictions are uncertain by what dropout samples, and by nothing else."""
+        return method.softmax and self.source in (None, "own", "dropout") and self.mc_samples > 1
+
     def fitting(self, method: Method) -> Uncertainty:
         """These settings for a method beside the configured one: without the keys that mean nothing to it."""
         policy = self.policy or method.policy

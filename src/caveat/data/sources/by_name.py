@@ -17,6 +17,7 @@ from .columns import Reading
 from .hub import hub_pools
 from .images import image_pools, own_image_pool, the_one_of
 from .npy import npy_pools, own_npy_pool
+from .parquet import SUFFIX
 from .tables import csv_source
 
 OWN = "csv:PATH, npz:PATH, npy:DIR, images:DIR or digits"
@@ -66,21 +67,26 @@ def guess(path: str) -> str:
     found = locate(path)
     if found.is_dir():
         mapped = any(found.glob("*/x.npy"))
-        return f"{'csv' if any(found.glob('*.csv')) else 'npy' if mapped else 'images'}:{path}"
-    if found.suffix.lower() not in {".npz", ".csv"}:
-        raise DataError(f"{path}: expected an .npz file, a .csv file, or a folder of csv files or images")
-    return f"{found.suffix[1:].lower()}:{path}"
+        return f"{'csv' if _tables(found) else 'npy' if mapped else 'images'}:{path}"
+    if found.suffix.lower() not in {".npz", ".csv", SUFFIX}:
+        raise DataError(f"{path}: expected an .npz, .csv or .parquet file, or a folder of such tables or of images")
+    return f"{'npz' if found.suffix.lower() == '.npz' else 'csv'}:{path}"
 
 
 def csv_paths(names: str) -> list[Path]:
-    """The files of a csv source: those named, and all of a folder."""
+    """The files of a csv source: those named, csv or parquet, and all of a folder."""
     paths: list[Path] = []
     for name in names.split(","):
         found = locate(name)
-        paths += map(_not_special, sorted(found.glob("*.csv"))) if found.is_dir() else [found]
-        if found.is_dir() and not any(found.glob("*.csv")):
-            raise DataError(f"{found}: no csv files in this folder")
+        paths += map(_not_special, _tables(found)) if found.is_dir() else [found]
+        if found.is_dir() and not _tables(found):
+            raise DataError(f"{found}: no csv or parquet files in this folder")
     return paths
+
+
+def _tables(folder: Path) -> list[Path]:
+    """The csv and parquet files of a folder."""
+    return sorted((*folder.glob("*.csv"), *folder.glob(f"*{SUFFIX}")))
 
 
 def npz(path: str | Path, kind: Kind | None = None) -> Pool:

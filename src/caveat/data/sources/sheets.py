@@ -1,4 +1,4 @@
-"""CSV files as text."""
+"""CSV and parquet files as text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...core import DataError
 from ..pools import shown
+from .parquet import SUFFIX, parquet_cells
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 """Texts that stand for a missing value, in lower case."""
@@ -17,7 +18,7 @@ MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 
 @dataclass(frozen=True)
 class Sheet:
-    """The text of one CSV file."""
+    """The text of one CSV or parquet file."""
 
     path: Path
     columns: tuple[str, ...]
@@ -66,28 +67,39 @@ def spaces(sheets: Sequence[Sheet], name: str) -> str:
 
 
 def read_sheet(path: Path, separator: str | None = None) -> Sheet:
-    """The text of a file with a header line. Raises DataError.
+    """The text of a csv file with a header line, or of a parquet file, whose rows count as lines. Raises DataError.
 
     Without a separator it is the one of comma, semicolon and tab that the header has most of.
     """
+    if path.suffix.lower() == SUFFIX:
+        columns, rows = parquet_cells(path)
+        _check_columns(path, columns)
+        if not rows:
+            raise DataError(f"{path}: no rows, expected at least one")
+        return Sheet(path, columns, rows, list(range(1, len(rows) + 1)))
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             header = file.readline()
             file.seek(0)
             reader = csv.reader(file, delimiter=separator or max(",;\t", key=header.count), strict=True)
-            rows = [(reader.line_num, row) for row in reader if row]
+            numbered = [(reader.line_num, row) for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: not a readable csv file in UTF-8 ({error})") from error
-    if len(rows) < 2:
-        raise DataError(f"{path}: {len(rows)} lines, expected a header and at least one row")
-    columns = tuple(name.strip() for name in rows[0][1])
+    if len(numbered) < 2:
+        raise DataError(f"{path}: {len(numbered)} lines, expected a header and at least one row")
+    columns = tuple(name.strip() for name in numbered[0][1])
+    _check_columns(path, columns)
+    for line, row in numbered[1:]:
+        if len(row) != len(columns):
+            raise DataError(f"{path}, line {line}: {len(row)} values, expected {len(columns)} as in the header")
+    return Sheet(path, columns, [row for _, row in numbered[1:]], [line for line, _ in numbered[1:]])
+
+
+def _check_columns(path: Path, columns: Sequence[str]) -> None:
+    """Raises DataError for names of columns that are empty or doubled."""
     doubled = [name for name, count in Counter(columns).items() if count > 1 or not name]
     if doubled:
         raise DataError(f"{path}: column name {shown(doubled[0])} is empty or doubled, expected a header line of names")
-    for line, row in rows[1:]:
-        if len(row) != len(columns):
-            raise DataError(f"{path}, line {line}: {len(row)} values, expected {len(columns)} as in the header")
-    return Sheet(path, columns, [row for _, row in rows[1:]], [line for line, _ in rows[1:]])
 
 
 def read_sheets(paths: Sequence[Path], separator: str | None = None) -> list[Sheet]:

@@ -12,6 +12,7 @@ from .numbers import figure, interval, with_unit
 LEVEL = 0.05
 """A difference counts as found if its p after Holm's correction is below."""
 _MOST_FAILED = 6
+_MOST_OTHERS = 4
 
 
 def ranked(rows: Sequence[Result], measure: Measure) -> list[Result]:
@@ -35,14 +36,15 @@ def verdict(record: Comparison, setting: Setting) -> str:
             f"to {_with_interval(measure, order[0])} with {order[0].row}."
         )
     first, second = order[:2]
-    pair = _gap(results.pairs, first.row, second.row, measure)
+    pair, others = _gap(results.pairs, first.row, second.row, measure), _others(order, results.pairs, measure)
     if pair is None or pair.mean is None:
         return (
             f"{first.row} has the best mean, {measure.name} {_with_interval(measure, first)}, then {second.row} with "
-            f"{_with_interval(measure, second)}; no paired test was made of the two."
+            f"{_with_interval(measure, second)}; no paired test was made of the two.{others}"
         )
     after = against(record, setting, first.row, second.row)
-    return f"{after}{_lead(first.row, second.row, pair, measure)} {_tested(pair, min(first.seeds, second.seeds))}"
+    tested = _tested(pair, min(first.seeds, second.seeds))
+    return f"{after}{_lead(first.row, second.row, pair, measure)} {tested}{others}"
 
 
 def leaders(record: Comparison) -> str:
@@ -86,6 +88,23 @@ def _gap(pairs: Sequence[DifferenceRecord], first: str, second: str, measure: Me
             same = (pair.a == first) == bool(measure.higher)
             return pair if same else _turned(pair)
     return None
+
+
+def _others(order: Sequence[Result], pairs: Sequence[DifferenceRecord], measure: Measure) -> str:
+    """What is behind the two best, and over which of it the best is significantly ahead."""
+    first, others = order[0].row, order[2:]
+    if not others:
+        return ""
+    behind = listed([f"{each.row} with {with_unit(measure, each.mean)}" for each in others], _MOST_OTHERS)
+    gaps = [(each.row, _gap(pairs, first, each.row, measure)) for each in others]
+    tested = [(row, gap) for row, gap in gaps if gap is not None and gap.p_holm is not None]
+    if not tested:
+        return f" Behind these two: {behind}."
+    found = [row for row, gap in tested if (gap.p_holm or 0.0) < LEVEL and (gap.mean or 0.0) > 0]
+    over = (
+        listed(found, _MOST_OTHERS) if 0 < len(found) < len(others) else "each of these" if found else "none of these"
+    )
+    return f" Behind these two: {behind}; {first} is significantly ahead of {over}."
 
 
 def _turned(pair: DifferenceRecord) -> DifferenceRecord:
