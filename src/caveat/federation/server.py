@@ -195,7 +195,8 @@ def _simulate(
         names = tuple(silo.name for silo in silos)
         terms = Terms("simulation", config, name, str(part), names, rounds=_other(rounds, config))
         members = FixedMembership(
-            FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes, silos.dtype), terms
+            FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes, silos.dtype, silos.positive),
+            terms,
         )
         run = SimulatedRun(
             spec=spec_of(rounds, name), folder=part, silos=silos, wire=wire, members=members, config=config,
