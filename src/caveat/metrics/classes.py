@@ -48,10 +48,10 @@ def edges(classes: int) -> Tensor:
 def class_sums(prediction: Prediction, y: Tensor) -> Tensors:
     """The additive sums of N predictions for labels `y` (N,); empty for more than 100 classes.
 
-    `confusion` (C, C) float64: how often a class (row) was taken for another (column), the most probable one. `ranks` (R, 2,
-    B) int32: per class, for inputs of other classes and for its own, the histogram of its log-odds; of two classes only the
-    second has one (R = 1), since the other's is its mirror image. Inputs whose label is no class of the model (-1)
-    count nowhere.
+    `confusion` (C, C) float64: how often a class (row) was taken for another (column), the most probable one. `ranks`
+    (R, 2, B) int32: per class, for inputs of other classes and for its own, the histogram of its log-odds; of two
+    classes only the second has one (R = 1), since the other's is its mirror image. Inputs whose label is no class of
+    the model (-1) count nowhere.
     """
     known = y >= 0
     probs, label, y = prediction.probs.double()[known], prediction.label[known], y[known]

@@ -234,13 +234,7 @@ class RunSpec:
     def check(self, info: FederationInfo) -> None:
         """Raises ConfigurationError for what cannot be run on these silos, before anything is."""
         check_schedule(self.method)
-        positive_class(info.positive, info.classes)
-        if self.evaluation.sensitivity is not None and len(info.classes) != 2:
-            raise ConfigurationError(
-                f"evaluation.sensitivity = {self.evaluation.sensitivity} is for two classes, but there are "
-                f"{len(info.classes)}",
-                "evaluation.sensitivity",
-            )
+        self.check_classes(info)
         if self.newcomers:
             check_newcomers(self.newcomers, info.names, self.method, lambda: self.server_site(info), self.seed)
         self.privacy.check()
@@ -254,6 +248,16 @@ class RunSpec:
             beside = " beside federation.newcomers" if self.newcomers else ""
             raise ConfigurationError(
                 f"federation.min_silos = {least}, but there are {count} silos{beside}", "federation.min_silos"
+            )
+
+    def check_classes(self, info: FederationInfo) -> None:
+        """Raises ConfigurationError for settings of evaluation that do not fit the classes."""
+        positive_class(info.positive, info.classes)
+        if self.evaluation.sensitivity is not None and len(info.classes) != 2:
+            raise ConfigurationError(
+                f"evaluation.sensitivity = {self.evaluation.sensitivity} is for two classes, but there are "
+                f"{len(info.classes)}",
+                "evaluation.sensitivity",
             )
 
 
