@@ -152,9 +152,13 @@ MISMEASURED: dict[str, tuple[Callable[[Payload], object], str]] = {
         lambda p: p["classes"].update({"ranks": p["classes"]["ranks"].flip(1)}),
         "ranks do not add up to 3",
     ),
-    "ranks of another size": (
-        lambda p: p["classes"].update({"ranks": p["classes"]["ranks"][..., :9]}),
-        r"ranks is .3, 2, 9. torch.int32, expected .3, 2, 4096. torch.int32",
+    "ranks of fewer classes": (
+        lambda p: p["classes"].update({"ranks": p["classes"]["ranks"][:1]}),
+        r"ranks is .1, 2, 4096. torch.int32, expected .3, 2, 4096. torch.int32",
+    ),
+    "ranks of another type": (
+        lambda p: p["classes"].update({"ranks": p["classes"]["ranks"].double()}),
+        "torch.float64, expected .3, 2, 4096. torch.int32",
     ),
 }
 

@@ -184,7 +184,7 @@ def test_too_few_silos_end_the_wait_and_leave_nothing(tmp_path: Path) -> None:
     [("positive='sick'", "'ill' or 'well'"), ("positive='ill'", "")],
 )
 def test_the_server_says_which_class_is_positive_once_silos_agree(setting: str, words: str, tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", rounds=1)
+    federation = Federation(tmp_path, "fedavg", rounds=1, patience=60)
     config = load(str(federation.folder / "config.toml"), [f"data.{setting}"])
     if words:
         with pytest.raises(ConfigurationError, match=words):

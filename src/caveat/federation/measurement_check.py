@@ -46,5 +46,7 @@ def _check_classes(sums: Tensors, federation: FederationInfo, silo: SiloInfo, te
     expected = len(federation.classes) if tested and len(federation.classes) <= metrics.MOST_CLASSES else 0
     if len(sums.get("confusion", ())) != expected:
         raise DataError(f"sums of {len(sums.get('confusion', ()))} classes, expected {expected}")
+    if sums and sums["ranks"].shape[-1] != metrics.bins_of(expected):
+        raise DataError(f"ranks of {sums['ranks'].shape[-1]} bins, expected {metrics.bins_of(expected)}")
     if "calibration" in sums and int(sums["calibration"].sum()) != (n := silo.examples["calibration"]):
         raise DataError(f"{int(sums['calibration'].sum())} inputs of calibration, of which it has {n}")

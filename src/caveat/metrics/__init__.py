@@ -5,7 +5,7 @@ nothing here is differentially private.
 """
 
 from .calibration import BINS, EceTest, ece, ece_classwise, ece_null, ece_test, reliability
-from .classes import MOST_CLASSES, class_sums
+from .classes import MOST_CLASSES, bins_of, class_sums
 from .classification import by_class, classification
 from .figures import HIGHER_IS_BETTER, LOWER_IS_BETTER, across, decisions, figures
 from .operating import ENOUGH, OperatingPoint, called, operating_point
@@ -21,6 +21,7 @@ __all__ = [
     "EceTest",
     "OperatingPoint",
     "across",
+    "bins_of",
     "by_class",
     "called",
     "class_sums",

@@ -46,13 +46,12 @@ def _notes(summary: Summary, found: ClassificationRecord) -> list[str]:
         return [f"{said} There are no sensitivity and specificity: too few calibration inputs for a threshold."]
     told = [silo.classification.operating for silo in summary.silos if silo.classification is not None]
     whose = [each.whose for each in told if each is not None]
-    said += f" Sensitivity and specificity are at thresholds from calibration splits, chosen for {_rule(found.rule)}."
+    said += f" Sensitivity and specificity are at thresholds from calibration inputs, chosen for {_rule(found.rule)}."
     if shared := whose.count("federation"):
         which = "All silos have" if shared == len(whose) else f"{shared} of {len(whose)} silos have"
-        said += (
-            f" {which} too few calibration inputs for one of their own, and the federation's, {decimal(at.threshold)}, "
-        )
-        said += f"from {count(at.positives)} calibration inputs of that class and {count(at.negatives)} others."
+        inputs = f"{count(at.positives)} calibration inputs of that class and {count(at.negatives)} others"
+        said += f" {which} too few of these for one of their own, and the federation's, {decimal(at.threshold)}, "
+        said += f"from {inputs}."
     return [said]
 
 
