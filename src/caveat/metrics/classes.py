@@ -69,6 +69,6 @@ def _ranks(probs: Tensor, y: Tensor) -> Tensor:
     against = probs[:, :1] if classes == 2 else 1 - probs
     odds = probs[:, ranked].log() - against.clamp_min(0).log()
     count = bins_of(classes)
-    bins = torch.bucketize(odds, edges(classes)[1:-1])
+    bins = torch.bucketize(odds.contiguous(), edges(classes)[1:-1])
     cell = (2 * torch.arange(len(ranked)) + (y[:, None] == ranked).long()) * count + bins
     return torch.bincount(cell.flatten(), minlength=2 * count * len(ranked)).view(len(ranked), 2, count).int()

@@ -11,7 +11,7 @@ from ....files.schema.summary import Summary
 from ...tables import Cell, Table, column, table, words
 from ...text import count, decimal, percent
 
-_TIED = 0.002
+_TIED = 0.01
 """The tolerance above which a figure is marked."""
 _MOST_CLASSES = 20
 """Classes up to which the table of all of them is shown; of more, the most frequent mistakes."""
