@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from caveat.core import Decision, Payload, Prediction, Update
 from caveat.engines.checks.measurements import left_out_measuring
 from caveat.engines.checks.updates import left_out
+from caveat.metrics import class_sums
 from caveat.wrappers.evaluation import measured
 
 SENT: Payload = {"model": {"w": torch.ones(2), "n": torch.tensor(3)}}
@@ -94,7 +96,8 @@ def measurements(seed: int = 0, models: int = 2, streams: tuple[str, ...] = ("",
     whose = (Decision.GLOBAL, Decision.LOCAL)[:models]
     answers = {each: answer(each, seed + i) for i, each in enumerate(whose)}
     found = measured(answers[whose[-1]], answers, Y)
-    return {"method": {}} | {f"{stream}{group}": dict(t) for stream in streams for group, t in found.items()}
+    payload: Payload = {f"{stream}{group}": dict(t) for stream in streams for group, t in found.items()}
+    return {"method": {}, "classes": class_sums(answers[whose[-1]], Y)} | payload
 
 
 def test_measurements_of_silos_with_one_model_two_and_streams_are_counted() -> None:
@@ -137,7 +140,41 @@ MISMEASURED: dict[str, tuple[Callable[[Payload], object], str]] = {
     ),
     "choice": (setting("choice", right=0), "right do not add up"),
     "nan": (setting("sums", brier=torch.nan), "sums/brier is not finite"),
+    "other sums of classes": (lambda p: p["classes"].pop("ranks"), "classes has confusion of 3 classes"),
+    "a calibration split of several": (
+        lambda p: p["classes"].update({"calibration": p["classes"]["ranks"][0]}),
+        "classes has calibration, confusion, ranks of 3 classes",
+    ),
+    "who was taken for whom": (setting("classes", confusion=1), "confusion do not add up to 7"),
+    "negative confusion": (setting("classes", confusion=-1), "confusion are no counts"),
+    "ranks": (setting("classes", ranks=1), "ranks do not add up to 7"),
+    "ranks of others": (
+        lambda p: p["classes"].update({"ranks": p["classes"]["ranks"].flip(1)}),
+        "ranks do not add up to 3",
+    ),
+    "ranks of fewer classes": (
+        lambda p: p["classes"].update({"ranks": p["classes"]["ranks"][:1]}),
+        r"ranks is .1, 2, 4096. torch.int32, expected .3, 2, 4096. torch.int32",
+    ),
+    "ranks of another type": (
+        lambda p: p["classes"].update({"ranks": p["classes"]["ranks"].double()}),
+        "torch.float64, expected .3, 2, 4096. torch.int32",
+    ),
 }
+
+
+def test_sums_of_two_classes_have_those_of_calibration_splits_too() -> None:
+    payloads = {name: measurements(i) for i, name in enumerate("abc")}
+    for payload in payloads.values():
+        y = torch.arange(N) % 2
+        y[-1] = -1
+        two = class_sums(replace(answer(Decision.GLOBAL, 0), probs=torch.full((N, 2), 0.5)), y)
+        payload["classes"] = two | {"calibration": two["ranks"][0]}
+    del payloads["c"]["classes"]["calibration"]
+    payloads["b"]["classes"]["calibration"] = -payloads["b"]["classes"]["calibration"]
+    found = left_out_measuring({name: Update(p, N) for name, p in payloads.items()}, dict.fromkeys(payloads, N))
+    assert set(found) == {"b", "c"}
+    assert "calibration are no counts" in found["b"]
 
 
 @pytest.mark.parametrize("what", list(MISMEASURED))

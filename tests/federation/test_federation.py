@@ -179,6 +179,23 @@ def test_too_few_silos_end_the_wait_and_leave_nothing(tmp_path: Path) -> None:
     assert not federation.run.exists()
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [("positive='sick'", "'ill' or 'well'"), ("positive='ill'", "")],
+)
+def test_the_server_says_which_class_is_positive_once_silos_agree(setting: str, words: str, tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=1, patience=60)
+    config = load(str(federation.folder / "config.toml"), [f"data.{setting}"])
+    if words:
+        with pytest.raises(ConfigurationError, match=words):
+            federation.serve(config)
+        assert not federation.run.exists()
+        return
+    found = summary(federation.serve(config))["classification"]
+    assert found["positive"] == "ill"
+    assert len(found["confusion"]) == 2
+
+
 def test_another_configuration_does_not_continue_a_run(tmp_path: Path) -> None:
     federation = Federation(tmp_path, "fedavg", rounds=1)
     federation.serve()

@@ -74,7 +74,7 @@ class MethodSettings:
 class Evaluation:
     """What is measured while a run goes on; the last round is measured on every split anyway."""
 
-    LATER: ClassVar = frozenset({"stop_after"})
+    LATER: ClassVar = frozenset({"stop_after", "sensitivity"})
 
     every: Annotated[int, Field(ge=1, le=10**9)] = 1
     """Rounds between two evaluations."""
@@ -85,6 +85,10 @@ class Evaluation:
     stop_after: Annotated[int, Field(ge=1, le=MANY)] | None = None
     """Training ends after so many evaluations in a row in which the validation loss, the mean over silos, was no lower
     than before; the model is the last one, not the best (never by default)."""
+    sensitivity: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Two classes: the threshold that sensitivity and specificity are at is the highest that a new input of the
+    positive class reaches with at least this probability. By default it is where their sum is largest (Youden's J). It
+    is chosen on calibration splits, and changes no prediction."""
 
     def __post_init__(self) -> None:
         check_different(self.splits, "evaluation.splits")

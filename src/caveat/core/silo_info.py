@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .errors import DataError
+from .errors import ConfigurationError, DataError
 from .silo import Silo
 from .tensors import SiloId
 
@@ -64,6 +64,28 @@ class SiloInfo:
         return max(self.examples.values())
 
 
+def positive_class(positive: str | None, classes: Sequence[str]) -> int:
+    """The index of the positive class of two: that of its name, or the second one.
+
+    Raises ConfigurationError for a name that neither has, and where there are more classes.
+    """
+    if positive is None:
+        return 1
+    if len(classes) != 2:
+        raise ConfigurationError(
+            f"data.positive = {positive!r} names the positive class of two, but there are {len(classes)} classes; of "
+            "several each is taken against the rest",
+            "data.positive",
+        )
+    if positive not in classes:
+        raise ConfigurationError(
+            f"data.positive = {positive!r}, expected the name of one of the two classes, {classes[0]!r} or "
+            f"{classes[1]!r}",
+            "data.positive",
+        )
+    return list(classes).index(positive)
+
+
 class LazySiloInfos(Mapping[SiloId, SiloInfo]):
     """A `SiloInfo` per silo, made when it is asked for, since silos may be many and made on demand themselves."""
 
@@ -92,6 +114,8 @@ class FederationInfo:
     """The names of the silos; None where `silo_infos` lists them in the order of the run."""
     dtype: torch.dtype = torch.float32
     """The type of inputs: float32, or int64 for ids of tokens."""
+    positive: str | None = None
+    """Which of two classes figures are of; None for the second one, and where there are more."""
 
     @classmethod
     def of(
@@ -101,8 +125,9 @@ class FederationInfo:
         shape: tuple[int, ...],
         classes: tuple[str, ...],
         dtype: torch.dtype = torch.float32,
+        positive: str | None = None,
     ) -> FederationInfo:
-        return cls(shape, classes, LazySiloInfos(silos, len(classes)), names, dtype)
+        return cls(shape, classes, LazySiloInfos(silos, len(classes)), names, dtype, positive)
 
     def __len__(self) -> int:
         return len(self.silo_infos)

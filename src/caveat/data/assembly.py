@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core import ConfigurationError, Data, DataError, Silo, SiloId, check_silo_name, key
 from ..core.memory import FLOAT
+from ..core.silo_info import positive_class
 from . import partitions, shifts
 from .augment import augmented
 from .fitting import check_lazy, check_noise, check_normalise, sequences_of
@@ -77,6 +78,7 @@ def make_silos(
         count = sum(len(pool.y) for pool in (*pools, *outside))
         check_image_memory(count, settings.size, FLOAT * image_format.shape(pools[0].x)[-1])
     pools = hold_out(pools, streams.hold_out)
+    positive_class(settings.positive, pools[0].classes)
     images = pools[0].images
     if settings.shift.angles and not images:
         raise ConfigurationError("data.shift.angles: only images can be rotated, these inputs are features")
@@ -169,7 +171,8 @@ def _encoded(
         if settings.augment:
             train = augmented(train, settings.augment, settings.normalise)
         silos.append(Silo(silo.name, domain, train, validation, calibration, test, indices))
-    return Silos(tuple(silos), first.classes, settings.normalise if first.images else None, encoders, image_format)
+    return Silos(tuple(silos), first.classes, settings.normalise if first.images else None, encoders, image_format,
+                 positive=settings.positive)  # fmt: skip
 
 
 def _finished(

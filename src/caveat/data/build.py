@@ -10,6 +10,7 @@ import numpy as np
 
 from ..core import ConfigurationError, DataError, Silo, SiloId
 from ..core.settings import check_seed, check_type
+from ..core.silo_info import positive_class
 from .assembly import make_silos
 from .augment import Augment, augmented
 from .checks import check_class_list, checked, plain_array
@@ -74,6 +75,7 @@ def from_arrays(
     silos: Mapping[SiloId, tuple[Any, Any] | tuple[Any, Any, Any, Any]],
     *,
     classes: Sequence[str] | None = None,
+    positive: str | None = None,
     seed: int = 0,
     split: Split | None = None,
     normalise: Normalise | None = None,
@@ -87,8 +89,8 @@ def from_arrays(
 ) -> Silos:
     """Silos of one's own arrays: per name (x, y), or (x, y, x_test, y_test) with a test part of its own.
 
-    y is (N,) whole numbers from 0. Without `classes` the largest label of all silos says how many there are. What x
-    holds says `kind`:
+    y is (N,) whole numbers from 0. Without `classes` the largest label of all silos says how many there are. Of two,
+    `positive` names the one that figures such as sensitivity are of, by default the second. What x holds says `kind`:
 
     - "images": uint8 (N, H, W) or (N, H, W, C). They are brought to one shape: `size` x `size` pixels, without which
       they must be of one size, and `channels`, by default 3 where some are coloured.
@@ -126,6 +128,7 @@ def from_arrays(
     settings = DataSettings(
         size=size,
         channels=channels,
+        positive=positive,
         split=split or Split(),
         normalise=normalise or Normalise(),
         shift=shift or Shift(),
@@ -195,21 +198,27 @@ def _arrays(
 
 
 def population(
-    count: int, make: Callable[[int, SiloId], Silo], classes: Sequence[str], normalise: Normalise | None = None
+    count: int,
+    make: Callable[[int, SiloId], Silo],
+    classes: Sequence[str],
+    normalise: Normalise | None = None,
+    positive: str | None = None,
 ) -> Silos:
     """`count` silos that `make` makes from a number and a name, when a round asks for them.
 
     ``make(number, name)`` returns a `Silo` of that name, the same one every time: four `Data(x, y)` of model inputs
     (N, ...) of finite float32, or of int64 from 0 for ids of tokens, and labels (N,) int64 below the number of
     classes, for training, validation, calibration and test. Neither time nor memory grows with their number.
-    `normalise` are the constants that images were normalised with. Every silo is looked at when it is made, the first
-    one at once, whose inputs say what shape and type all are to have: raises DataError naming silo, split and value.
+    `normalise` are the constants that images were normalised with, and `positive` is that of `from_arrays`. Every silo
+    is looked at when it is made, the first one at once, whose inputs say what shape and type all are to have: raises
+    DataError naming silo, split and value.
     """
     check_type(count, int, "count", "a whole number of silos")
     check_type(make, Callable, "make", "a function of a number and a name")  # type: ignore[arg-type]
     if count < 1:
         raise DataError(f"a population of {count} silos, expected at least 1")
     names = check_class_list(classes, "population")
+    positive_class(positive, names)
     silos = Population(count, checked(make, len(names)))
     silos[0]  # whose inputs the others' are compared to
-    return Silos(silos, names, normalise)
+    return Silos(silos, names, normalise, positive=positive)

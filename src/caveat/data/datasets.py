@@ -106,6 +106,7 @@ def from_datasets(
     silos: Mapping[SiloId, Any],
     *,
     classes: Sequence[str] | None = None,
+    positive: str | None = None,
     columns: Columns | None = None,
     seed: int = 0,
     split: Split | None = None,
@@ -116,9 +117,9 @@ def from_datasets(
 
     An item is (x, y), or a mapping of which `columns` names input and label, as those of Hugging Face's
     `datasets.Dataset` are (Parquet, Arrow). x is what a model takes, of one shape: float32, or int64 for ids of tokens;
-    y a whole number from 0. Items are read when they are needed, and all of them once at the start, for their labels.
-    An item has to be the same every time: random changes are for `augment`, as `augmented` says. Splits hold positions
-    alone. Raises DataError naming silo and item.
+    y a whole number from 0. `classes` and `positive` are those of `from_arrays`. Items are read when they are needed,
+    and all of them once at the start, for their labels. An item has to be the same every time: random changes are for
+    `augment`, as `augmented` says. Splits hold positions alone. Raises DataError naming silo and item.
     """
     check_type(silos, Mapping, "silos", "a mapping from names to data sets, such as {'silo-0': dataset}")
     check_seed(seed)
@@ -134,7 +135,7 @@ def from_datasets(
     labels = [(pool.origin, pool.y) for pool in pools]
     names = check_classes(labels, classes, np.concatenate([pool.y[: pool.development] for pool in pools]))
     pools = [replace(pool, classes=names) for pool in pools]
-    made = make_silos(pools, True, DataSettings(split=split or Split()), seed)
+    made = make_silos(pools, True, DataSettings(positive=positive, split=split or Split()), seed)
     return with_augment(made, augment)
 
 

@@ -154,6 +154,8 @@ class DataSettings:
     quarter of samples_per_silo, or all."""
     target: str | None = None
     """csv, silos: the column to predict."""
+    positive: str | None = None
+    """The class, of two, that sensitivity, AUROC and other figures of classification are of (the second by default)."""
     silo: str | None = None
     """csv: the column that names the silo of a row; without it every file is a silo."""
     categorical: tuple[str, ...] = ()

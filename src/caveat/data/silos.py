@@ -38,6 +38,8 @@ class Silos(Sequence[Silo]):
     """What raw images are brought to; it changes nothing where all have one shape and no other was asked for."""
     sequence_format: SequenceFormat | None = None
     """What raw sequences are brought to; None where the inputs are none, and where they came ready to use."""
+    positive: str | None = None
+    """Which of two classes figures of classification are of; None for the second one, and where there are more."""
 
     def __repr__(self) -> str:
         """Number, shape and classes; not the data, which nobody should find in a log."""

@@ -79,7 +79,8 @@ class OpenMembership:
     @property
     def info(self) -> FederationInfo:
         shape, classes = self.agreement.input_shape, self.agreement.classes
-        return FederationInfo(shape, classes, self.silo_infos, dtype=_dtype(self.terms))
+        positive = self.terms.config.data.positive
+        return FederationInfo(shape, classes, self.silo_infos, dtype=_dtype(self.terms), positive=positive)
 
     @property
     def agreement(self) -> SharedSchema:

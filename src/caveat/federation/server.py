@@ -176,10 +176,12 @@ def _federate(
         if members.path.exists():
             members.restore()
         members.gather(wire, wanted, config.federation.quorum or 1, config.federation.patience or PATIENCE)
+        spec = spec_of(rounds, name)
+        spec.check_classes(members.info)
         _begin(config, folder, part, begun, start)
         members.save()
         run = FlowerRun(
-            spec=spec_of(rounds, name), folder=part, wire=wire, members=members, config=config, sync_seconds=EVERY_ROUND
+            spec=spec, folder=part, wire=wire, members=members, config=config, sync_seconds=EVERY_ROUND
         )  # fmt: skip
         with locked(part / "state"):
             check_begun(part)
@@ -195,10 +197,13 @@ def _simulate(
         names = tuple(silo.name for silo in silos)
         terms = Terms("simulation", config, name, str(part), names, rounds=_other(rounds, config))
         members = FixedMembership(
-            FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes, silos.dtype), terms
+            FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes, silos.dtype, silos.positive),
+            terms,
         )
+        spec = spec_of(rounds, name)
+        spec.check_classes(members.info)
         run = SimulatedRun(
-            spec=spec_of(rounds, name), folder=part, silos=silos, wire=wire, members=members, config=config,
+            spec=spec, folder=part, silos=silos, wire=wire, members=members, config=config,
             sync_seconds=EVERY_ROUND,
         )  # fmt: skip
         members.gather(wire, config.federation.patience or PATIENCE)

@@ -5,16 +5,27 @@ nothing here is differentially private.
 """
 
 from .calibration import BINS, EceTest, ece, ece_classwise, ece_null, ece_test, reliability
+from .classes import MOST_CLASSES, bins_of, class_sums
+from .classification import by_class, classification
 from .figures import HIGHER_IS_BETTER, LOWER_IS_BETTER, across, decisions, figures
+from .operating import ENOUGH, OperatingPoint, called, operating_point
 from .ranking import errors, ood_detection, risk_coverage
 from .sums import measure, merge
 
 __all__ = [
     "BINS",
+    "ENOUGH",
     "HIGHER_IS_BETTER",
     "LOWER_IS_BETTER",
+    "MOST_CLASSES",
     "EceTest",
+    "OperatingPoint",
     "across",
+    "bins_of",
+    "by_class",
+    "called",
+    "class_sums",
+    "classification",
     "decisions",
     "ece",
     "ece_classwise",
@@ -25,6 +36,7 @@ __all__ = [
     "measure",
     "merge",
     "ood_detection",
+    "operating_point",
     "reliability",
     "risk_coverage",
 ]

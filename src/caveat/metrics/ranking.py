@@ -43,8 +43,8 @@ def errors(sums: Tensors, score: str = "total") -> dict[str, float]:
     found: dict[str, float] = {}
     if correct.any() and wrong.any():
         found = {
-            "auroc_error": _auroc(correct, wrong),
-            "auroc_error_tolerance": _tolerance(correct, wrong),
+            "auroc_error": auroc(correct, wrong),
+            "auroc_error_tolerance": tie_tolerance(correct, wrong),
             "fpr95_error": _fpr95(correct, wrong),
         }
     aurc = _aurc(correct, wrong)
@@ -76,11 +76,11 @@ def ood_detection(inside_sums: Tensors, outside_sums: Tensors, score: str) -> di
     if not known.any() or not unknown.any():
         return {}
     return {
-        "auroc": _auroc(known, unknown),
-        "auroc_tolerance": _tolerance(known, unknown),
+        "auroc": auroc(known, unknown),
+        "auroc_tolerance": tie_tolerance(known, unknown),
         "fpr95": _fpr95(known, unknown),
-        "aupr_out": _average_precision(unknown[::-1], known[::-1]),
-        "aupr_in": _average_precision(known, unknown),
+        "aupr_out": average_precision(unknown[::-1], known[::-1]),
+        "aupr_in": average_precision(known, unknown),
         "share_out": float(unknown.sum() / (known.sum() + unknown.sum())),
     }
 
@@ -117,12 +117,14 @@ def _curve(correct: Counts, wrong: Counts) -> tuple[Counts, Counts]:
     return answered / answered[-1], wrong.cumsum() / answered
 
 
-def _auroc(negative: Counts, positive: Counts) -> float:
+def auroc(negative: Counts, positive: Counts) -> float:
+    """The probability that a positive input has a higher score than a negative one, ties half, from (B,) bins."""
     below = negative.cumsum() - negative / 2
     return float(positive @ below / (positive.sum() * negative.sum()))
 
 
-def _tolerance(negative: Counts, positive: Counts) -> float:
+def tie_tolerance(negative: Counts, positive: Counts) -> float:
+    """The most by which the AUROC of the exact scores can differ: half the share of pairs in a bin."""
     return float(positive @ negative / (positive.sum() * negative.sum())) / 2
 
 
@@ -132,7 +134,7 @@ def _fpr95(negative: Counts, positive: Counts) -> float:
     return float(flagged[np.argmax(found >= 0.95)])
 
 
-def _average_precision(positive: Counts, negative: Counts) -> float:
+def average_precision(positive: Counts, negative: Counts) -> float:
     """Average precision, from bins in the order in which they are called positive."""
     filled = (positive + negative) > 0
     positive, negative = positive[filled], negative[filled]

@@ -46,8 +46,9 @@ class LocalRun(AnsweringRun):
     @cached_property
     def info(self) -> FederationInfo:
         return FederationInfo.of(
-            self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes, self.silos.dtype
-        )
+            self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes, self.silos.dtype,
+            self.silos.positive,
+        )  # fmt: skip
 
     @cached_property
     def measured(self) -> list[SiloId]:

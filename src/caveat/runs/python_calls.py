@@ -65,6 +65,7 @@ class RunArguments(TrainingArguments, total=False):
     splits: Sequence[str]
     measured: int | None
     stop_after: int | None
+    sensitivity: float | None
 
 
 def with_arguments(arguments: type) -> Callable[[Function], Function]:

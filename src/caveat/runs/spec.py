@@ -16,7 +16,7 @@ from torch import nn
 from ..config import Config, Evaluation, Federation, check_personal
 from ..core import ConfigurationError, Data, Method, SiloId, Site, State, Tensors, key, seeded
 from ..core.settings import MANY
-from ..core.silo_info import FederationInfo
+from ..core.silo_info import FederationInfo, positive_class
 from ..engines.executor import channels_last
 from ..engines.rounds import Participation
 from ..nn.frozen import FrozenEncoder, digest_of, taken_off
@@ -226,6 +226,7 @@ class RunSpec:
     def check(self, info: FederationInfo) -> None:
         """Raises ConfigurationError for what cannot be run on these silos, before anything is."""
         check_schedule(self.method)
+        self.check_classes(info)
         if self.newcomers:
             check_newcomers(self.newcomers, info.names, self.method, lambda: self.server_site(info), self.seed)
         self.privacy.check()
@@ -239,6 +240,16 @@ class RunSpec:
             beside = " beside federation.newcomers" if self.newcomers else ""
             raise ConfigurationError(
                 f"federation.min_silos = {least}, but there are {count} silos{beside}", "federation.min_silos"
+            )
+
+    def check_classes(self, info: FederationInfo) -> None:
+        """Raises ConfigurationError for settings of evaluation that do not fit the classes."""
+        positive_class(info.positive, info.classes)
+        if self.evaluation.sensitivity is not None and len(info.classes) != 2:
+            raise ConfigurationError(
+                f"evaluation.sensitivity = {self.evaluation.sensitivity} is for two classes, but there are "
+                f"{len(info.classes)}",
+                "evaluation.sensitivity",
             )
 
 

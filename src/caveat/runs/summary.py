@@ -10,7 +10,7 @@ from .. import metrics
 from .._version import __version__
 from ..core import ConfigurationError, Method, Payload, SiloId, State, Tensors
 from ..core.errors import shown
-from ..core.silo_info import SiloInfo
+from ..core.silo_info import SiloInfo, positive_class
 from ..core.tensors import size
 from ..engines.rounds import FinishedRound
 from ..files.schema.costs import PrivacyRecord, RoundTraffic, Traffic
@@ -21,6 +21,7 @@ from ..files.schema.small_files import RunState
 from ..files.schema.summary import DomainRecord, Newcomers, Policy, Selective, SiloRecord, Summary, Worst
 from ..uncertainty import histograms
 from .base import BaseRun
+from .classification import Classification
 from .streams import by_model, summarise_streams
 
 MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
@@ -68,13 +69,16 @@ def summarise(
     method = run.complete_method
     outcome = check_outcome(method, method.outcome(server))
     personal = {silo: own.name for silo, own in run.personal_settings.items() if "local" in test.get(silo, {})}
+    classes = _classification(run, test, newcomers)
     silos = [
-        silo_record(method, run.info.silo_infos[name], test[name]).model_copy(update=_own(personal.get(name)))
+        _told(classes, silo_record(method, run.info.silo_infos[name], test[name])).model_copy(
+            update=_own(personal.get(name))
+        )
         for name in run.measured
         if name in test
     ]
     streams = summarise_streams(method, test)
-    inside = streams[INSIDE]
+    inside = streams[INSIDE] = _told_over_silos(classes, streams[INSIDE])
     pooled = metrics.merge(payload["sums"] for payload in test.values())
     return Summary(
         schema=Summary.SCHEMA,
@@ -86,15 +90,19 @@ def summarise(
         stopped=run_state.stopped,
         complete=True,
         classes=list(run.info.classes),
-        silos=[*silos, *_newcomers(run, newcomers)],
+        silos=[*silos, *_newcomers(run, newcomers, classes)],
         absent=[name for name in run.measured if name not in test],
         domains=_domains(silos),
         mean=inside.chosen.mean,
         worst=_worst(silos),
         pooled=Metrics.model_validate(
-            metrics.figures(pooled) | metrics.errors(pooled) | {"ece_null": metrics.ece_null(pooled) or None}
+            metrics.figures(pooled)
+            | metrics.errors(pooled)
+            | {"ece_null": metrics.ece_null(pooled) or None}
+            | classes.pooled
         ),
         risk_coverage=Selective.model_validate(metrics.risk_coverage(pooled, "total")),
+        classification=classes.of_all,
         models=inside.models | ({"oracle": ModelRecord(mean=inside.oracle)} if inside.oracle else {}),
         decisions=inside.decisions,
         quadrants=inside.quadrants,
@@ -108,7 +116,7 @@ def summarise(
             per_round=run_state.traffic,
         ),
         seconds=run_state.seconds,
-        newcomers=Newcomers(mean=summarise_streams(method, newcomers)[INSIDE].chosen.mean) if newcomers else None,
+        newcomers=_newcomers_mean(method, newcomers, classes),
         reset=run_state.reset,
     )
 
@@ -118,10 +126,49 @@ def _own(model: str | None) -> dict[str, str]:
     return {} if model is None else {"model": model}
 
 
-def _newcomers(run: BaseRun, payloads: Mapping[SiloId, Payload]) -> list[SiloRecord]:
+def _classification(
+    run: BaseRun, test: Mapping[SiloId, Payload], newcomers: Mapping[SiloId, Payload]
+) -> Classification:
+    """What predictions tell of classes, with the thresholds that silos have."""
+    positive = positive_class(run.info.positive, run.info.classes)
+    return Classification(test, newcomers, positive, run.info.classes[positive], run.spec.evaluation.sensitivity)
+
+
+def _told(classes: Classification, silo: SiloRecord) -> SiloRecord:
+    """A silo's record with what its predictions tell of classes."""
+    figures = _with(silo.test, classes.figures(silo.name))
+    return silo.model_copy(update={"test": figures, "classification": classes.of_silo(silo.name)})
+
+
+def _told_over_silos(classes: Classification, inside: Stream) -> Stream:
+    """The stream of test inputs with the same over silos, of what these predict."""
+    (name, chosen), over = next(iter(inside.models.items())), classes.over_silos
+    record = chosen.model_copy(
+        update={
+            "mean": _with(chosen.mean, over["mean"]),
+            "worst": _with(chosen.worst, over["worst"]),
+            "pooled": _with(chosen.pooled, classes.pooled),
+        }
+    )
+    return inside.model_copy(update={"models": inside.models | {name: record}})
+
+
+def _with(found: Metrics, more: Mapping[str, float]) -> Metrics:
+    return Metrics.model_validate({**as_json(found), **more})
+
+
+def _newcomers(run: BaseRun, payloads: Mapping[SiloId, Payload], classes: Classification) -> list[SiloRecord]:
     """The records of silos that took no part, marked as such."""
     found = (silo_record(run.complete_method, run.info.silo_infos[name], payload) for name, payload in payloads.items())
-    return [record.model_copy(update={"newcomer": True}) for record in found]
+    return [_told(classes, record).model_copy(update={"newcomer": True}) for record in found]
+
+
+def _newcomers_mean(method: Method, payloads: Mapping[SiloId, Payload], classes: Classification) -> Newcomers | None:
+    if not payloads:
+        return None
+    mean = summarise_streams(method, payloads)[INSIDE].chosen.mean
+    more = metrics.across({silo: classes.figures(silo) for silo in payloads})["mean"]
+    return Newcomers(mean=_with(mean, more))
 
 
 def _worst(silos: Sequence[SiloRecord]) -> Worst:

@@ -26,7 +26,7 @@ from ..core import (
     Work,
     evaluation,
 )
-from ..metrics import measure
+from ..metrics import class_sums, measure
 from .base import Wrapper
 
 VALIDATION, TEST = "validation", "test"
@@ -37,8 +37,10 @@ VALIDATION, TEST = "validation", "test"
 class Evaluated(Wrapper):
     """The base, and works that measure its predictions on a silo's validation or test split.
 
-    A payload holds the groups of `measured`, for the test split also those of each stream of inputs that the silo
-    does not know, "ood_local.sums" for instance, and `describe`'s numbers as "method".
+    A payload holds the groups of `measured` and `describe`'s numbers as "method"; for the test split also the groups of
+    each stream of inputs that the silo does not know, "ood_local.sums" for instance, and as "classes" `class_sums` of
+    what it predicts. With two classes these have "calibration" (2, B) too: the same histograms of the calibration
+    split, by which a threshold is chosen.
     """
 
     @property
@@ -47,7 +49,7 @@ class Evaluated(Wrapper):
 
     @evaluation
     def validation(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        payload = self._measure(down, state, site, {"": site.validation})
+        payload, _ = self._measure(down, state, unmeasured(site), {"": site.validation})
         for group in payload.values():
             for name in [name for name in group if name.startswith("score.")]:
                 del group[name]  # the bulk of the sums, and a row of a round does not show it
@@ -58,18 +60,37 @@ class Evaluated(Wrapper):
         if not isinstance(site, TestSite):
             raise TypeError("the test split can only be measured on a TestSite, as it is given to evaluations")
         streams = {"": site.test} | {f"{name}.": data for name, data in site.streams.items()}
-        return Update(self._measure(down, state, site, streams), len(site.test)), state
+        own = unmeasured(site)
+        payload, tested = self._measure(down, state, own, streams)
+        if classes := class_sums(tested, site.test.y):
+            if len(classes["confusion"]) == 2:
+                # After all else, so that no other prediction draws other random numbers than without it.
+                _, calibrated = self._asked(down, state, own, site.calibration)
+                classes["calibration"] = class_sums(calibrated, site.calibration.y)["ranks"][0]
+            payload["classes"] = classes
+        return Update(payload, len(site.test)), state
 
-    def _measure(self, down: Payload, state: State, site: Site, streams: Mapping[str, Data]) -> Payload:
-        # The base sees inputs, and no labels of the split that it is measured on.
-        splits = site.train, site.validation, site.calibration
-        site = Site(site.id, *splits, site.module, round=site.round, own=site.own, domain=site.domain)
+    def _measure(
+        self, down: Payload, state: State, site: Site, streams: Mapping[str, Data]
+    ) -> tuple[Payload, Prediction]:
+        """The sums of all streams, and the prediction of the first one."""
         payload: Payload = {"method": self.base.describe(down, state, site, streams[""].x)}
+        predictions = []
         for prefix, data in streams.items():
-            answers = self.base.answer(down, state, site, data.x)
-            decided = self.base.decide(down, state, answers)
+            answers, decided = self._asked(down, state, site, data)
             payload |= {prefix + name: sums for name, sums in measured(decided, answers, data.y).items()}
-        return payload
+            predictions.append(decided)
+        return payload, predictions[0]
+
+    def _asked(self, down: Payload, state: State, site: Site, data: Data) -> tuple[Answers, Prediction]:
+        answers = self.base.answer(down, state, site, data.x)
+        return answers, self.base.decide(down, state, answers)
+
+
+def unmeasured(site: Site) -> Site:
+    """What the base sees where it is measured: inputs, and no labels of a test split."""
+    splits = site.train, site.validation, site.calibration
+    return Site(site.id, *splits, site.module, round=site.round, own=site.own, domain=site.domain)
 
 
 def measured(decided: Prediction, answers: Answers, y: Tensor) -> Payload:

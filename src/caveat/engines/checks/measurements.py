@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from ...core import DataError, Payload, SiloId, Tensors, Update
+from ...core.silo_info import MOST
 from .updates import LARGEST, Form, by_itself, form, unlike_most
 
 STREAMS = ("", "ood_local", "ood_global")
 """The split that was measured, and inputs that a silo does not know."""
 ONE, TWO = frozenset({"sums"}), frozenset({"sums", "global", "local", "choice"})
 """The groups of a stream, where one model answers and where one of two is chosen."""
+CLASSES_OF_TEST = "classes"
+"""A group of the test split, of models of not too many classes."""
 COUNTS = {"examples": (), "known": (), "correct": (), "answered": (), "answered_correct": (), "quadrants": (2, 2),
           "decisions": (3,)}  # fmt: skip
 """The shapes of the sums that count inputs."""
@@ -48,7 +51,7 @@ def left_out_measuring(
         for silo, update in updates.items()
         if (why := _by_itself(update, most[silo]) or _unreadable(silo, update.payload, read))
     }
-    for kind in ("method", *sorted(TWO)):
+    for kind in ("method", CLASSES_OF_TEST, *sorted(TWO)):
         rest = {silo: update.payload for silo, update in updates.items() if silo not in reasons}
         reasons |= unlike_most({silo: _form(each, kind) for silo, each in rest.items() if kind in each})
     return reasons
@@ -87,9 +90,12 @@ def _check(payload: Payload, examples: int) -> None:
         stream, _, kind = group.rpartition(".")
         streams.setdefault(stream, {})[kind] = tensors
     own = streams.get("", {})
+    told_apart = own.pop(CLASSES_OF_TEST, None)
     if "method" not in own or own.keys() - {"method"} not in (ONE, TWO):
         raise DataError(f"measures {_listed(own)}, expected method and {_listed(ONE)} or {_listed(TWO)}")
     del own["method"]
+    if told_apart is not None:
+        _check_classes(told_apart, own["sums"].get("known", torch.zeros(())), examples)
     for stream, groups in streams.items():
         if stream not in STREAMS or groups.keys() != own.keys():
             raise DataError(f"measures {_listed(groups)} of {stream!r}, expected {_listed(own)} of {STREAMS[1:]}")
@@ -105,6 +111,24 @@ def _check_choice(tensors: Tensors, n: float) -> None:
         raise DataError(f"choice has {_listed(tensors)}, expected right")
     _check_counts("right", tensors["right"], (2, 2, 3), n)
     _check_total("right", tensors["right"], n)
+
+
+def _check_classes(tensors: Tensors, known: Tensor, n: int) -> None:
+    """Each input whose label is a class of the model is in one cell, and in one bin of every histogram."""
+    confusion = tensors.get("confusion", torch.zeros(0))
+    classes = len(confusion)
+    expected = {"confusion", "ranks"} | ({"calibration"} if classes == 2 else set())
+    if tensors.keys() != expected or classes < 2:
+        raise DataError(f"classes has {_listed(tensors)} of {classes} classes, expected {_listed(expected)}")
+    bins = tensors["ranks"].shape[-1] if tensors["ranks"].ndim else 0
+    _check_counts("confusion", tensors["confusion"], (classes, classes), n)
+    _check_counts("ranks", tensors["ranks"], (1 if classes == 2 else classes, 2, bins), n, torch.int32)
+    _check_total("confusion", tensors["confusion"], float(known))
+    for each, own in zip(tensors["ranks"], confusion.sum(1)[-len(tensors["ranks"]) :], strict=True):
+        _check_total("ranks", each, float(known))
+        _check_total("ranks", each[1], float(own))
+    if "calibration" in tensors:
+        _check_counts("calibration", tensors["calibration"], (2, bins), MOST, torch.int32)
 
 
 def _check_sums(tensors: Tensors, n: float) -> None:
@@ -149,9 +173,11 @@ def _check_bins(prefix: str, count: Tensor, confidence: Tensor, correct: Tensor,
         raise DataError(f"{prefix}bin_confidence are no sums of probabilities")
 
 
-def _check_counts(name: str, tensor: Tensor, shape: tuple[int, ...], n: float) -> None:
-    if (tuple(tensor.shape), tensor.dtype) != (tuple(shape), torch.float64):
-        raise DataError(f"{name} is {tuple(tensor.shape)} {tensor.dtype}, expected {tuple(shape)} torch.float64")
+def _check_counts(
+    name: str, tensor: Tensor, shape: tuple[int, ...], n: float, dtype: torch.dtype = torch.float64
+) -> None:
+    if (tuple(tensor.shape), tensor.dtype) != (tuple(shape), dtype):
+        raise DataError(f"{name} is {tuple(tensor.shape)} {tensor.dtype}, expected {tuple(shape)} {dtype}")
     if not bool(((tensor >= 0) & (tensor <= n) & (tensor == tensor.floor())).all()):
         raise DataError(f"{name} are no counts of {n:.0f} inputs")
 

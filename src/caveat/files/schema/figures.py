@@ -27,7 +27,10 @@ class NullBand(Record):
 class Metrics(Record):
     """Figures of predictions; one that is undefined is absent."""
 
-    OMITTED: ClassVar = frozenset({"ece_null", "unfamiliar"})
+    OMITTED: ClassVar = frozenset({
+        "ece_null", "unfamiliar", "auroc", "auroc_tolerance", "average_precision", "average_precision_tolerance",
+        "sensitivity", "specificity", "f1", "balanced_accuracy",
+    })  # fmt: skip
     accuracy: Share = None
     nll: Figure = None
     brier: Figure = None
@@ -51,6 +54,14 @@ class Metrics(Record):
     coverage_at_1: Figure = None
     coverage_at_5: Figure = None
     risk_at_80: Figure = None
+    auroc: Share = None  # of the positive class of two, or of each class against the rest, as all below
+    auroc_tolerance: Figure = None  # the most by which bins can have changed it
+    average_precision: Share = None
+    average_precision_tolerance: Figure = None
+    sensitivity: Share = None  # of two classes at the silo's threshold
+    specificity: Share = None
+    f1: Share = None
+    balanced_accuracy: Share = None
 
     @property
     def answered(self) -> float | None:
@@ -65,6 +76,36 @@ class Metrics(Record):
     @property
     def ece_above_chance(self) -> bool:
         return self.ece is not None and self.ece_null is not None and self.ece > self.ece_null.upper
+
+
+class OperatingRecord(Record):
+    """The threshold above which a silo calls an input positive, and what it makes of its test split."""
+
+    threshold: Share = None  # probability of the positive class
+    whose: str = ""  # "silo", or "federation" where it has too few calibration inputs
+    positives: int | None = None  # calibration inputs that it was chosen by
+    negatives: int | None = None
+    true_positives: int = 0  # of the test split
+    false_negatives: int = 0
+    false_positives: int = 0
+    true_negatives: int = 0
+
+
+class ClassificationRecord(Record):
+    """Which class was taken for which, and what a threshold makes of two."""
+
+    OMITTED: ClassVar = frozenset({"positive", "rule", "confusion", "operating"})
+
+    positive: str = ""  # of two classes
+    rule: str = ""  # how thresholds are chosen
+    confusion: list[list[int]] | None = None  # test inputs by class, and by the most probable one
+    operating: OperatingRecord | None = None
+
+    @model_validator(mode="after")
+    def _square(self) -> ClassificationRecord:
+        if self.confusion is not None and any(len(row) != len(self.confusion) for row in self.confusion):
+            raise ValueError("confusion must have as many columns as rows")
+        return self
 
 
 class Reliability(Record):

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from .costs import PrivacyRecord, Traffic
-from .figures import INSIDE, ORACLE, Metrics, ModelRecord, Reliability, SiloStream, Stream
+from .figures import INSIDE, ORACLE, ClassificationRecord, Metrics, ModelRecord, Reliability, SiloStream, Stream
 from .record import Figure, File, Record, Size
 from .small_files import Reset, Sums
 
@@ -76,7 +76,9 @@ class SourceRecord(Record):
 class SiloRecord(Record):
     """The final figures of one silo, and what its method adds."""
 
-    OMITTED: ClassVar = frozenset({"entropy_error", "models", "streams", "model", "newcomer", "promise"})
+    OMITTED: ClassVar = frozenset(
+        {"entropy_error", "models", "streams", "model", "newcomer", "promise", "classification"}
+    )
 
     name: str
     domain: str = ""
@@ -96,6 +98,7 @@ class SiloRecord(Record):
     codeword_use: list[int] | None = None
     model: str = ""  # the architecture of its own model
     newcomer: bool = False  # took no part in training
+    classification: ClassificationRecord | None = None
     promise: GuaranteeRecord | None = None  # what it decides by, where silos or domains have promises of their own
 
 
@@ -122,7 +125,9 @@ class Summary(File):
 
     SCHEMA: ClassVar = 2
     SEALED: ClassVar = True
-    OMITTED: ClassVar = frozenset({"absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "stopped"})
+    OMITTED: ClassVar = frozenset({
+        "absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "stopped", "classification",
+    })  # fmt: skip
 
     schema_version: int = Field(alias="schema")
     version: str | None = None
@@ -141,6 +146,7 @@ class Summary(File):
     worst: Worst | None = None
     pooled: Metrics = Metrics()
     risk_coverage: Selective | None = None
+    classification: ClassificationRecord | None = None  # of all silos' inputs together
     models: dict[str, ModelRecord] = {}
     decisions: dict[str, float] | None = None
     quadrants: dict[str, int] = {}

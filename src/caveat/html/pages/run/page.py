@@ -11,6 +11,7 @@ from ... import templates
 from . import figures, rounds, sections
 from .absence import absence, absent, afresh, lacking, newcomers
 from .again import again
+from .classification import classification
 from .decisions import decisions
 from .failed import failures
 from .familiarity import familiarity
@@ -60,6 +61,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "failures": failures(run),
         "panels": more_panels(run),
         "silos": sorted((silo.name for silo in run.silos), key=natural),
+        "classification": classification(run),
         "silo_table": sections.silo_table(run),
         "method_table": sections.method_table(run),
         "curves": rounds.curves(run),

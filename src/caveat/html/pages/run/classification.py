@@ -1,0 +1,161 @@
+"""How well predictions tell classes: figures by silo, thresholds, and which class was taken for which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ....files.run_folder import RunFolder
+from ....files.schema.figures import INSIDE, ClassificationRecord, Metrics, OperatingRecord
+from ....files.schema.summary import Summary
+from ...tables import Cell, Table, column, table, words
+from ...text import count, decimal, percent
+
+_TIED = 0.01
+"""The tolerance above which a figure is marked."""
+_MOST_CLASSES = 20
+"""Classes up to which the table of all of them is shown; of more, the most frequent mistakes."""
+_MOST_MISTAKES = 15
+
+
+@dataclass(frozen=True)
+class Classified:
+    """What is said of the classes, figures by silo, and who was taken for whom."""
+
+    notes: Sequence[str]
+    figures: Table | None
+    confusion: Sequence[Table]
+
+
+def classification(run: RunFolder) -> Classified | None:
+    """None for a run without these figures: unfinished, of too many classes, or of an earlier version."""
+    summary = run.summary
+    if summary is None or summary.classification is None:
+        return None
+    found = summary.classification
+    names = summary.classes or list(map(str, range(len(found.confusion or []))))
+    return Classified(_notes(summary, found), _figures(run, summary), _confusion(found, names))
+
+
+def _notes(summary: Summary, found: ClassificationRecord) -> list[str]:
+    if not found.positive:
+        return ["Every class is taken against the rest, and a figure is the mean over the classes that a silo has."]
+    said = f"Figures are of the class {found.positive!r}."
+    at = found.operating
+    if at is None:
+        return [f"{said} There are no sensitivity and specificity: too few calibration inputs for a threshold."]
+    told = [silo.classification.operating for silo in summary.silos if silo.classification is not None]
+    whose = [each.whose for each in told if each is not None]
+    said += f" Sensitivity and specificity are at thresholds from calibration inputs, chosen for {_rule(found.rule)}."
+    if shared := whose.count("federation"):
+        which = "All silos have" if shared == len(whose) else f"{shared} of {len(whose)} silos have"
+        inputs = f"{count(at.positives)} calibration inputs of that class and {count(at.negatives)} others"
+        said += f" {which} too few of these for one of their own, and the federation's, {decimal(at.threshold)}, "
+        said += f"from {inputs}."
+    return [said]
+
+
+def _rule(rule: str) -> str:
+    kind, _, target = rule.partition(" ")
+    if kind != "sensitivity":
+        return f"the largest sum of both ({rule})"
+    return f"a sensitivity of {float(target):.3g}, which holds on average over calibration splits"
+
+
+def _figures(run: RunFolder, summary: Summary) -> Table | None:
+    """A row per silo, then the mean over silos, the worst of each figure, and all inputs together."""
+    silos = run.silos
+    chosen = summary.tested[INSIDE].chosen if INSIDE in summary.tested else None
+    if not silos or chosen is None:
+        return None
+    rows = [*(silo.test for silo in silos), chosen.mean, chosen.worst, summary.pooled]
+    at = [silo.classification.operating if silo.classification else None for silo in silos]
+    pooled = summary.classification.operating if summary.classification else None
+    called, last = [*at, None, None, pooled], ["", "", ""]
+    columns = [
+        words("silo", [*(silo.name for silo in silos), "mean", "worst", "pooled"]),
+        column("AUROC", [_within(row.auroc, row.auroc_tolerance) for row in rows], "0.5 is chance, 1 is best"),
+        column(
+            "average precision",
+            [_within(row.average_precision, row.average_precision_tolerance) for row in rows],
+            "chance is the share of the class, 1 is best",
+        ),
+        column("sensitivity", _shares(rows, called, positive=True), "share of a class that is found"),
+        column("specificity", _shares(rows, called, positive=False), "share of others that is not"),
+        column("threshold", [*map(_threshold, at), *last], "probability above which an input is called positive"),
+        column("F1", [decimal(row.f1) for row in rows], "of the most probable class"),
+        column("balanced accuracy", [percent(row.balanced_accuracy) for row in rows], "of the most probable class"),
+        column("test", [*(count(silo.n_test) for silo in silos), *last], "test inputs"),
+    ]
+    caption = "Figures on each silo's test split; behind a share stands of how many inputs it is"
+    marked = any(cell.flag for each in columns for cell in each.cells)
+    caption += "; a triangle marks a figure that ties in its histogram leave open." if marked else "."
+    return table(columns, caption, [silo.name for silo in silos], 3)
+
+
+def _within(value: float | None, tolerance: float | None) -> Cell:
+    tied = f"so many probabilities are alike that the figure is only good to within {tolerance or 0:.3f}"
+    return Cell(decimal(value), tied if (tolerance or 0) > _TIED else "")
+
+
+def _shares(rows: Sequence[Metrics], at: Sequence[OperatingRecord | None], positive: bool) -> list[str]:
+    """Shares with the counts that they are of, where these are known."""
+    values = [row.sensitivity if positive else row.specificity for row in rows]
+    return [_share(value, each, positive) for value, each in zip(values, at, strict=True)]
+
+
+def _share(value: float | None, at: OperatingRecord | None, positive: bool) -> str:
+    if value is None or at is None:
+        return percent(value)
+    of = at.true_positives + at.false_negatives if positive else at.true_negatives + at.false_positives
+    return f"{percent(value)} of {count(of)}"
+
+
+def _threshold(at: OperatingRecord | None) -> str:
+    if at is None:
+        return ""
+    return decimal(at.threshold) if at.whose == "silo" else f"{decimal(at.threshold)} (federation's)"
+
+
+def _confusion(found: ClassificationRecord, names: Sequence[str]) -> list[Table]:
+    if not found.confusion or len(names) != len(found.confusion):
+        return []
+    if len(names) > _MOST_CLASSES:
+        return [_mistakes(found.confusion, names)]
+    columns = [
+        words("class", [*names]),
+        *(column(name, [count(row[k]) for row in found.confusion]) for k, name in enumerate(names)),
+        column("in all", [count(sum(row)) for row in found.confusion]),
+    ]
+    caption = "All silos' test inputs by their class (rows) and the most probable class (columns)."
+    return [Table(columns, caption), *_called(found, names)]
+
+
+def _called(found: ClassificationRecord, names: Sequence[str]) -> list[Table]:
+    """The same at thresholds, of two classes."""
+    at = found.operating
+    if at is None or found.positive not in names:
+        return []
+    positive = [name == found.positive for name in names]
+    no = [at.false_negatives if each else at.true_negatives for each in positive]
+    yes = [at.true_positives if each else at.false_positives for each in positive]
+    columns = [
+        words("class", [*names]),
+        column(f"not called {found.positive}", map(count, no)),
+        column(f"called {found.positive}", map(count, yes)),
+        column("in all", [count(a + b) for a, b in zip(no, yes, strict=True)]),
+    ]
+    return [Table(columns, "The same inputs by what they are called, each at its silo's threshold.")]
+
+
+def _mistakes(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Table:
+    """Which class was taken for which, the most frequent first."""
+    cells = [(n, i, k) for i, row in enumerate(confusion) for k, n in enumerate(row) if n and i != k]
+    most = sorted(cells, key=lambda cell: (-cell[0], *cell[1:]))[:_MOST_MISTAKES]
+    columns = [
+        words("class", [names[i] for _, i, _ in most]),
+        words("taken for", [names[k] for _, _, k in most]),
+        column("inputs", [count(n) for n, _, _ in most]),
+        column("of the class", [percent(n / sum(confusion[i])) for n, i, _ in most]),
+    ]
+    return Table(columns, f"The most frequent of {count(len(cells))} kinds of mistakes, of all silos' test inputs.")
