@@ -35,6 +35,7 @@ from caveat.files.schema.figures import Metrics
 from caveat.files.schema.gallery import Features, Gallery
 from caveat.files.schema.grid import SCHEMA
 from caveat.files.schema.ledger import Form, Message
+from caveat.files.schema.preparation import PreparationFile
 from caveat.files.schema.record import FROM_FILE, Record, as_json
 from caveat.files.schema.rounds import LeftOut, RoundRow
 from caveat.files.schema.small_files import (
@@ -60,7 +61,7 @@ SCHEMAS: dict[str, type[Record]] = {
     "model.json": ModelFile, "checkpoint.json": Checkpoint, "checkpoint-durable.json": Checkpoint,
     "federation.json": FederationFile, "started.json": Started, "silo.json": SiloKeeps, "kept.json": OwnState,
     "settings.json": SettingsFile, "failure.json": Failure,
-    "init.json": BegunInit,
+    "init.json": BegunInit, "preparation.json": PreparationFile,
     "data.json": BegunData, "comparison.json": Comparison, "audit.json": AuditFile, "plan.json": AuditPlan,
 }  # fmt: skip
 FINGERPRINTS = {"splits.json", "call.json"}
@@ -118,7 +119,7 @@ def test_files_of_0_1_are_the_same_when_read_and_written(tmp_path: Path, name: s
 
 def test_a_run_with_a_choice_of_models_and_newcomers_is_the_same_when_read_and_written(tmp_path: Path) -> None:
     old_calls.call(tmp_path / "run")
-    assert assert_same_again(tmp_path / "run") == {*RUN, "states.jsonl", "data.json"}
+    assert assert_same_again(tmp_path / "run") == {*RUN, "states.jsonl", "data.json", "preparation.json"}
     kept = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert {"newcomers", "policy"} <= kept.keys()
     assert "absent" not in kept

@@ -32,10 +32,10 @@ class Plain(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.out = nn.Linear(4, 5), nn.Linear(5, 3)
+        self.body, self.drop, self.out = nn.Linear(4, 5), nn.Dropout(0.1), nn.Linear(5, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.out(self.body(x).relu())
+        out: Tensor = self.out(self.drop(self.body(x).relu()))
         return out
 
 
@@ -154,7 +154,8 @@ def called(method: Method, out: Path | str, silos: Silos | None = None, **given:
     few = {name: value for name, value in (("rounds", 1), ("iterations", 2)) if hasattr(method, name)}
     method = dataclasses.replace(method, **few)  # type: ignore[type-var]
     uncertainty = caveat.Uncertainty(mc_samples=getattr(method, "mc_samples", 20), sets=0.8)
-    known = {"model": MLP, "training": FAST, "every": 10, "uncertainty": uncertainty}
+    plain = getattr(method, "training", FAST).optimizer == "sgd"  # which some methods need
+    known = {"model": MLP, "training": None if plain else FAST, "every": 10, "uncertainty": uncertainty}
     return caveat.run(silos or features(), method, out=out, **known | given)
 
 
