@@ -32,7 +32,7 @@ from .data import data
 from .flower import flower
 from .foreign import foreign
 from .new import new
-from .predict import predict
+from .predict import evaluate, predict
 from .running import resume, run
 from .streams import outlets
 
@@ -86,6 +86,7 @@ def caveat(
 app.command()(run)
 app.command()(resume)
 app.command()(predict)
+app.command()(evaluate)
 
 
 @app.command()

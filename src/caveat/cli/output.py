@@ -142,11 +142,13 @@ def _times(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
 
 
-def prediction_rows(prediction: Prediction, classes: Sequence[str], notes: Sequence[str] = ()) -> str:
+def prediction_rows(
+    prediction: Prediction, classes: Sequence[str], notes: Sequence[str] = (), files: Sequence[str] = ()
+) -> str:
     """CSV with a row per input, counted from 0; probabilities and nats with nine significant digits.
 
     Where predictions have sets of classes, the column "set" holds their names with "; " between them.
-    The last column holds notes on the inputs, if there are any, "" among them.
+    The last columns hold the inputs' files, and notes on the inputs, where there are any, "" among them.
     """
     numbers = [*prediction.uncertainty.values()]
     header = ["row", "label", *(f"p_{name}" for name in classes), *prediction.uncertainty]
@@ -158,7 +160,8 @@ def prediction_rows(prediction: Prediction, classes: Sequence[str], notes: Seque
         numbers.append(prediction.familiarity)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    ends = ["decision", *(["set"] if prediction.sets is not None else []), *(["input_note"] if notes else [])]
+    ends = ["decision", *(["set"] if prediction.sets is not None else []), *(["file"] if files else [])]
+    ends += ["input_note"] if notes else []
     writer.writerow([as_text(cell) for cell in (*header, *ends)])
     for i, (label, probs) in enumerate(zip(prediction.label.tolist(), prediction.probs.tolist(), strict=True)):
         values = [*probs, *(float(column[i]) for column in numbers)]
@@ -166,5 +169,6 @@ def prediction_rows(prediction: Prediction, classes: Sequence[str], notes: Seque
         cells = [i, as_text(classes[label]), *(f"{value:.9g}" for value in values), decision]
         if prediction.sets is not None:
             cells.append(as_text("; ".join(classes[k] for k in prediction.sets[i].nonzero().flatten().tolist())))
-        writer.writerow([*cells, *([as_text(notes[i])] if notes else [])])
+        cells += [as_text(each[i]) for each in (files, notes) if each]
+        writer.writerow(cells)
     return text.getvalue()

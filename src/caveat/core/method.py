@@ -145,9 +145,10 @@ class Method:
     def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
         """The models that `answer` asks, in its order, each in a workspace that the next one may overwrite.
 
-        For sources of uncertainty that ask them in another way. Only where `softmax` holds.
+        For whoever wants the network itself, and, where `softmax` holds, for sources of uncertainty that ask it in
+        another way. ConfigurationError where a method does not say.
         """
-        raise NotImplementedError
+        raise ConfigurationError(f"{self.name!r} does not say which networks answer: its `loaded` is missing")
 
     def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
         """One prediction from what the models say: the silo's own where it has one."""

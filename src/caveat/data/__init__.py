@@ -6,6 +6,7 @@ from .build import from_arrays, load, population, rotated
 from .datasets import from_datasets
 from .image_format import recoloured, resized
 from .inputs import noted_inputs, read_inputs
+from .labelled import labelled_inputs, labels_of
 from .pools import Pool
 from .preparation import Inputs, Preparation
 from .settings import DataSettings, Labels, Normalise, Shift, Split, Streams
@@ -34,6 +35,8 @@ __all__ = [
     "from_arrays",
     "from_datasets",
     "hashes",
+    "labelled_inputs",
+    "labels_of",
     "load",
     "noted_inputs",
     "npz",

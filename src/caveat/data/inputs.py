@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -44,20 +45,18 @@ def noted_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId
     preparation.check_name(silo_name)
     found = locate(str(path))
     try:
-        return preparation.noted(_raw(found, preparation, silo_name), silo_name)
+        noted = preparation.noted(_raw(found, preparation, silo_name), silo_name)
+        return replace(noted, files=tuple(file.name for file in _files(found)))
     except DataError as error:
         raise error if str(found) in str(error) else DataError(f"{found}: {error}") from error
 
 
 def _raw(path: Path, preparation: Preparation, silo_name: SiloId) -> Array:
-    if path.is_dir():
-        files = image_files(path)
-        if not files:
-            raise DataError(f"{path}: no png or jpg files in this folder")
+    if files := _files(path):
         return _pictures(files, preparation)
+    if path.is_dir():
+        raise DataError(f"{path}: no png or jpg files in this folder")
     suffix = path.suffix.lower()
-    if suffix in SUFFIXES:
-        return _pictures([path], preparation)
     if suffix in (".csv", SUFFIX):
         if not preparation.encoders:
             raise DataError(f"{path}: a {suffix[1:]} file, but the silos were not trained on csv or parquet files")
@@ -70,6 +69,13 @@ def _raw(path: Path, preparation: Preparation, silo_name: SiloId) -> Array:
         if name in arrays:
             return arrays[name]
     raise DataError(f"{path}: arrays {sorted(arrays)}, expected one of {', '.join(ARRAYS)}")
+
+
+def _files(path: Path) -> list[Path]:
+    """The images of a folder, or the image itself; none where it is something else."""
+    if path.is_dir():
+        return image_files(path)
+    return [path] if path.suffix.lower() in SUFFIXES else []
 
 
 def _pictures(files: Sequence[Path], preparation: Preparation) -> Array:

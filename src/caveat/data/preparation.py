@@ -35,6 +35,8 @@ class Inputs:
     """(N, *shape) float32, or int64 for ids of tokens."""
     notes: tuple[str, ...] = ()
     """(N,) what a prediction of a raw input cannot rest on, "" for most; empty where the inputs were not raw."""
+    files: tuple[str, ...] = ()
+    """(N,) the name of each input's file; empty where inputs have no files of their own."""
 
     @property
     def told(self) -> str:

@@ -17,7 +17,7 @@ evidence in training even where the densities have none, or the head would not l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Annotated, ClassVar, Literal
 
@@ -199,6 +199,13 @@ class FedPN(Method):
         return Training(local_epochs=epochs, lr=self.personal_lr, batch_size=self.training.batch_size)
 
     # Prediction: both models over one pass of the encoder.
+
+    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
+        network = self.network(down, site)
+        yield Decision.GLOBAL, network
+        if "own" in state:
+            load(network.posterior, state["own"])
+            yield Decision.LOCAL, network
 
     def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
         network = self.network(down, site)

@@ -17,7 +17,7 @@ BatchNorm with the statistics it was built with, as in FedBN, and should take pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
@@ -148,6 +148,9 @@ class TrFedDis(FedBN):
             Decision.GLOBAL: as_prediction(ours, Decision.GLOBAL, conflict),
             Decision.LOCAL: as_prediction(self.fuse((ours, own)), Decision.LOCAL, conflict),
         }
+
+    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
+        yield Decision.LOCAL if "own" in state else Decision.GLOBAL, self.load(down, state, site)
 
     def load(self, down: Payload, state: State, site: Site) -> TwoHeads:
         """The silo's workspace with what was sent and what the silo keeps.

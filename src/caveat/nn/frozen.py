@@ -58,6 +58,17 @@ class FrozenEncoder:
         return torch.cat([_row(self.module, x[i : i + 1].clone()) for i in range(len(x))])
 
 
+class Whole(nn.Module):
+    """A frozen encoder and the module behind it, as one module of inputs (N, ...)."""
+
+    def __init__(self, encoder: FrozenEncoder, behind: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.behind, self._rows = encoder.module, behind, encoder
+
+    def forward(self, x: Tensor) -> object:
+        return self.behind(self._rows(x))
+
+
 def taken_off(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[FrozenEncoder | None, nn.Module]:
     """The frozen first stages of a model's encoder, and the model behind them; None and the model where none is."""
     if not isinstance(model, Model):

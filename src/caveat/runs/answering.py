@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core import Answers, ConfigurationError, DataError, Payload, Prediction, Silo, SiloId, Site, State, Tensors
 from ..core.silo_info import FederationInfo
@@ -20,6 +21,9 @@ from ..files.manifest import STATES, Manifest, manifest_of
 from ..files.payloads import read_payload
 from ..files.reading import read
 from ..files.schema.small_files import KeptState, ModelFile
+from ..nn.frozen import Whole
+from ..wrappers.base import find
+from ..wrappers.ensemble import Ensemble
 from .base import BaseRun
 from .behind import SilosBehind, rows_of
 from .prepared import LateSilos
@@ -67,7 +71,21 @@ class AnsweringRun(BaseRun):
         """A function from such inputs to what each model that the silo has at hand says of them."""
         return self._asked(silo, self.complete_method.answer)
 
-    def _asked(self, silo: SiloId, ask: Callable[[Payload, State, Site, Tensor], Asked]) -> Callable[[Tensor], Asked]:
+    def module(self, silo: SiloId) -> nn.Module:
+        """A copy of the network that answers at a silo, with its weights, for inputs (N, ...) as `predictor` takes.
+
+        Raises ConfigurationError for several networks in one, as in an ensemble.
+        """
+        if find(self.complete_method, Ensemble) is not None:
+            raise ConfigurationError(f"{self.folder}: an ensemble has several networks, none of which answers alone")
+        down, state, site = self._at(silo)
+        with one_thread():
+            *_, (_, module) = self.method.loaded(down, state, site)
+        own, encoder = deepcopy(module).eval(), self.frozen_encoder
+        return own if encoder is None else Whole(encoder, own)
+
+    def _at(self, silo: SiloId) -> tuple[Payload, State, Site]:
+        """What a silo was sent last, what it has kept, and what code may see there."""
         executor = self.executor()
         self.manifest.check(MODEL, "model/model.json", STATES)
         down = read_payload(self.folder / MODEL)
@@ -76,8 +94,10 @@ class AnsweringRun(BaseRun):
             raise ConfigurationError(f"no silo {silo!r} in {self.folder}; silos: {', '.join(executor.silos)}")
         with one_thread():
             state = executor.state(silo, self.kept(silo, t))
-        site = executor.site(silo)
+        return down, state, executor.site(silo)
 
+    def _asked(self, silo: SiloId, ask: Callable[[Payload, State, Site, Tensor], Asked]) -> Callable[[Tensor], Asked]:
+        down, state, site = self._at(silo)
         encoder, first = self.frozen_encoder, self.spec.first_module(self.info)
 
         def predict(x: Tensor) -> Asked:

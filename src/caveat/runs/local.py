@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import data
-from ..core import Answers, DataWarning, Prediction, SiloId, horizon
-from ..core.silo_info import FederationInfo
+from ..core import Answers, ConfigurationError, DataWarning, Prediction, SiloId, horizon
+from ..core.silo_info import FederationInfo, positive_class
 from ..data.pools import Array
 from ..data.population import Population
 from ..data.splits import NAMES
@@ -23,17 +23,21 @@ from ..engines.processes.pool import EmbeddedEngine
 from ..files.atomic import write_json
 from ..files.checkpoints import SiloStore
 from ..files.reading import read
+from ..files.run_folder import read_rows
 from ..files.schema.gallery import Features, Gallery
 from ..files.schema.record import as_json
 from ..files.schema.summary import Summary
 from .answering import AnsweringRun, KeptRun
 from .begun import SETTINGS, keep_data
 from .behind import SilosBehind, check_unchanging
+from .evaluated import evaluated
 from .features import features
 from .gallery import gallery
 from .own_metrics import Metric, own_figures
 from .prepared import keep_preparation
 from .token_ids import check_ids
+
+ROUNDS = "rounds.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +142,39 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """What `summary.json` holds."""
         return as_json(read(self.folder / "summary.json", Summary))
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        """The rows of `rounds.jsonl`: the figures of every silo after every round that was evaluated, in order.
+
+        `pandas.DataFrame(run.rounds)` has them as a table.
+        """
+        self.experiment.manifest.check(ROUNDS)
+        rows, _ = read_rows(self.folder / ROUNDS)
+        return [as_json(row) for row in rows]
+
+    def module(self, silo: SiloId) -> nn.Module:
+        """A silo's network as a module of its own, a copy with its weights, in evaluation mode, for inputs as the
+        silo's splits have them: `state_dict` and all else are torch's.
+
+        It gives the network's own output, which for most methods is logits (N, C): no temperature, no familiarity and
+        no decision is in it. Of a silo with a model of its own beside the federation's it is its own. Raises
+        ConfigurationError for an ensemble, and for a method that says nothing of its network.
+        """
+        return self.experiment.module(silo)
+
+    def evaluate(self, x: Tensor | Array | data.Inputs, y: Any, silo: SiloId) -> dict[str, Any]:
+        """What the silo's predictions of inputs with labels y (N,) come to: accuracy, log-likelihood, calibration
+        error, AUROC and all else that `summary.json` has of a test split; "confusion" (C, C), rows are labels.
+
+        Labels are numbers of classes from 0, or their names. Nothing is written.
+        """
+        found = self.preparation.noted(x, silo)
+        labels = data.labels_of(y, self.preparation.classes, "y")
+        if len(labels) != len(found.x):
+            raise ConfigurationError(f"{len(labels)} labels for {len(found.x)} inputs", "y")
+        named = (self.summary.get("classification") or {}).get("positive")
+        return evaluated(self.predictor(silo)(found), labels, positive_class(named or None, self.preparation.classes))
 
     def predictor(self, silo: SiloId) -> Callable[[Tensor | Array | data.Inputs], Prediction]:
         """A function from inputs to the silo's `Prediction` of them: normalised tensors (N, ...) as in the
