@@ -70,15 +70,15 @@ def labels_of(labels: Any, classes: Sequence[str], origin: str) -> Tensor:
     if array.ndim != 1 or not len(array):
         raise DataError(f"{origin}: labels of shape {array.shape}, expected (N,), N > 0")
     if array.dtype.kind in "iub":
-        unknown = array[(array < 0) | (array >= len(classes))]
+        unknown = array[(array < 0) | (array >= len(classes))].tolist()
         found: Array = array.astype(np.int64)
     else:
         numbers = {name: i for i, name in enumerate(classes)}
         unknown = [each for each in array.tolist() if each not in numbers]
         found = np.array([numbers.get(each, -1) for each in array.tolist()], dtype=np.int64)
-    if len(unknown):
+    if unknown:
         raise DataError(
-            f"{origin}: label {shown(np.asarray(unknown)[0].item())}, expected a class of the run: "
+            f"{origin}: label {shown(unknown[0])}, expected a class of the run: "
             f"{', '.join(classes[:20])}{', ...' if len(classes) > 20 else ''}, or its number from 0"
         )
     return torch.from_numpy(found)
