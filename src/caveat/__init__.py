@@ -9,7 +9,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from . import data, uncertainty
     from .analysis.audit.procedure import audit
-    from .api import load, run
+    from .api import compare, load, load_comparison, run
     from .core import (
         Answers,
         CaveatError,
@@ -66,7 +66,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # what runs log i
 
 _PLACES = {
     "data": "", "uncertainty": "",
-    "run": "api", "load": "api",
+    "run": "api", "load": "api", "compare": "api", "load_comparison": "api",
     "audit": "analysis.audit",
     "FederatedClassifier": "estimator",
     "Run": "runs.local", "Callback": "runs.callbacks",
@@ -140,9 +140,11 @@ __all__ = [
     "WandB",
     "__version__",
     "audit",
+    "compare",
     "data",
     "frozen_settings",
     "load",
+    "load_comparison",
     "register",
     "run",
     "uncertainty",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
+from .analysis.compare.calls import compare_calls
 from .config import EngineSettings
 from .core import ConfigurationError, Method, SiloId
 from .core.errors import Diverged
@@ -16,6 +17,7 @@ from .core.settings import check_type, path_of
 from .data import Silos
 from .files.checkpoints import StateLost
 from .files.locks import locked
+from .files.schema.comparison import Comparison, read_comparison
 from .nn.own import Make
 from .runs import python_calls
 from .runs.base import FIXED
@@ -135,3 +137,30 @@ def load(folder: str | Path, *, model: Make | str | Sequence[str] | None = None)
 
         return open_member(place)
     return open_call(place) if is_call(place) else open_run(place)
+
+
+def compare(
+    silos: Silos | Callable[[int], Silos],
+    methods: Mapping[str, Method],
+    *,
+    out: str | Path,
+    seeds: Sequence[int] = (0, 1, 2),
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Train every method with every seed on the same silos; return the tables, which `out` has as a page too.
+
+    `methods` are by the names of their rows, such as {"fedavg": caveat.FedAvg(), "uefl": caveat.UEFL()}. `silos` may be
+    a function of the seed, for splits of its own with each. `settings` are those of `caveat.run`. The same call goes on
+    with what was interrupted, a run that fails is a failed one in the tables, and `to_frame()` of what is returned has
+    a row per run and silo. Raises ConfigurationError or DataError before anything runs.
+    """
+    if reserved := sorted(settings.keys() & {"seed", "out", "callbacks", "reset"}):
+        raise ConfigurationError(f"{reserved[0]} is not for compare, which says it itself", reserved[0])
+    folder = path_of(out, "out")
+    return compare_calls(run, silos, methods, seeds, folder, progress or Silent(), settings)
+
+
+def load_comparison(folder: str | Path) -> Comparison:
+    """The tables of a comparison's folder, of the command line or of Python. Raises DataError if there is none."""
+    return read_comparison(path_of(folder, "folder"))

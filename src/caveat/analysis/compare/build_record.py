@@ -45,7 +45,7 @@ def comparison_of(results: ComparisonFolder) -> Comparison:
         command=grid.command,
         about=grid.about,
         seeds=grid.seeds,
-        rows=tuple(ComparedMethod(name=m.name, method=_method(grid, m), sets=m.sets, note=m.note) for m in grid.rows),
+        rows=tuple(ComparedMethod(name=m.name, method=grid.method_of(m), sets=m.sets, note=m.note) for m in grid.rows),
         columns=grid.columns,
         rounds_of=grid.rounds_of,
         tuning=_tuning(grid),
@@ -64,10 +64,6 @@ def _check_data(results: ComparisonFolder) -> None:
             other = first.setdefault((setting.name, seed), found)
             if other.splits != found.splits:
                 raise DataError(f"{other.folder} and {found.folder} had different data; remove the older one")
-
-
-def _method(grid: Grid, method: MethodVariant) -> str:
-    return grid.first(method, grid.columns[0]).config().method.name
 
 
 def _tuning(grid: Grid) -> TuningReport | None:

@@ -130,6 +130,10 @@ class Grid(GridFile):
         """What a method tries; empty if nothing is tuned."""
         return (method.values or self.tuning.values) if self.tuning else ()
 
+    def method_of(self, method: MethodVariant) -> str:
+        """The name of a row's method."""
+        return self.first(method, self.columns[0]).config().method.name
+
     @property
     def judged(self) -> str:
         """The model whose accuracy decides."""

@@ -164,6 +164,21 @@ class Comparison(File):
     tables: tuple[MeasureTable, ...] = ()
     paper: Paper | None = None
 
+    def to_rows(self) -> list[dict[str, Any]]:
+        """A row per finished run and silo, with every measure that silos have."""
+        return [
+            {"method": run.row, "setting": run.column, "seed": run.seed, "silo": silo.name, "domain": silo.domain}
+            | silo.figures
+            for run in self.runs(status="done")
+            for silo in run.silos
+        ]
+
+    def to_frame(self) -> Any:
+        """Those rows as a `pandas.DataFrame`. ImportError where pandas is not installed."""
+        import pandas
+
+        return pandas.DataFrame(self.to_rows())
+
     @property
     def series(self) -> dict[str, int]:
         """Which mark and colour each method has, the same all over the page."""

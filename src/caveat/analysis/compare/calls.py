@@ -1,0 +1,118 @@
+"""Comparisons of methods in Python: runs of calls, and the same tables and page as of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...core import CaveatError, ConfigurationError, Method
+from ...core.errors import shown
+from ...data import Silos
+from ...files.atomic import write_bytes
+from ...files.locks import nothing_begun
+from ...files.schema.comparison import Comparison, read_comparison
+from ...files.schema.grid import MethodVariant, Setting
+from ...runs.progress import Progress
+from .command import write
+from .folder import ComparisonFolder, FinishedRun
+from .grid import Grid, PlannedRun, slug
+
+Make = Callable[[int], Silos]
+"""From a seed to the silos of all runs with that seed."""
+
+
+@dataclass(frozen=True)
+class CalledGrid(Grid):
+    """A comparison of methods that a program has, under no other settings than those of its calls."""
+
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """The method of each row."""
+
+    def method_of(self, method: MethodVariant) -> str:
+        return self.kinds[method.name]
+
+
+class CalledComparison(ComparisonFolder):
+    """The runs of such a comparison in its folder."""
+
+    def done(self, run: PlannedRun) -> FinishedRun | None:
+        place = self.place(run)
+        return FinishedRun(place) if (place / "summary.json").exists() else None
+
+
+def compare_calls(
+    run: Callable[..., object],
+    silos: Silos | Make,
+    methods: Mapping[str, Method],
+    seeds: Sequence[int],
+    folder: Path,
+    progress: Progress,
+    arguments: Mapping[str, Any],
+) -> Comparison:
+    """Have `run` carry out what the folder lacks of a comparison; write its tables and its page, and return them.
+
+    A run that fails leaves a note, and the others go on. Raises ConfigurationError for what cannot be compared, before
+    anything runs.
+    """
+    grid = grid_of_calls(methods, seeds)
+    results = CalledComparison(grid, folder)
+    if not (folder / "comparison.json").exists() and not nothing_begun(folder):
+        raise ConfigurationError(f"out = {str(folder)!r} exists and is not a comparison; name a new folder", "out")
+    made = {seed: silos(seed) if callable(silos) else silos for seed in grid.seeds}
+    progress.begin(grid.title, len(methods) * len(grid.seeds))
+    try:
+        for number, (setting, method, seed) in enumerate(grid.places(), 1):
+            planned = grid.at(method, setting, seed, ())
+            why = _carried_out(run, made[seed], methods[method.name], seed, results.place(planned), arguments)
+            if why:
+                write_bytes(results.note_of_failure(planned), why.encode())
+                progress.note(f"{planned.title} failed: {why.splitlines()[-1]}")
+            else:
+                results.note_of_failure(planned).unlink(missing_ok=True)
+            progress.round(number, planned.title, {})
+            write(results)
+    finally:
+        progress.end()
+    return read_comparison(folder)
+
+
+def _carried_out(
+    run: Callable[..., object], silos: Silos, method: Method, seed: int, place: Path, arguments: Mapping[str, Any]
+) -> str:
+    """Carry out one run, or what is left of it; return why it failed, if it did.
+
+    Raises ConfigurationError for a call that cannot be, and for a folder with a run of another call.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        run(silos, method, seed=seed, out=place, **arguments)
+    except ConfigurationError:
+        raise
+    except CaveatError as error:
+        return str(error)
+    return ""
+
+
+def grid_of_calls(methods: Mapping[str, Method], seeds: Sequence[int]) -> CalledGrid:
+    """The comparison of methods by their rows' names. Raises ConfigurationError for what cannot be compared."""
+    if not isinstance(methods, Mapping) or not methods:
+        raise ConfigurationError(f"methods = {shown(methods)}: expected a mapping from names to methods", "methods")
+    for name, method in methods.items():
+        if not isinstance(name, str) or not name.strip() or not isinstance(method, Method):
+            raise ConfigurationError(
+                f"methods: {shown(name)} is {shown(method)}, expected a name and a method such as caveat.FedAvg()",
+                "methods",
+            )
+    rows = tuple(MethodVariant(name, ()) for name in methods)
+    grid = CalledGrid(
+        title=", ".join(methods), rows=rows, columns=(Setting(),), seeds=tuple(seeds),
+        command="caveat.compare in Python", kinds={name: method.name for name, method in methods.items()},
+    )  # fmt: skip
+    short = [slug(name) for name in methods]
+    if doubled := [name for name in methods if short.count(slug(name)) > 1]:
+        raise ConfigurationError(f"more than one row is called {doubled[0]!r}; give each a name of its own", "methods")
+    if len(set(grid.seeds)) < len(grid.seeds) or not grid.seeds:
+        raise ConfigurationError(f"seeds = {shown(list(seeds))}: expected some, all different", "seeds")
+    return grid
