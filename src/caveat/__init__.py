@@ -53,7 +53,9 @@ if TYPE_CHECKING:
         register,
     )
     from .nn.models import ModelSettings, PersonalModel
+    from .runs.callbacks import Callback
     from .runs.local import Run
+    from .trackers import MLflow, TensorBoard, WandB
     from .training.fit import Training
     from .wrappers.privacy import Privacy
     from .wrappers.server import ServerOptimizer
@@ -65,7 +67,8 @@ _PLACES = {
     "data": "", "uncertainty": "",
     "run": "api", "load": "api",
     "audit": "analysis.audit",
-    "Run": "runs.local",
+    "Run": "runs.local", "Callback": "runs.callbacks",
+    "MLflow": "trackers", "TensorBoard": "trackers", "WandB": "trackers",
     "Training": "training.fit",
     "APFL": "methods", "FML": "methods", "FMLU": "methods", "SCAFFOLD": "methods", "UEFL": "methods",
     "FedAvg": "methods", "FedBABU": "methods", "FedBN": "methods", "FedPer": "methods", "FedPN": "methods",
@@ -93,6 +96,7 @@ __all__ = [
     "SCAFFOLD",
     "UEFL",
     "Answers",
+    "Callback",
     "CaveatError",
     "ConfigurationError",
     "Data",
@@ -108,6 +112,7 @@ __all__ = [
     "FedProx",
     "FedRep",
     "Local",
+    "MLflow",
     "Method",
     "ModelSettings",
     "Payload",
@@ -123,11 +128,13 @@ __all__ = [
     "Silo",
     "Site",
     "State",
+    "TensorBoard",
     "Tensors",
     "TrFedDis",
     "Training",
     "Uncertainty",
     "Update",
+    "WandB",
     "__version__",
     "audit",
     "data",

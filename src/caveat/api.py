@@ -20,6 +20,7 @@ from .nn.own import Make
 from .runs import python_calls
 from .runs.base import FIXED
 from .runs.begun import check_same
+from .runs.callbacks import Callback, Told, check_callbacks
 from .runs.configured import config_in, open_run
 from .runs.execution import carry_out
 from .runs.kept_calls import is_call, kept_spec, open_call
@@ -36,6 +37,7 @@ def run(
     workers: int = 1,
     out: str | Path | None = None,
     progress: Progress | None = None,
+    callbacks: Sequence[Callback] = (),
     reset: Sequence[SiloId] = (),
     **settings: Unpack[python_calls.RunArguments],
 ) -> Run:
@@ -51,14 +53,17 @@ def run(
     for the run's files: the same call, with any `workers`, continues what was interrupted there, and returns what is
     finished as it is; `caveat report` makes a page of it, and `caveat.load` opens it where the silos' data are not.
     Without one, the files go with the returned run. `reset` are silos that begin afresh when an interrupted run
-    continues, since their private states were lost. Results do not depend on `workers`. Raises ConfigurationError or
-    DataError before anything runs, RunError if a silo fails.
+    continues, since their private states were lost. `progress` is told what is shown on a terminal
+    (`caveat.runs.progress` has `Plain` and `Live`), and `callbacks` are told all that `caveat.Callback` says, trackers
+    of experiments among them. Results do not depend on `workers`. Raises ConfigurationError or DataError before
+    anything runs, RunError if a silo fails.
     """
     spec = python_calls.spec_of_call(silos, method, settings, python_calls.RunArguments)
     with python_calls.explained():
         workers = EngineSettings(workers=workers).workers
     if progress is not None:
         check_type(progress, Progress, "progress", "an object with begin, round, note and end (caveat.runs.progress)")
+    told = Told(progress or Silent(), check_callbacks(callbacks))
     folder = path_of(out, "out") if out else Path(tempfile.mkdtemp(prefix="caveat-"))
     local_run = LocalRun(folder=folder, spec=spec, silos=silos, workers=workers, reset=tuple(reset))
     try:
@@ -72,7 +77,7 @@ def run(
         if finished:
             _check_finished(local_run)
         else:
-            _carry_out(local_run, progress or Silent())
+            _carry_out(local_run, told)
     except BaseException:
         if out is None and not (folder / python_calls.CALL).exists():
             shutil.rmtree(folder, ignore_errors=True)

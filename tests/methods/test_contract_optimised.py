@@ -43,7 +43,8 @@ FedAvg.average = other
 
 def optimised(planted: str, tests: str) -> subprocess.CompletedProcess[str]:
     """Those tests of the contract under -O, with something planted before they are imported."""
-    command = [sys.executable, "-O", "-c", SCRIPT.format(planted=planted), str(HERE / "test_contract.py"), "-k", tests]
+    script = SCRIPT.format(planted=planted)
+    command = [sys.executable, "-O", "-c", script, "-x", str(HERE / "test_contract.py"), "-k", tests]
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return subprocess.run(command, env=plain, text=True, capture_output=True, cwd=HERE.parents[1])
 
@@ -63,4 +64,4 @@ def test_a_planted_difference_is_seen(planted: str, test: str) -> None:
     done = optimised(planted, f"{test} and {PLAIN}")
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search("Violation: .*: model/.* is another|Violation: .* mutates .*: model/.* is another", done.stdout)
-    assert "1 failed, " in done.stdout
+    assert "1 failed" in done.stdout

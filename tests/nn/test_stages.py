@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from caveat.nn.dropout import mc_dropout
+from caveat.nn.dropout import ELEMENTWISE, mc_dropout
 from caveat.nn.models import ModelSettings, build_model
 from caveat.nn.stages import NUMBERS, STAGES, by_answer, input_numbers, recording, stage_numbers, stages
 
@@ -44,6 +44,19 @@ def test_recording_changes_no_bit_of_an_answer(name: str) -> None:
         during = mc_dropout(model, x, samples=3)
     assert torch.equal(before, during)
     assert not any(part._forward_hooks for part in model.modules())
+
+
+@pytest.mark.parametrize("activation", ELEMENTWISE)
+def test_sampling_records_what_a_plain_pass_does(activation: type[nn.Module]) -> None:
+    # What lies before dropout is computed with units first in memory: whoever watches must not see that.
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), activation(), nn.Dropout(0.5), nn.Linear(8, 3))
+    x = torch.randn(5, 1, 3, 4)
+    with recording(model.eval()) as sampled, torch.no_grad():
+        mc_dropout(model, x, samples=3)
+    with recording(model, sampled=True) as plain, torch.no_grad():
+        model(x)
+    assert [tuple(each.shape) for each in sampled[0]] == [(5, 8)]
+    torch.testing.assert_close(sampled[0][0], plain[0][0])
 
 
 def test_stages_end_where_dropout_begins() -> None:

@@ -80,6 +80,10 @@ Workers = Annotated[
     int | None, typer.Option(min=1, show_envvar=False, help="Worker processes; the result does not depend on them.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Trackers = Annotated[
+    list[str] | None,
+    typer.Option("--tracker", metavar="NAME[:PLACE]", help="tensorboard, mlflow or wandb; offline; repeatable."),
+]
 ModelOptions = Annotated[
     list[str] | None,
     typer.Option("--model", metavar="MODULE:NAME", help="The run's own code, which its folder only names; repeatable."),
@@ -133,11 +137,13 @@ def reported(named: bool = False) -> Iterator[Reporter]:
     `named` is for commands whose data are named on the command line: what is not there is then wrong usage.
     """
     from ..core import DataWarning
+    from ..core.errors import CallbackWarning
 
     reporter = Reporter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default", DataWarning)
+            warnings.simplefilter("default", CallbackWarning)
             warnings.showwarning = _warn_with(warnings.showwarning)
             yield reporter
     except KeyboardInterrupt:
@@ -188,14 +194,15 @@ def say_lacking(run: RunFolder) -> None:
 
 
 def _warn_with(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """What shows warnings of data as a line each, once however often the data are read, and all others as before."""
+    """What shows warnings of caveat as a line each, once however often they come, and all others as before."""
     said = set[str]()
 
     def show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         from ..core import DataWarning
+        from ..core.errors import CallbackWarning
 
         line = f"warning: {' '.join(str(message).splitlines())}"
-        if not issubclass(category, DataWarning):
+        if not issubclass(category, DataWarning | CallbackWarning):
             otherwise(message, category, *where, **more)
         elif line not in said:
             said.add(line)

@@ -16,6 +16,7 @@ from .console import (
     Quiet,
     RunArgument,
     SetOptions,
+    Trackers,
     Workers,
     reported,
     say_unverified,
@@ -34,21 +35,25 @@ def run(
     out: Annotated[Path | None, typer.Option(metavar="RUN", help="A new folder [runs/...].")] = None,
     plugins: Plugins = None,
     workers: Workers = None,
+    trackers: Trackers = None,
     quiet: Quiet = False,
 ) -> None:
     """Run an experiment and report on it, also where it fails on the way."""
     with reported() as reporter:
         from ..config import find, load
+        from ..runs.callbacks import Told
         from ..runs.configured import start
         from ..runs.own_code import import_named
         from ..runs.progress import on_terminal
+        from ..trackers import tracker_of
 
+        told = [tracker_of(each) for each in trackers or ()]
         settings = load(config, [*(sets or ()), *([f"engine.workers={workers}"] if workers else ())])
         import_named(settings)
         stem = f"{find(config).stem}-{settings.method.name}-seed{settings.seed}"
         reporter.run = out or Path("runs") / stem
         with _reported_failure(reporter.run):
-            start(settings, reporter.run, on_terminal(quiet))
+            start(settings, reporter.run, Told(on_terminal(quiet), told))
         _show_result(reporter.run)
 
 
@@ -66,6 +71,7 @@ def resume(
     model: ModelOptions = None,
     plugins: Plugins = None,
     workers: Workers = None,
+    trackers: Trackers = None,
     quiet: Quiet = False,
 ) -> None:
     """Continue an interrupted run, to the same result, or any run to more rounds.
@@ -75,10 +81,13 @@ def resume(
     with reported() as reporter:
         from ..config import reading
         from ..core import ConfigurationError
+        from ..runs.callbacks import Told
         from ..runs.configured import load_config, resume
         from ..runs.own_code import allow, codes_of
         from ..runs.progress import on_terminal
+        from ..trackers import tracker_of
 
+        told = [tracker_of(each) for each in trackers or ()]
         with reading():
             config = load_config(folder)
         allow(codes_of(config), model or ())
@@ -103,7 +112,7 @@ def resume(
         say_unverified(folder)
         if not federation:
             with _reported_failure(folder):
-                resume(folder, on_terminal(quiet), workers, reset=reset or (), rounds=rounds)
+                resume(folder, Told(on_terminal(quiet), told), workers, reset=reset or (), rounds=rounds)
         _show_result(folder)
 
 

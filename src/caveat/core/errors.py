@@ -71,6 +71,10 @@ class DataWarning(UserWarning):
     """Data that can be used but is unusual: names the file or silo, and what is unusual."""
 
 
+class CallbackWarning(UserWarning):
+    """A callback of a run that failed: the run goes on without it."""
+
+
 class RunError(CaveatError):
     """A run that failed part-way; what was computed before is kept. `silo` is where it failed, if that is known."""
 

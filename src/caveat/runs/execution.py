@@ -11,11 +11,15 @@ from ..core import DataWarning
 from ..engines import rounds
 from ..engines.one_thread import one_thread
 from ..files.checkpoints import ServerStore
+from ..files.reading import read
+from ..files.schema.record import as_json
 from ..files.schema.small_files import RunState
+from ..files.schema.summary import Summary
 from ..wrappers.base import find
 from ..wrappers.ensemble import Ensemble
 from .base import BaseRun
 from .begun import check_goes_on
+from .callbacks import Told, settings_of
 from .progress import Progress
 from .recorder import Recorder
 
@@ -28,6 +32,8 @@ def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
         return
     steps = Counter(step.trains for step in run.complete_method.schedule())
     progress.begin(title, steps[True])
+    if isinstance(progress, Told):
+        progress.settings(str(run.folder), settings_of(run))
     if (ensemble := find(run.complete_method, Ensemble)) is not None:
         progress.note(ensemble.cost)
     if remark := run.method.remark(run.server_site().module):
@@ -35,6 +41,8 @@ def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
     try:
         run.prepare()
         finish(run, progress)
+        if isinstance(progress, Told):
+            progress.finish(as_json(read(run.folder / "summary.json", Summary)))
     finally:
         progress.end()
 

@@ -1,0 +1,90 @@
+"""What trackers share: they open a run of theirs with its first round, and take numbers and settings alone."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ..core import ConfigurationError
+from ..core.errors import shown
+from ..runs.callbacks import Callback, Plain
+
+OF_SUMMARY = ("mean", "worst", "pooled")
+"""Parts of a summary whose numbers trackers take, beside those of every silo."""
+
+
+class Tracker(Callback):
+    """A callback that writes to a tool of its own.
+
+    That tool is opened when the first round is over: processes of the run have begun by then, and take none of its
+    threads along.
+    """
+
+    name: ClassVar[str]
+    package: ClassVar[str]
+    """What has to be installed, as it is imported."""
+
+    def __init__(self, place: str | Path | None = None) -> None:
+        """Raises ConfigurationError if its package is not installed, or for a `place` that is none."""
+        if place is not None and (not isinstance(place, str | Path) or not str(place)):
+            raise ConfigurationError(f"{self.name}: place = {shown(place)}, expected a folder or an address")
+        if find_spec(self.package) is None:
+            raise ConfigurationError(
+                f"the tracker {self.name} needs a package that is not installed: pip install 'caveat[{self.name}]'"
+            )
+        self.place = place
+        self._title, self._folder, self._settings, self._opened = "", "", dict[str, Plain](), False
+
+    def begin(self, title: str, rounds: int) -> None:
+        self._title, self._opened = title, False
+
+    def settings(self, folder: str, values: Mapping[str, Plain]) -> None:
+        self._folder, self._settings = folder, dict(values)
+
+    def round(self, number: int, phase: str, metrics: Mapping[str, float]) -> None:
+        self._open_once()
+        self.log(number, {f"round/{name}": value for name, value in metrics.items()})
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        self._open_once()
+        self.log(summary["rounds_run"], dict(numbers_of(summary)))
+
+    def end(self) -> None:
+        if self._opened:
+            self.close()
+            self._opened = False
+
+    def open(self, title: str, key: str, folder: str, settings: Mapping[str, Plain]) -> None:
+        """Open the tool for the run in a folder; `key` stays the same when that run goes on."""
+        raise NotImplementedError
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Write down numbers of a round."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """The run is over."""
+
+    def _open_once(self) -> None:
+        if not self._opened:
+            key = hashlib.sha256(str(Path(self._folder).resolve()).encode()).hexdigest()[:12]
+            self.open(self._title, key, self._folder, self._settings)
+            self._opened = True
+
+
+def numbers_of(summary: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The figures on the test split: `mean/accuracy`, `worst/accuracy`, `pooled/accuracy`, `silo/NAME/accuracy` ..."""
+    for part in OF_SUMMARY:
+        yield from _numbers(part, summary.get(part) or {})
+    for silo in summary.get("silos", ()):
+        yield from _numbers(f"silo/{silo['name']}", silo.get("test") or {})
+
+
+def _numbers(place: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in values.items():
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            yield f"{place}/{name}", float(value)
