@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Update,
     )
     from .core.settings import frozen_settings
+    from .export.command import export_model
     from .methods import (
         APFL,
         FML,
@@ -67,6 +68,7 @@ _PLACES = {
     "data": "", "uncertainty": "",
     "run": "api", "load": "api",
     "audit": "analysis.audit",
+    "export_model": "export.command",
     "Run": "runs.local", "Callback": "runs.callbacks",
     "MLflow": "trackers", "TensorBoard": "trackers", "WandB": "trackers",
     "Training": "training.fit",
@@ -138,6 +140,7 @@ __all__ = [
     "__version__",
     "audit",
     "data",
+    "export_model",
     "frozen_settings",
     "load",
     "register",

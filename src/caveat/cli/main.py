@@ -29,6 +29,7 @@ from .console import (
     show,
 )
 from .data import data
+from .export import export
 from .flower import flower
 from .foreign import foreign
 from .new import new
@@ -86,6 +87,7 @@ def caveat(
 app.command()(run)
 app.command()(resume)
 app.command()(predict)
+app.command()(export)
 
 
 @app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -26,6 +26,17 @@ from .prepared import SilosWithoutData
 from .warm import MODEL
 
 Asked = TypeVar("Asked", Prediction, Answers, Tensors)
+
+
+class AtSilo(NamedTuple):
+    """What predictions at a silo are made of."""
+
+    down: Payload
+    """What was broadcast to all silos."""
+    state: State
+    """What the silo has kept."""
+    site: Site
+    """Its workspaces, and its data where they are at hand."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +75,10 @@ class AnsweringRun(BaseRun):
         """A function from such inputs to what each model that the silo has at hand says of them."""
         return self._asked(silo, self.complete_method.answer)
 
-    def _asked(self, silo: SiloId, ask: Callable[[Payload, State, Site, Tensor], Asked]) -> Callable[[Tensor], Asked]:
+    def at(self, silo: SiloId) -> AtSilo:
+        """What predictions at a silo are made of. Raises ConfigurationError for a silo that there is not, DataError for
+        files that are damaged.
+        """
         executor = self.executor()
         self.manifest.check(MODEL, "model/model.json", STATES)
         down = read_payload(self.folder / MODEL)
@@ -73,8 +87,10 @@ class AnsweringRun(BaseRun):
             raise ConfigurationError(f"no silo {silo!r} in {self.folder}; silos: {', '.join(executor.silos)}")
         with one_thread():
             state = executor.state(silo, self.kept(silo, t))
-        site = executor.site(silo)
+        return AtSilo(down, state, executor.site(silo))
 
+    def _asked(self, silo: SiloId, ask: Callable[[Payload, State, Site, Tensor], Asked]) -> Callable[[Tensor], Asked]:
+        down, state, site = self.at(silo)
         encoder = self.frozen_encoder
 
         def predict(x: Tensor) -> Asked:
