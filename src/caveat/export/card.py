@@ -58,8 +58,8 @@ def card(run: Run, silo: SiloId, format: str, name: str, program: Program) -> st
     parts = [
         _head(run, silo, format, raw, record),
         f"# {run.experiment.method.name}, as silo `{silo}` has it\n\n"
-        f"Exported by caveat {__version__} from a federated run: the preparation of inputs, the model, its temperature, how "
-        "familiar an input is, thresholds and decision are all in it. It says when not to trust it.",
+        f"Exported by caveat {__version__} from a federated run: the preparation of inputs, the model, its "
+        "temperature, how familiar an input is, thresholds and decision are all in it. It says when not to trust it.",
         "## Use\n\n" + _use(format, name, raw),
         "## What goes in\n\n" + "\n".join(_inputs(raw)),
         "## What comes out\n\n" + "\n".join(_outputs(run, program)),
@@ -165,8 +165,9 @@ def _reveals(raw: RawInputs, record: SiloRecord | None, program: Program) -> Ite
         count = "" if record is None or record.n_calibration is None else f" {record.n_calibration}"
         yield (
             f"- how far each of the silo's{count} calibration inputs is from the classes at each stage of the model, "
-            "one number per stage, rounded to 1e-4 of a log-distance; no input, no label, and none of the numbers that the "
-            "distances are of. Whoever has an input can tell whether one like it, to that rounding, is among them;"
+            "one number per stage, rounded to 1e-4 of a log-distance; no input, no label, and none of the "
+            "numbers that the distances are of. Whoever has an input can tell whether one like it, to that rounding, "
+            "is among them;"
         )
         yield "- class means and covariance factors of these stages over the federation's training inputs;"
     if raw.kind == "table":

@@ -47,7 +47,7 @@ def export_model(run: Run, silo: SiloId, format: str = "onnx", out: str | Path |
     would say something else than the run.
     """
     if format not in WRITERS:
-        raise ConfigurationError(f"format = {format!r}: expected onnx, torch or mlflow{one_of(format, list(WRITERS))}")
+        raise ConfigurationError(f"format = {format!r}: no such format{one_of(format, list(WRITERS))}")
     if silo not in run.preparation.names:
         raise ConfigurationError(f"silo = {silo!r}: no such silo{one_of(silo, run.preparation.names)}")
     path = _place(run, silo, format, out)
@@ -110,6 +110,4 @@ def _check(run: AnsweringRun, silo: SiloId, raw: RawInputs, ask: Callable[[NDArr
         else:
             wrong = name in ("label", "decision", "familiarity") and float((found[name] != theirs).mean()) > TIED
         if wrong or found[name].shape != theirs.shape:
-            raise RunError(
-                f"the exported model says another {name!r} than the run of random inputs; nothing is written"
-            )
+            raise RunError(f"the exported model says another {name!r} than the run; nothing is written")

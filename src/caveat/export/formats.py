@@ -33,9 +33,7 @@ def check_installed(kind: str) -> None:
     for package in NEEDED[kind]:
         if find_spec(package) is None:
             extras = "onnx,mlflow" if kind == "mlflow" else kind
-            raise ConfigurationError(
-                f"format {kind!r} needs {package}, which is not here: pip install 'caveat[{extras}]'"
-            )
+            raise ConfigurationError(f"format {kind!r} needs {package}: pip install 'caveat[{extras}]'")
 
 
 def write_onnx(program: Program, raw: RawInputs, about: Mapping[str, str], path: Path) -> None:
@@ -63,7 +61,7 @@ def _save_mlflow(program: Program, raw: RawInputs, about: Mapping[str, str], pat
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
-    outputs = [
+    outputs: list[Any] = [
         TensorSpec(_numpy(value.dtype), tuple(sizes(value.shape)), name) for name, value in program.outputs.items()
     ]
     example: Any = raw.batch(EXAMPLES).numpy()
@@ -82,7 +80,8 @@ def _table(raw: RawInputs, example: NDArray[Any]) -> tuple[Any, Any]:
     import pandas
     from mlflow.types import ColSpec, Schema
 
-    columns, specs = {}, []
+    columns: dict[str, Any] = {}
+    specs: list[Any] = []
     for i, column in enumerate(raw.encoder.table):
         texts = column.categories
         values = example[:, i].astype(np.float64)

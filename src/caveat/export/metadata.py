@@ -1,4 +1,4 @@
-"""What an exported model says of itself, as texts by name: enough to use it without caveat, and to find its run again."""
+"""What an exported model says of itself, as texts by name: what it takes to use it, and to find its run again."""
 
 from __future__ import annotations
 

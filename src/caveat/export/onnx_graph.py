@@ -41,9 +41,9 @@ class Graph:
     """What steps add nodes and constants to."""
 
     def __init__(self) -> None:
-        from onnx import helper
+        from onnx import TensorProto, helper
 
-        self.helper = helper
+        self.helper, self.types = helper, TensorProto.DataType
         self.nodes: list[Any] = []
         self.constants: dict[Any, str] = {}
         self.arrays: list[tuple[str, NDArray[Any]]] = []
@@ -51,7 +51,7 @@ class Graph:
         self._count = 0
 
     def type_of(self, dtype: torch.dtype) -> int:
-        return int(self.helper.onnx.TensorProto.DataType.Value(TYPES[dtype]))
+        return int(self.types.Value(TYPES[dtype]))
 
     def new(self) -> str:
         self._count += 1

@@ -146,10 +146,11 @@ def batch_norm(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, *rest: An
 
 
 def variance(x: Tensor, dim: Any = None, *, correction: float | None = 1, keepdim: bool = False) -> Tensor:
-    dims = list(range(x.ndim)) if not dim else dim
+    dims = dim or list(range(x.ndim))
     count = math.prod(x.shape[each] for each in dims)
     squares = (x - x.mean(dims, keepdim=True)).square().sum(dims, keepdim=keepdim)
-    return squares / (count - (1 if correction is None else correction))
+    found: Tensor = squares / (count - (1 if correction is None else correction))
+    return found
 
 
 def deviation(x: Tensor, dim: Any = None, *, correction: float | None = 1, keepdim: bool = False) -> Tensor:
@@ -183,7 +184,7 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = Fals
 
 
 def cells(x: Tensor, size: list[int]) -> Tensor:
-    """Means of cells that images (..., H, W) are cut into: products with matrices of how much of a pixel is in which."""
+    """Means of cells of images (..., H, W): products with matrices of how much of a pixel is in which cell."""
     for dim, count in zip((-2, -1), size, strict=True):
         length = x.shape[dim]
         share = torch.zeros(length, count, dtype=x.dtype)
@@ -253,4 +254,4 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     familiarity.conformal: conformal,
     radial.density: density,
 }
-"""By function of torch, or of caveat where it asks for such, what is called in its place, with the size of the batch."""
+"""By function of torch, or of caveat that can be replaced so, what is called in its place."""

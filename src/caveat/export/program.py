@@ -87,9 +87,9 @@ class Program:
                     target = RESHAPED.get(value.operator, value.operator)
                     of_call[key] = graph.call_function(target, argument(value.args), kwargs)
                 made = of_call[key]
-                nodes[id(value)] = (
-                    made if value.item is None else graph.call_function(operator.getitem, (made, value.item))
-                )
+                if value.item is not None:
+                    made = graph.call_function(operator.getitem, (made, value.item))
+                nodes[id(value)] = made
         graph.output({name: nodes[id(value)] for name, value in self.outputs.items()})
         return fx.GraphModule(root, graph)
 

@@ -39,11 +39,11 @@ class NotRecordable(ConfigurationError):
     """A function that is no list of operators."""
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down what happens to a batch of inputs."""
 
     def __init__(self, x: Tensor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.values: list[Value] = []
         self._known: dict[int, Value] = {}
         self._constants: dict[tuple[int, int], Value] = {}
@@ -134,7 +134,7 @@ class Recorder(TorchDispatchMode):
 
 def _place(tensor: Tensor) -> int:
     """Which memory a tensor is in."""
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _takes_type_alone(func: Any) -> bool:

@@ -22,7 +22,7 @@ COUNTED = "what is computed depends on how many inputs there are"
 
 
 def program_of(function: Callable[[Tensor], Outputs], sample: Callable[[int], Tensor]) -> Program:
-    """The program of a function of batches; `sample` makes a batch of some size. Raises NotRecordable if it has none."""
+    """The program of a function of batches, which `sample` makes. Raises NotRecordable if it has none."""
     one, other = (_recorded(function, sample(size)) for size in SIZES)
     return _Merger(other).merged(one)
 
