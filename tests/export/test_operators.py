@@ -16,6 +16,7 @@ from caveat.nn import radial
 from caveat.nn.radial import RadialFlows
 from caveat.uncertainty import familiarity
 
+NAMES = ("log1p", "expm1", "digamma", "lgamma", "entr", "softplus", "logsigmoid", "logaddexp", "logsumexp", "var")
 SMALL = torch.logspace(-300, 2, 400, dtype=torch.float64)
 WIDE = torch.cat([-SMALL.flip(0), torch.zeros(1, dtype=torch.float64), SMALL])
 
@@ -31,7 +32,7 @@ WIDE = torch.cat([-SMALL.flip(0), torch.zeros(1, dtype=torch.float64), SMALL])
     (lambda x: operators.logaddexp(x, -x), lambda x: torch.logaddexp(x, -x), WIDE),
     (lambda x: operators.logsumexp(x.view(-1, 1), [1]), lambda x: x, WIDE),
     (lambda x: operators.variance(x.view(3, -1), [1]), lambda x: x.view(3, -1).var(1), WIDE[:801]),
-], ids="log1p expm1 digamma lgamma entr softplus logsigmoid logaddexp logsumexp var".split())  # fmt: skip
+], ids=NAMES)  # fmt: skip
 def test_functions_keep_their_digits(
     ours: Callable[[Tensor], Tensor], theirs: Callable[[Tensor], Tensor], x: Tensor
 ) -> None:

@@ -90,7 +90,7 @@ def _program(run: AnsweringRun, silo: SiloId) -> Program:
     try:
         with one_thread():
             return program_of(answering(run, silo), RawInputs(run.preparation, silo).batch)
-    except NotRecordable as error:
+    except (NotRecordable, NotImplementedError) as error:
         raise NotRecordable(
             f"this model cannot be exported: {error}; models that come with caveat can, and of one's own whose dropout "
             "is within a layer those of runs with uncertainty.source = 'laplace' or 'ensemble'"

@@ -49,17 +49,18 @@ def write_torch(program: Program, raw: RawInputs, about: Mapping[str, str], path
 
 def write_mlflow(program: Program, raw: RawInputs, about: Mapping[str, str], path: Path) -> None:
     """A folder of MLflow: a model from code around the ONNX file, with signature and example."""
-    with tempfile.TemporaryDirectory() as folder, quiet():
+    with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model.onnx"
         write_onnx(program, raw, about, model)
         _save_mlflow(program, raw, about, path, model)
 
 
 def _save_mlflow(program: Program, raw: RawInputs, about: Mapping[str, str], path: Path, model: Path) -> None:
-    import mlflow.pyfunc
-    import onnxruntime
-    from mlflow.models import ModelSignature
-    from mlflow.types import Schema, TensorSpec
+    with quiet():  # apart from the one below, since what is imported has filters of its own
+        import mlflow.pyfunc
+        import onnxruntime
+        from mlflow.models import ModelSignature
+        from mlflow.types import Schema, TensorSpec
 
     outputs: list[Any] = [
         TensorSpec(_numpy(value.dtype), tuple(sizes(value.shape)), name) for name, value in program.outputs.items()
@@ -68,11 +69,13 @@ def _save_mlflow(program: Program, raw: RawInputs, about: Mapping[str, str], pat
     given = Schema([TensorSpec(example.dtype, (-1, *raw.shape))])
     if raw.kind == "table":
         example, given = _table(raw, example)
-    mlflow.pyfunc.save_model(
-        path, python_model=str(files(__package__) / "templates" / "served.py"), artifacts={"model": str(model)},
-        signature=ModelSignature(given, Schema(outputs)), input_example=example, metadata=dict(about),
-        pip_requirements=[f"onnxruntime=={onnxruntime.__version__}", f"numpy=={np.__version__}"],
-    )  # fmt: skip
+    code = str(files(__package__) / "templates" / "served.py")
+    with quiet():
+        mlflow.pyfunc.save_model(
+            path, python_model=code, artifacts={"model": str(model)}, input_example=example, metadata=dict(about),
+            signature=ModelSignature(given, Schema(outputs)),
+            pip_requirements=[f"onnxruntime=={onnxruntime.__version__}", f"numpy=={np.__version__}"],
+        )  # fmt: skip
 
 
 def _table(raw: RawInputs, example: NDArray[Any]) -> tuple[Any, Any]:

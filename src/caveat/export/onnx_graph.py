@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
-
+from ..core import ConfigurationError
+from .onnx_builder import Graph, Ref
 from .onnx_steps import STEPS
 from .program import Program, Size, Value
 
@@ -17,101 +14,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 OPSET = 18
-TYPES = {
-    torch.float32: "FLOAT", torch.float64: "DOUBLE", torch.int64: "INT64", torch.int32: "INT32", torch.bool: "BOOL",
-    torch.uint8: "UINT8", torch.int8: "INT8", torch.float16: "FLOAT16",
-}  # fmt: skip
-"""ONNX's names of torch's types."""
-
-
-class Ref(NamedTuple):
-    """A tensor of the graph."""
-
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int | Size, ...]
-    constant: Tensor | None = None
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-
-class Graph:
-    """What steps add nodes and constants to."""
-
-    def __init__(self) -> None:
-        from onnx import TensorProto, helper
-
-        self.helper, self.types = helper, TensorProto.DataType
-        self.nodes: list[Any] = []
-        self.constants: dict[Any, str] = {}
-        self.arrays: list[tuple[str, NDArray[Any]]] = []
-        self._sizes: dict[Size, str] = {}
-        self._count = 0
-
-    def type_of(self, dtype: torch.dtype) -> int:
-        return int(self.types.Value(TYPES[dtype]))
-
-    def new(self) -> str:
-        self._count += 1
-        return f"v{self._count}"
-
-    def add(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """A node of one output, by its name."""
-        return self.several(kind, 1, *inputs, **attributes)[0]
-
-    def several(self, kind: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
-        outputs = [self.new() for _ in range(count)]
-        self.nodes.append(self.helper.make_node(kind, list(inputs), outputs, **attributes))
-        return outputs
-
-    def array(self, values: NDArray[Any]) -> str:
-        values = np.array(values, order="C")  # ascontiguousarray would make scalars vectors
-        key = values.dtype.str, values.shape, values.tobytes()
-        if key not in self.constants:
-            self.constants[key] = f"c{len(self.constants)}"
-            self.arrays.append((self.constants[key], values))
-        return self.constants[key]
-
-    def tensor(self, values: Tensor) -> str:
-        return self.array(values.numpy())
-
-    def number(self, value: float, dtype: torch.dtype) -> str:
-        return self.tensor(torch.tensor(value, dtype=dtype))
-
-    def integers(self, *values: int) -> str:
-        return self.array(np.array(values, dtype=np.int64))
-
-    def cast(self, value: Any, dtype: torch.dtype) -> str:
-        """The name of a tensor or number of a type."""
-        if not isinstance(value, Ref):
-            return self.number(value, dtype)
-        if value.dtype == dtype:
-            return value.name
-        if value.constant is not None and value.constant.shape == value.shape:
-            return self.tensor(value.constant.to(dtype))
-        return self.add("Cast", value.name, to=self.type_of(dtype))
-
-    def shape(self, sizes: Sequence[int | Size]) -> str:
-        """The name of a shape, some of which may be sizes of the batch."""
-        if not any(isinstance(size, Size) for size in sizes):
-            return self.integers(*(int(size) for size in sizes))  # type: ignore[arg-type]
-        return self.add("Concat", *(self.size(size) for size in sizes), axis=0)
-
-    def size(self, size: int | Size) -> str:
-        """The name of a tensor (1,) of a size."""
-        if not isinstance(size, Size):
-            return self.integers(size)
-        if size not in self._sizes:
-            found = self._sizes.get(Size(1, 0)) or self.add("Shape", "inputs", start=0, end=1)
-            self._sizes[Size(1, 0)] = found
-            if size.factor != 1:
-                found = self.add("Mul", found, self.integers(size.factor))
-            if size.summand:
-                found = self.add("Add", found, self.integers(size.summand))
-            self._sizes[size] = found
-        return self._sizes[size]
 
 
 def onnx_model(program: Program, metadata: Mapping[str, str]) -> ModelProto:
@@ -156,7 +58,12 @@ def _step(graph: Graph, value: Value, refs: Mapping[int, Ref], of_call: dict[int
     if value.item is None or key not in of_call:
         step = STEPS[value.operator.overloadpacket.__name__]
         given = _given(value.args, refs), {name: _given(each, refs) for name, each in value.kwargs.items()}
-        of_call[key] = step(graph, Ref("", value.dtype, value.shape), *given[0], **given[1])
+        try:
+            of_call[key] = step(graph, Ref("", value.dtype, value.shape), *given[0], **given[1])
+        except (NotImplementedError, TypeError, KeyError) as error:
+            raise ConfigurationError(
+                f"this model is none of ONNX: {value.operator}: {error}; try --format torch"
+            ) from error
     return str(of_call[key] if value.item is None else of_call[key][value.item])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .onnx_graph import Graph, Ref
+    from .onnx_builder import Graph, Ref
 
 
 def product(graph: Graph, out: Ref, a: Any, b: Any) -> str:

@@ -10,7 +10,7 @@ import torch
 from .program import Size
 
 if TYPE_CHECKING:
-    from .onnx_graph import Graph, Ref
+    from .onnx_builder import Graph, Ref
 
 LAST = 2**63 - 1
 

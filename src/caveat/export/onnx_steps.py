@@ -41,7 +41,7 @@ from .onnx_shapes import (
 )
 
 if TYPE_CHECKING:
-    from .onnx_graph import Graph, Ref
+    from .onnx_builder import Graph, Ref
 
 Step = Callable[..., Any]
 

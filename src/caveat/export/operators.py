@@ -52,7 +52,7 @@ def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def entr(x: Tensor) -> Tensor:
-    return -x * torch.where(x > 0, x, 1.0).log()
+    return x * x.clamp_min(torch.finfo(x.dtype).tiny).log().neg()  # 0 times a finite number is 0
 
 
 def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
@@ -177,6 +177,13 @@ def group_norm(
     return found if bias is None else found + bias.view(shape), none, none
 
 
+def cumprod(x: Tensor, dim: int, **other: Any) -> Tensor:
+    """Of answers yes and no: whether all so far were yes."""
+    if x.dtype != torch.bool:
+        raise NotImplementedError("cumprod of numbers")
+    return (x.logical_not().long().cumsum(dim) == 0).long()
+
+
 def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     if ord != 2 or dtype is not None:
         raise NotImplementedError("vector_norm but of order 2")
@@ -213,6 +220,7 @@ OPERATORS: dict[Any, Callable[..., Any]] = {
     aten.index_put_.default: index_put,
     aten.native_batch_norm.default: batch_norm,
     aten.linalg_vector_norm.default: vector_norm,
+    aten.cumprod.default: cumprod,
     aten.var.correction: variance,
     aten.std.correction: deviation,
     aten.native_layer_norm.default: layer_norm,

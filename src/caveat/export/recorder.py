@@ -39,7 +39,7 @@ class NotRecordable(ConfigurationError):
     """A function that is no list of operators."""
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down what happens to a batch of inputs."""
 
     def __init__(self, x: Tensor) -> None:
@@ -48,7 +48,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known: dict[int, Value] = {}
         self._constants: dict[tuple[int, int], Value] = {}
         self._stale: set[int] = set()
-        self._changed: set[int] = set()
+        self._changed: dict[int, list[Tensor]] = {}
         self._alive: list[Tensor] = []  # or another tensor would get the identity of one that is no more
         self.inputs = self._know(x, Value(tuple(x.shape), x.dtype))
 
@@ -58,7 +58,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def value(self, tensor: Tensor) -> Value:
         """A tensor as a value: a constant, if it does not depend on the inputs."""
-        if id(tensor) in self._stale or (id(tensor) not in self._known and _place(tensor) in self._changed):
+        changed = () if id(tensor) in self._known else self._changed.get(_place(tensor), ())
+        if id(tensor) in self._stale or any(_overlap(tensor, each) for each in changed):
             raise NotRecordable("a part of a tensor is written to, and then the whole is read")
         if id(tensor) in self._known:
             return self._known[id(tensor)]
@@ -85,9 +86,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is SCALAR:
             raise NotRecordable(BRANCH)
         name = func.overloadpacket.__name__
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            raise NotRecordable(f"every input draws random numbers of its own ({name})")
-        if func._schema.is_mutable:
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        if func._schema.is_mutable and not draws:
             return self._change(func, args, kwargs)
         if func in OPERATORS:
             with self:
@@ -95,6 +95,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name not in PLAIN and (decomposed := decomposition_table.get(func)) is not None:
             with self:
                 return decomposed(*args, **kwargs)
+        if name not in PLAIN and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+            with self:
+                return func.decompose(*args, **kwargs)
+        if draws:
+            raise NotRecordable(f"every input draws random numbers of its own ({name})")
         return self._write_down(func, args, kwargs)
 
     def _write_down(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -114,18 +119,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """An operator that writes into a tensor, as the one that makes a new tensor of the same numbers."""
         kwargs = dict(kwargs)
         target = kwargs.pop("out") if "out" in kwargs else args[0]
-        if not self.knows(target) and target._is_view():
-            raise NotRecordable("what the inputs come to is written into a part of a constant")
         with self:
             made = _functional(func)(*args, **kwargs)
-            if made.dtype != target.dtype or made.shape != target.shape:
+            shaped = torch.Tag.inplace_view in func.tags  # as `transpose_`, which changes no number
+            if not shaped and (made.dtype != target.dtype or made.shape != target.shape):
                 made = made.to(target.dtype).expand(target.shape)
         value = self.value(made)
         with _disable_current_modes():
-            target.copy_(made)
-        place = _place(target)
-        self._changed.add(place)
-        self._stale |= {id(each) for each in self._alive if each is not target and _place(each) == place}
+            func(*args, **kwargs) if shaped else target.copy_(made)
+        if not shaped:
+            place = _place(target)
+            self._changed.setdefault(place, []).append(target)
+            others = (each for each in self._alive if each is not target and _place(each) == place)
+            self._stale |= {id(each) for each in others if _overlap(each, target)}
         self._known[id(target)] = value
         self._stale.discard(id(target))
         self._alive.append(target)
@@ -135,6 +141,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _place(tensor: Tensor) -> int:
     """Which memory a tensor is in."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one memory have numbers in common."""
+    with _disable_current_modes():
+        every = torch.arange(a.untyped_storage().nbytes() // a.element_size())
+        parts = [every.as_strided(each.size(), each.stride(), each.storage_offset()) for each in (a, b)]
+        return bool(torch.isin(*parts).any())
 
 
 def _takes_type_alone(func: Any) -> bool:
@@ -159,7 +173,7 @@ def _functional(func: Any) -> Any:
 class Instead(TorchFunctionMode):
     """Has functions computed in another way that comes to the same, where the usual one is not to be recorded."""
 
-    def __init__(self, recorder: Recorder, batch: int) -> None:
+    def __init__(self, recorder: OperatorRecorder, batch: int) -> None:
         super().__init__()
         self.recorder, self.batch = recorder, batch
 

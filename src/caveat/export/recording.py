@@ -6,7 +6,9 @@ batch alone, and is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from .operators import PLAIN
 from .program import Program, Size, Value, used
-from .recorder import Instead, NotRecordable, Outputs, Recorder
+from .recorder import Instead, NotRecordable, OperatorRecorder, Outputs
 
 SIZES = (5, 7)
 """Inputs of the two batches: fewer than any part into which a batch is cut on the way."""
@@ -28,8 +30,8 @@ def program_of(function: Callable[[Tensor], Outputs], sample: Callable[[int], Te
 
 
 def _recorded(function: Callable[[Tensor], Outputs], x: Tensor) -> Program:
-    recorder = Recorder(x)
-    with torch.no_grad(), Instead(recorder, len(x)), recorder:
+    recorder = OperatorRecorder(x)
+    with torch.no_grad(), _in_plain_operators(), Instead(recorder, len(x)), recorder:
         found = function(x)
     outputs = {name: recorder.value(tensor) for name, tensor in found.items()}
     values = used(recorder.values, outputs)
@@ -37,6 +39,20 @@ def _recorded(function: Callable[[Tensor], Outputs], x: Tensor) -> Program:
     if strange:
         raise NotRecordable(f"the model uses an operator that has no other form ({', '.join(sorted(strange))})")
     return Program(recorder.inputs, tuple(values), outputs)
+
+
+@contextmanager
+def _in_plain_operators() -> Iterator[None]:
+    """No operators that do a whole layer at once, which have no other form."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch has remarks on flags of other hardware
+            with torch.backends.mkldnn.flags(enabled=False):
+                yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def name_of(operator: Any) -> str:
