@@ -20,7 +20,7 @@ LAYERS = (
     {"methods", "wrappers", "html"},
     {"engines", "config"},
     {"runs"},
-    {"analysis", "federation", "testing", "trackers"},
+    {"analysis", "export", "federation", "testing", "trackers"},
     {"api"},
     {"estimator"},
     {"cli"},

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from .core.settings import frozen_settings
     from .estimator import FederatedClassifier
+    from .export.command import export_model
     from .methods import (
         APFL,
         FML,
@@ -69,6 +70,7 @@ _PLACES = {
     "run": "api", "load": "api", "compare": "api", "load_comparison": "api",
     "audit": "analysis.audit",
     "FederatedClassifier": "estimator",
+    "export_model": "export.command",
     "Run": "runs.local", "Callback": "runs.callbacks",
     "MLflow": "trackers", "TensorBoard": "trackers", "WandB": "trackers",
     "Training": "training.fit",
@@ -142,6 +144,7 @@ __all__ = [
     "audit",
     "compare",
     "data",
+    "export_model",
     "frozen_settings",
     "load",
     "load_comparison",

@@ -56,9 +56,9 @@ def run(
     finished as it is; `caveat report` makes a page of it, and `caveat.load` opens it where the silos' data are not.
     Without one, the files go with the returned run. `reset` are silos that begin afresh when an interrupted run
     continues, since their private states were lost. `progress` is told what is shown on a terminal
-    (`caveat.runs.progress` has `Plain` and `Live`), `callbacks` all that `caveat.Callback` says, trackers of
-    experiments among them. Results do not depend on `workers`. Raises ConfigurationError or
-    DataError before anything runs, RunError if a silo fails.
+    (`caveat.runs.progress` has `Plain` and `Live`), and `callbacks` are told all that `caveat.Callback` says, trackers
+    of experiments among them. Results do not depend on `workers`. Raises ConfigurationError or DataError before
+    anything runs, RunError if a silo fails.
     """
     spec = python_calls.spec_of_call(silos, method, settings, python_calls.RunArguments)
     with python_calls.explained():

@@ -29,6 +29,7 @@ from .console import (
     show,
 )
 from .data import data
+from .export import export
 from .flower import flower
 from .foreign import foreign
 from .new import new
@@ -87,6 +88,7 @@ app.command()(run)
 app.command()(resume)
 app.command()(predict)
 app.command()(evaluate)
+app.command()(export)
 
 
 @app.command()

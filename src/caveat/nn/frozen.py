@@ -55,7 +55,7 @@ class FrozenEncoder:
         One by one and each in memory of its own, since what a layer gives of an input may depend in its last bits on
         how many are beside it and where it lies, and a row that is kept has to be the row that would be computed anew.
         """
-        return torch.cat([_row(self.module, x[i : i + 1].clone()) for i in range(len(x))])
+        return torch.cat([rows(self.module, x[i : i + 1].clone()) for i in range(len(x))])
 
 
 class Whole(nn.Module):
@@ -87,7 +87,7 @@ def taken_off(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> t
         return None, model
     widths = {name: h.shape[1] for name, h in _numbers(frozen, x)[1].items()}
     unpacked = Unpacked(tokens.shape[1], tokens.shape[2], widths)
-    about = digest_of(frozen).encode() + _code_of(frozen) + _row(frozen, x).numpy().tobytes()
+    about = digest_of(frozen).encode() + _code_of(frozen) + rows(frozen, x).numpy().tobytes()
     digest = hashlib.sha256(about).hexdigest()
     behind = Model(nn.Sequential(unpacked, *stages[len(frozen) :]), model.head, model.tokens, model.features)
     return FrozenEncoder(frozen, shape, unpacked, digest), behind
@@ -107,7 +107,8 @@ def _numbers(module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     return tokens, input_numbers(x) | within
 
 
-def _row(module: nn.Module, x: Tensor) -> Tensor:
+def rows(module: nn.Module, x: Tensor) -> Tensor:
+    """The rows (N, W) of inputs (N, ...), computed together."""
     tokens, numbers = _numbers(module, x)
     return torch.cat([tokens.flatten(1), *numbers.values()], 1)
 

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.overrides import wrap_torch_function
 
 NEAREST = 1e-3
 """The smallest alpha and alpha + beta: without a bound the gradient at a centre has none either."""
@@ -66,7 +67,7 @@ class RadialFlows(nn.Module):
 
         def block(part: Tensor) -> Tensor:
             squares = _squares(points, part).view(count, flows, -1)
-            return _move(squares, between, alpha, s, features) + _log_normal(squares[-1], features)
+            return density(squares, between, alpha, s, features)
 
         parts = torch.split(z.double(), max(BLOCK // (flows * count), 1))
         return torch.cat([block(part) for part in parts], 1).T.to(z.dtype)
@@ -111,6 +112,39 @@ def _squares(points: Tensor, z: Tensor) -> Tensor:
     """(P, D) points and (N, D) embeddings to (P, N) squared distances, some below 0 by rounding."""
     squares = torch.addmm(z.square().sum(-1), points, z.T, alpha=-2)
     return squares.add_(points.square().sum(-1, keepdim=True))
+
+
+@wrap_torch_function(lambda squares, *others: (squares,))
+def density(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features: int) -> Tensor:
+    """The (K, N) log-densities of N embeddings under K stacks of L layers, from what `_move` has; `squares` changes."""
+    return _move(squares, between, alpha, s, features) + _log_normal(squares[-1], features)
+
+
+def density_directly(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features: int) -> Tensor:
+    """`density` up to rounding, where nothing is changed in place: for those who write operators down."""
+    log_det = torch.zeros_like(squares[0])
+    for start in range(0, len(alpha), TOGETHER):
+        stop = min(start + TOGETHER, len(alpha))
+        a, b, ahead, later = alpha[start:stop], s[start:stop], squares[: stop - start], squares[stop - start :]
+        within = between[:, start:stop, start:stop]
+        own, kept, shares = [], torch.ones_like(log_det), list[Tensor]()
+        for layer in range(len(a)):
+            own.append(ahead[0].clamp_min(0))
+            pull = (a - b)[layer] / (a[layer] + own[-1].sqrt())
+            ahead = ahead[1:] + pull * (within[:, layer, layer + 1 :].T[..., None] - ahead[1:])
+            ahead = ahead - (pull - pull * pull) * own[-1]
+        before = torch.stack(own)
+        r = before.sqrt()
+        along = (b + r) / (a + r)
+        for layer in reversed(range(len(a))):
+            shares.insert(0, ((a - b) / (a + r))[layer] * kept)
+            kept = kept * along[layer]
+        share = torch.stack(shares)
+        across = (torch.addcmul(r, a, along) / (a + r)).log().sum(0)
+        log_det = log_det + kept.log() * (features - 1) + across
+        pulled = (between[:, stop:, start:stop] @ share.transpose(0, 1)).transpose(0, 1)
+        squares = later * kept - (along * before * share).sum(0) + pulled
+    return log_det + _log_normal(squares[-1], features)
 
 
 def _move(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features: int) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
@@ -33,6 +33,17 @@ from .warm import MODEL
 Asked = TypeVar("Asked", Prediction, Answers, Tensors)
 ERRORS = (ConfigurationError, DataError, OSError)
 """What comes of data that are not where they were."""
+
+
+class AtSilo(NamedTuple):
+    """What predictions at a silo are made of."""
+
+    down: Payload
+    """What was broadcast to all silos."""
+    state: State
+    """What the silo has kept."""
+    site: Site
+    """Its workspaces, and its data where they are at hand."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,14 +89,16 @@ class AnsweringRun(BaseRun):
         """
         if find(self.complete_method, Ensemble) is not None:
             raise ConfigurationError(f"{self.folder}: an ensemble has several networks, none of which answers alone")
-        down, state, site = self._at(silo)
+        down, state, site = self.at(silo)
         with one_thread():
             *_, (_, module) = self.method.loaded(down, state, site)
         own, encoder = deepcopy(module).eval(), self.frozen_encoder
         return own if encoder is None else Whole(encoder, own)
 
-    def _at(self, silo: SiloId) -> tuple[Payload, State, Site]:
-        """What a silo was sent last, what it has kept, and what code may see there."""
+    def at(self, silo: SiloId) -> AtSilo:
+        """What predictions at a silo are made of. Raises ConfigurationError for a silo that there is not, DataError for
+        files that are damaged.
+        """
         executor = self.executor()
         self.manifest.check(MODEL, "model/model.json", STATES)
         down = read_payload(self.folder / MODEL)
@@ -94,10 +107,10 @@ class AnsweringRun(BaseRun):
             raise ConfigurationError(f"no silo {silo!r} in {self.folder}; silos: {', '.join(executor.silos)}")
         with one_thread():
             state = executor.state(silo, self.kept(silo, t))
-        return down, state, executor.site(silo)
+        return AtSilo(down, state, executor.site(silo))
 
     def _asked(self, silo: SiloId, ask: Callable[[Payload, State, Site, Tensor], Asked]) -> Callable[[Tensor], Asked]:
-        down, state, site = self._at(silo)
+        down, state, site = self.at(silo)
         encoder, first = self.frozen_encoder, self.spec.first_module(self.info)
 
         def predict(x: Tensor) -> Asked:

@@ -10,9 +10,11 @@ al., Testing for Outliers with Conformal p-values, Annals of Statistics 2023, ar
 from __future__ import annotations
 
 import math
+from functools import reduce
 
 import torch
 from torch import Tensor
+from torch.overrides import wrap_torch_function
 
 Tensors = dict[str, Tensor]
 SCORE = "unfamiliar"
@@ -113,6 +115,7 @@ def log_distances(found: Tensors, h: Tensor) -> Tensor:
     return (nearest + NEAR * h.shape[1]).log().nan_to_num(nan=math.inf)
 
 
+@wrap_torch_function(lambda calibration, new: (calibration, new))
 def conformal(calibration: Tensor, new: Tensor) -> Tensor:
     """(N,) float64 p-values in (0, 1] of new inputs, low where an input is unlike the calibration inputs.
 
@@ -135,6 +138,18 @@ def conformal(calibration: Tensor, new: Tensor) -> Tensor:
         used, local = torch.unique(which[part], return_inverse=True)
         theirs = _combined(calibration[None], low[first[used], None], unit[first[used], None])
         at_least[part] = (theirs[local] >= own[part, None]).sum(1).double()
+    return (1 + at_least) / (n + 1)
+
+
+def conformal_directly(calibration: Tensor, new: Tensor) -> Tensor:
+    """`conformal` to the bit, by operators alone: each new input is compared with all calibration inputs by itself."""
+    n, calibration, new = len(calibration), _settled(calibration), _settled(new)
+    if not n:
+        return torch.ones(len(new), dtype=torch.float64)
+    low, unit, _ = _units_with(calibration, new)
+    own = _combined(new, low, unit)
+    each = [(calibration[:, s] - low[:, s, None]) / unit[:, s, None] for s in range(new.shape[1])]
+    at_least = (reduce(torch.maximum, each) >= own[:, None]).sum(1).double()
     return (1 + at_least) / (n + 1)
 
 

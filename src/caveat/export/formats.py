@@ -1,0 +1,145 @@
+"""The files that an exported model is written as."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..core import ConfigurationError
+from .inputs import RawInputs
+from .metadata import sizes
+from .onnx_graph import onnx_model
+from .program import Program
+
+Arrays = dict[str, NDArray[Any]]
+EXAMPLES = 3
+"""Inputs of an example, drawn at random: no silo's."""
+
+
+def check_installed(kind: str) -> None:
+    """Raises ConfigurationError if what writes a format is not there."""
+    for package in NEEDED[kind]:
+        if find_spec(package) is None:
+            extras = "onnx,mlflow" if kind == "mlflow" else kind
+            raise ConfigurationError(f"format {kind!r} needs {package}: pip install 'caveat[{extras}]'")
+
+
+def write_onnx(program: Program, raw: RawInputs, about: Mapping[str, str], path: Path) -> None:
+    path.write_bytes(onnx_model(program, about).SerializeToString())
+
+
+def write_torch(program: Program, raw: RawInputs, about: Mapping[str, str], path: Path) -> None:
+    batch = {"inputs": {0: torch.export.Dim("batch", min=1)}}
+    with torch.no_grad(), quiet():
+        exported = torch.export.export(program.module(), (raw.batch(EXAMPLES),), dynamic_shapes=batch, strict=False)
+        torch.export.save(exported, path, extra_files={"caveat.json": json.dumps(dict(about))})
+
+
+def write_mlflow(program: Program, raw: RawInputs, about: Mapping[str, str], path: Path) -> None:
+    """A folder of MLflow: a model from code around the ONNX file, with signature and example."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "model.onnx"
+        write_onnx(program, raw, about, model)
+        _save_mlflow(program, raw, about, path, model)
+
+
+def _save_mlflow(program: Program, raw: RawInputs, about: Mapping[str, str], path: Path, model: Path) -> None:
+    with quiet():  # apart from the one below, since what is imported has filters of its own
+        import mlflow.pyfunc
+        import onnxruntime
+        from mlflow.models import ModelSignature
+        from mlflow.types import Schema, TensorSpec
+
+    outputs: list[Any] = [
+        TensorSpec(_numpy(value.dtype), tuple(sizes(value.shape)), name) for name, value in program.outputs.items()
+    ]
+    example: Any = raw.batch(EXAMPLES).numpy()
+    given = Schema([TensorSpec(example.dtype, (-1, *raw.shape))])
+    if raw.kind == "table":
+        example, given = _table(raw, example)
+    code = str(files(__package__) / "templates" / "served.py")
+    with quiet():
+        mlflow.pyfunc.save_model(
+            path, python_model=code, artifacts={"model": str(model)}, input_example=example, metadata=dict(about),
+            signature=ModelSignature(given, Schema(outputs)),
+            pip_requirements=[f"onnxruntime=={onnxruntime.__version__}", f"numpy=={np.__version__}"],
+        )  # fmt: skip
+
+
+def _table(raw: RawInputs, example: NDArray[Any]) -> tuple[Any, Any]:
+    """Rows as a DataFrame with texts for categories, and what its columns are."""
+    import pandas
+    from mlflow.types import ColSpec, Schema
+
+    columns: dict[str, Any] = {}
+    specs: list[Any] = []
+    for i, column in enumerate(raw.encoder.table):
+        texts = column.categories
+        values = example[:, i].astype(np.float64)
+        columns[column.name] = values if texts is None else [texts[int(code)] for code in values]
+        specs.append(ColSpec("double" if texts is None else "string", column.name, required=False))
+    return pandas.DataFrame(columns), Schema(specs)
+
+
+def _numpy(dtype: torch.dtype) -> Any:
+    return torch.zeros(0, dtype=dtype).numpy().dtype
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No remarks of libraries about what they do."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+NEEDED = {"onnx": ("onnx", "onnxruntime"), "torch": (), "mlflow": ("onnx", "onnxruntime", "mlflow", "pandas")}
+SUFFIXES = {"onnx": ".onnx", "torch": ".pt2", "mlflow": ".mlflow"}
+WRITERS: dict[str, Callable[[Program, RawInputs, Mapping[str, str], Path], None]] = {
+    "onnx": write_onnx, "torch": write_torch, "mlflow": write_mlflow,
+}  # fmt: skip
+
+
+def ask_onnx(path: Path, x: NDArray[Any]) -> Arrays:
+    """What an ONNX file says of inputs."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, {"inputs": x}), strict=True))
+
+
+def ask_torch(path: Path, x: NDArray[Any]) -> Arrays:
+    """What a file of torch says of inputs."""
+    with torch.no_grad(), quiet():
+        found = torch.export.load(path).module()(torch.from_numpy(x))
+    return {name: each.numpy() for name, each in found.items()}
+
+
+def ask_mlflow(path: Path, x: NDArray[Any]) -> Arrays:
+    """What a folder of MLflow says of inputs, by the file in it."""
+    return ask_onnx(next((path / "artifacts").glob("*.onnx")), x)
+
+
+ASKED: dict[str, Callable[[Path, NDArray[Any]], Arrays]] = {
+    "onnx": ask_onnx, "torch": ask_torch, "mlflow": ask_mlflow,
+}  # fmt: skip

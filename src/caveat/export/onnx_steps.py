@@ -1,0 +1,288 @@
+"""What torch's operators are in ONNX: by operator a function of the graph, the result's type and shape, and arguments.
+
+Each adds nodes to the graph and returns the name of the result, or names of several.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .onnx_layers import convolved, pooled, pooled_evenly, product, product_and
+from .onnx_shapes import (
+    added_at,
+    copied,
+    embedded,
+    expanded,
+    filled_like,
+    flipped,
+    gathered,
+    indexed,
+    joined,
+    of_type,
+    padded,
+    permuted,
+    repeated,
+    reshaped,
+    rows_by,
+    same,
+    selected,
+    sliced,
+    split,
+    split_in,
+    stacked,
+    transposed,
+    turned,
+    unbound,
+    unsqueezed,
+)
+
+if TYPE_CHECKING:
+    from .onnx_builder import Graph, Ref
+
+Step = Callable[..., Any]
+
+
+def both(graph: Graph, a: Any, b: Any, dtype: torch.dtype | None = None) -> tuple[str, str]:
+    """Two operands of one type, the one that torch computes with unless another is given."""
+    dtype = dtype or _common(a, b)
+    return graph.cast(a, dtype), graph.cast(b, dtype)
+
+
+def _common(a: Any, b: Any) -> torch.dtype:
+    samples = [torch.empty((1,) * each.ndim, dtype=each.dtype) if hasattr(each, "dtype") else each for each in (a, b)]
+    return torch.result_type(*samples)
+
+
+def binary(kind: str) -> Step:
+    def step(graph: Graph, out: Ref, a: Any, b: Any, alpha: float = 1) -> str:
+        x, y = both(graph, a, b, out.dtype)
+        if out.dtype == torch.bool:
+            return graph.add({"Mul": "And", "Add": "Or", "Max": "Or", "Min": "And"}[kind], x, y)
+        if alpha != 1:
+            y = graph.add("Mul", y, graph.number(alpha, out.dtype))
+        return graph.add(kind, x, y)
+
+    return step
+
+
+def rsub(graph: Graph, out: Ref, a: Any, b: Any, alpha: float = 1) -> str:
+    return str(binary("Sub")(graph, out, b, a, alpha))
+
+
+def compared(kind: str, negated: bool = False) -> Step:
+    def step(graph: Graph, out: Ref, a: Any, b: Any) -> str:
+        x, y = both(graph, a, b)
+        if _common(a, b) == torch.bool:
+            x, y = (graph.add("Cast", each, to=graph.type_of(torch.int32)) for each in (x, y))
+        found = graph.add(kind, x, y)
+        return graph.add("Not", found) if negated else found
+
+    return step
+
+
+def unary(kind: str, **attributes: Any) -> Step:
+    def step(graph: Graph, out: Ref, x: Any) -> str:
+        return graph.add(kind, graph.cast(x, out.dtype), **attributes)
+
+    return step
+
+
+def asked(kind: str) -> Step:
+    """A question about each number."""
+
+    def step(graph: Graph, out: Ref, x: Any) -> str:
+        return graph.add(kind, x.name)
+
+    return step
+
+
+def logical(kind: str) -> Step:
+    def step(graph: Graph, out: Ref, a: Any, b: Any) -> str:
+        if out.dtype != torch.bool:
+            raise NotImplementedError("bits of whole numbers")
+        return graph.add(kind, *both(graph, a, b, torch.bool))
+
+    return step
+
+
+def divided(graph: Graph, out: Ref, a: Any, b: Any, rounding_mode: str | None = None) -> str:
+    x, y = both(graph, a, b, out.dtype)
+    found = graph.add("Div", x, y)
+    if rounding_mode == "floor" and out.dtype.is_floating_point:
+        return graph.add("Floor", found)
+    if rounding_mode is not None:
+        raise NotImplementedError("division with rounding")
+    return found
+
+
+def remainder(graph: Graph, out: Ref, a: Any, b: Any) -> str:
+    return graph.add("Mod", *both(graph, a, b, out.dtype))
+
+
+def shifted_right(graph: Graph, out: Ref, a: Any, b: int) -> str:
+    return graph.add("Div", a.name, graph.number(2**b, out.dtype))  # of what is not negative
+
+
+def square(graph: Graph, out: Ref, x: Any) -> str:
+    return graph.add("Mul", x.name, x.name)
+
+
+def power(graph: Graph, out: Ref, x: Any, exponent: Any) -> str:
+    name = graph.cast(x, out.dtype)
+    if exponent == 2:
+        return graph.add("Mul", name, name)
+    return graph.add("Pow", name, graph.cast(exponent, out.dtype))
+
+
+def rsqrt(graph: Graph, out: Ref, x: Any) -> str:
+    return graph.add("Reciprocal", graph.add("Sqrt", x.name))
+
+
+def gelu(graph: Graph, out: Ref, x: Any, approximate: str = "none") -> str:
+    def number(value: float) -> str:
+        return graph.number(value, out.dtype)
+
+    if approximate == "tanh":
+        cubed = graph.add("Mul", graph.add("Mul", x.name, graph.add("Mul", x.name, x.name)), number(0.044715))
+        inner = graph.add("Tanh", graph.add("Mul", graph.add("Add", x.name, cubed), number(math.sqrt(2 / math.pi))))
+    else:
+        inner = graph.add("Erf", graph.add("Div", x.name, number(math.sqrt(2))))
+    return graph.add("Mul", graph.add("Mul", x.name, graph.add("Add", inner, number(1))), number(0.5))
+
+
+def softmax(kind: str) -> Step:
+    def step(graph: Graph, out: Ref, x: Any, dim: int, half: bool = False) -> str:
+        return graph.add(kind, x.name, axis=dim)
+
+    return step
+
+
+def clamped(graph: Graph, out: Ref, x: Any, low: Any = None, high: Any = None) -> str:
+    found = graph.cast(x, out.dtype)
+    if low is not None:
+        found = graph.add("Max", found, graph.cast(low, out.dtype))
+    return found if high is None else graph.add("Min", found, graph.cast(high, out.dtype))
+
+
+def clamped_above(graph: Graph, out: Ref, x: Any, high: Any) -> str:
+    return clamped(graph, out, x, None, high)
+
+
+def without_nan(graph: Graph, out: Ref, x: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) -> str:
+    about = torch.finfo(out.dtype)
+    found = graph.add("Where", graph.add("IsNaN", x.name), graph.number(nan or 0.0, out.dtype), x.name)
+    # Max and Min say the same of finite numbers.
+    found = (
+        graph.add("Min", found, graph.number(about.max if posinf is None else posinf, out.dtype))
+        if (posinf is None or posinf == about.max or posinf == math.inf)
+        else _infinite(graph, out, found, posinf, True)
+    )
+    if neginf is None or neginf == about.min or neginf == -math.inf:
+        return graph.add("Max", found, graph.number(about.min if neginf is None else neginf, out.dtype))
+    return _infinite(graph, out, found, neginf, False)
+
+
+def _infinite(graph: Graph, out: Ref, name: str, value: float, above: bool) -> str:
+    where = graph.add("IsInf", name, detect_negative=int(not above), detect_positive=int(above))
+    return graph.add("Where", where, graph.number(value, out.dtype), name)
+
+
+def chosen(graph: Graph, out: Ref, mask: Any, a: Any, b: Any) -> str:
+    return graph.add("Where", mask.name, *both(graph, a, b, out.dtype))
+
+
+def masked(graph: Graph, out: Ref, x: Any, mask: Any, value: Any) -> str:
+    return graph.add("Where", mask.name, graph.cast(value, out.dtype), x.name)
+
+
+def _axes(x: Any, dims: Any) -> list[int]:
+    dims = range(x.ndim) if dims is None or dims == [] else [dims] if isinstance(dims, int) else dims
+    return [dim % x.ndim for dim in dims]
+
+
+def reduced(kind: str) -> Step:
+    def step(graph: Graph, out: Ref, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> str:
+        kept = int(keepdim)
+        return graph.add(kind, graph.cast(x, out.dtype), graph.integers(*_axes(x, dim)), keepdims=kept)
+
+    return step
+
+
+def whether(kind: str) -> Step:
+    """Whether any or all of some."""
+
+    def step(graph: Graph, out: Ref, x: Any, dim: Any = None, keepdim: bool = False) -> str:
+        found = (
+            graph.cast(x, torch.int32)
+            if x.dtype == torch.bool
+            else graph.add("Cast", graph.cast(x, torch.bool), to=graph.type_of(torch.int32))
+        )
+        found = graph.add(kind, found, graph.integers(*_axes(x, dim)), keepdims=int(keepdim))
+        return graph.add("Cast", found, to=graph.type_of(torch.bool))
+
+    return step
+
+
+def place_of(kind: str) -> Step:
+    def step(graph: Graph, out: Ref, x: Any, dim: int | None = None, keepdim: bool = False) -> str:
+        if dim is None:
+            raise NotImplementedError("the place of the largest of all")
+        return graph.add(kind, x.name, axis=dim, keepdims=int(keepdim))
+
+    return step
+
+
+def extreme(kind: str, place: str) -> Step:
+    def step(graph: Graph, out: Ref, x: Any, dim: int, keepdim: bool = False) -> list[str]:
+        value = graph.add(kind, x.name, graph.integers(dim), keepdims=int(keepdim))
+        return [value, graph.add(place, x.name, axis=dim, keepdims=int(keepdim))]
+
+    return step
+
+
+def summed_up(graph: Graph, out: Ref, x: Any, dim: int, dtype: Any = None) -> str:
+    return graph.add("CumSum", graph.cast(x, out.dtype), graph.number(dim, torch.int64))
+
+
+def sorted_along(graph: Graph, out: Ref, x: Any, dim: int = -1, descending: bool = False) -> list[str]:
+    size = graph.add("Gather", graph.add("Shape", x.name), graph.integers(dim % x.ndim), axis=0)
+    return graph.several("TopK", 2, x.name, size, axis=dim, largest=int(descending))
+
+
+STEPS: dict[str, Step] = {
+    "add": binary("Add"), "sub": binary("Sub"), "mul": binary("Mul"), "rsub": rsub, "div": divided,
+    "maximum": binary("Max"), "minimum": binary("Min"), "remainder": remainder, "__rshift__": shifted_right,
+    "bitwise_right_shift": shifted_right, "square": square, "pow": power, "rsqrt": rsqrt, "neg": unary("Neg"),
+    "abs": unary("Abs"), "exp": unary("Exp"), "log": unary("Log"), "sqrt": unary("Sqrt"), "erf": unary("Erf"),
+    "reciprocal": unary("Reciprocal"), "sigmoid": unary("Sigmoid"), "tanh": unary("Tanh"), "relu": unary("Relu"),
+    "sin": unary("Sin"), "cos": unary("Cos"), "sign": unary("Sign"),
+    "round": unary("Round"), "floor": unary("Floor"), "ceil": unary("Ceil"), "gelu": gelu,
+    "_softmax": softmax("Softmax"), "_log_softmax": softmax("LogSoftmax"), "clamp": clamped, "clamp_min": clamped,
+    "clamp_max": clamped_above, "nan_to_num": without_nan, "where": chosen, "masked_fill": masked,
+    "eq": compared("Equal"), "ne": compared("Equal", negated=True), "lt": compared("Less"),
+    "le": compared("LessOrEqual"), "gt": compared("Greater"), "ge": compared("GreaterOrEqual"),
+    "isnan": asked("IsNaN"), "isinf": asked("IsInf"), "logical_not": asked("Not"), "bitwise_not": asked("Not"),
+    "logical_and": logical("And"), "bitwise_and": logical("And"), "__and__": logical("And"),
+    "logical_or": logical("Or"), "bitwise_or": logical("Or"), "__or__": logical("Or"),
+    "logical_xor": logical("Xor"), "bitwise_xor": logical("Xor"),
+    "sum": reduced("ReduceSum"), "mean": reduced("ReduceMean"), "amax": reduced("ReduceMax"),
+    "amin": reduced("ReduceMin"), "prod": reduced("ReduceProd"), "any": whether("ReduceMax"),
+    "all": whether("ReduceMin"), "argmax": place_of("ArgMax"), "argmin": place_of("ArgMin"),
+    "max": extreme("ReduceMax", "ArgMax"), "min": extreme("ReduceMin", "ArgMin"),
+    "cumsum": summed_up, "sort": sorted_along,
+    "view": reshaped, "_unsafe_view": reshaped, "reshape": reshaped, "squeeze": reshaped, "permute": permuted,
+    "transpose": transposed, "t": turned, "unsqueeze": unsqueezed, "expand": expanded, "repeat": repeated,
+    "cat": joined, "stack": stacked, "select": selected, "slice": sliced, "split": split,
+    "split_with_sizes": split_in, "unbind": unbound, "index_select": rows_by, "embedding": embedded,
+    "gather": gathered, "index": indexed, "scatter_add": added_at, "flip": flipped, "constant_pad_nd": padded,
+    "clone": same, "detach": same, "alias": same, "contiguous": same, "lift_fresh_copy": same, "_to_copy": of_type,
+    "copy": copied, "zeros_like": filled_like(0), "ones_like": filled_like(1), "empty_like": filled_like(0),
+    "full_like": filled_like(None), "fill": filled_like(None),
+    "mm": product, "bmm": product, "matmul": product, "mv": product, "dot": product, "addmm": product_and,
+    "baddbmm": product_and, "convolution": convolved, "max_pool2d_with_indices": pooled, "avg_pool2d": pooled_evenly,
+}  # fmt: skip
+"""By the name of an operator of torch."""

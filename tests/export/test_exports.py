@@ -1,0 +1,260 @@
+"""An exported model answers and abstains as its run does, where neither caveat nor torch is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import caveat
+from caveat import METHODS, ConfigurationError, Run, Uncertainty, export_model
+from caveat.export.answers import outputs
+from caveat.export.formats import ask_onnx
+
+pytest.importorskip("onnxruntime")
+Array = NDArray[Any]
+MLP = caveat.ModelSettings(name="mlp", width=8, features=6, hidden=8)
+QUICK = caveat.Training(local_epochs=1, batch_size=16, lr=0.01)
+FEW: dict[str, dict[str, Any]] = {
+    "uefl": {"iterations": 2, "extra_rounds": 1, "codewords": 4},
+    "fedpn": {"layers": 2, "personal_epochs": 1},
+    "fedbabu": {"fine_tune_epochs": 1},
+}
+TIED = 0.01
+"""The largest share of inputs that may lie next to a tie or threshold: 2 of 200."""
+BLOCKED = """
+import sys
+class Blocked:
+    def find_spec(self, name, *rest):
+        if name.split(".")[0] in ("torch", "caveat"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+@cache
+def silos() -> caveat.data.Silos:
+    generator = np.random.default_rng(0)
+    x = {f"silo-{k}": generator.normal(k, 1, (200, 3)).astype(np.float32) for k in range(2)}
+    return caveat.data.from_arrays(
+        {name: (each, (each.sum(1) > each.mean() * 3).astype(int) + (each[:, 0] > 1)) for name, each in x.items()}
+    )
+
+
+def trained(name: str = "fedavg", uncertainty: Uncertainty | None = None, **settings: Any) -> Run:
+    training = dataclasses.replace(QUICK, optimizer="sgd") if name in ("scaffold", "feddc") else QUICK
+    method = METHODS[name](rounds=1, training=training, **FEW.get(name, {}))
+    given: dict[str, Any] = {"model": MLP, "every": 10, "uncertainty": uncertainty or Uncertainty(mc_samples=3)}
+    return caveat.run(silos(), method, **given | settings)
+
+
+def rows(count: int = 200) -> Array:
+    found: Array = np.random.default_rng(1).normal(0.5, 2, (count, 3)).astype(np.float32)
+    return found
+
+
+def assert_same(found: dict[str, Array], run: Run, silo: str, x: Any) -> None:
+    expected = outputs(run.predictor(silo)(x))
+    assert found.keys() == expected.keys()
+    for name, each in expected.items():
+        assert found[name].shape == tuple(each.shape), name
+        if name in ("label", "decision", "answerer", "familiarity", "sets"):
+            assert (found[name] != each.numpy()).mean() <= TIED, name
+        elif name != "unfamiliar":  # a whole step of its rounding may lie between
+            np.testing.assert_allclose(found[name], each.numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_answers_as_its_run_does(name: str, tmp_path: Path) -> None:
+    run = trained(name)
+    path = export_model(run, "silo-1", "onnx", tmp_path / "model.onnx")
+    assert_same(ask_onnx(path, rows()), run, "silo-1", rows())
+    assert ask_onnx(path, rows(1))["probs"].shape == (1, 3)
+
+
+@pytest.mark.parametrize(("name", "uncertainty"), [
+    ("fml", Uncertainty(mc_samples=3, policy="switch", abstain=0.3, ambiguous=0.9, sets=0.8)),
+    ("fedper", Uncertainty(mc_samples=3, policy="guaranteed", risk=0.6, per="silo")),
+    ("apfl", Uncertainty(mc_samples=3, policy="guaranteed", risk=0.5, sets=0.8)),
+    ("fedavg", Uncertainty(mc_samples=3, source="laplace", policy="switch", score="logit_variance")),
+    ("fedbn", Uncertainty(source="ensemble", members=2)),
+    ("fedavg", Uncertainty(mc_samples=3, familiarity=False, temperature=False)),
+])  # fmt: skip
+def test_every_policy_decides_as_its_run_does(name: str, uncertainty: Uncertainty, tmp_path: Path) -> None:
+    run = trained(name, uncertainty)
+    path = export_model(run, "silo-0", out=tmp_path / "model.onnx")
+    found = ask_onnx(path, rows())
+    assert_same(found, run, "silo-0", rows())
+    if uncertainty.policy == "switch":
+        assert 0 < (found["decision"] == 2).sum() < 200
+
+
+def test_images_go_in_as_pixels(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    x, y = generator.integers(0, 256, (150, 9, 9, 3), dtype=np.uint8), np.arange(150) % 3
+    given = caveat.data.from_arrays({"a": (x, y), "b": (x[::-1].copy(), y)})
+    model = caveat.ModelSettings(name="residual", width=4, hidden=8)
+    run = caveat.run(given, caveat.FedAvg(rounds=1, training=QUICK), model=model, uncertainty=Uncertainty(mc_samples=3))
+    path = export_model(run, "a", out=tmp_path / "model.onnx")
+    assert_same(ask_onnx(path, x), run, "a", x)
+
+
+def table(folder: Path) -> Run:
+    generator = np.random.default_rng(0)
+    for name, words in (("coast", ("yes", "no", "before")), ("hill", ("no", "yes"))):
+        lines = ["age,value,smokes,ill"]
+        for _ in range(80):
+            value = "" if generator.random() < 0.1 else f"{generator.normal(2, 3):.2f}"
+            age = generator.integers(20, 80)
+            lines.append(f"{age},{value},{generator.choice(words)},{'yes' if age > 50 else 'no'}")
+        (folder / f"{name}.csv").write_text("\n".join(lines))
+    given = caveat.data.load(
+        caveat.data.DataSettings(source=f"csv:{folder}/coast.csv,{folder}/hill.csv", target="ill"), seed=0
+    )
+    return caveat.run(given, caveat.FedAvg(rounds=1, training=QUICK), model=MLP, uncertainty=Uncertainty(mc_samples=3))
+
+
+ROWS = np.array([[61, np.nan, 1], [np.nan, 3.5, 0], [34, -1, -1], [52, 2, 7], [np.nan, np.nan, np.nan]], np.float32)
+
+
+@pytest.mark.filterwarnings("ignore::caveat.core.DataWarning")
+def test_rows_of_a_table_go_in_as_numbers_and_codes(tmp_path: Path) -> None:
+    run = table(tmp_path)
+    for silo in run.preparation.names:
+        path = export_model(run, silo, out=tmp_path / f"{silo}.onnx")
+        assert_same(ask_onnx(path, ROWS), run, silo, ROWS)
+        about = json.loads(metadata(path)["inputs"])
+        words = run.preparation.encoders[silo].table[2].categories
+        assert about["columns"][2] == {"name": "smokes", "categories": list(words or ())}
+
+
+def metadata(path: Path) -> dict[str, str]:
+    return {entry.key: entry.value for entry in onnx.load(path).metadata_props}
+
+
+def test_it_needs_neither_caveat_nor_torch(tmp_path: Path) -> None:
+    run = trained(uncertainty=Uncertainty(mc_samples=3, policy="switch", abstain=0.3))
+    path = export_model(run, "silo-0", out=tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", rows())
+    code = BLOCKED + (
+        "import json, numpy, onnxruntime\n"
+        "session = onnxruntime.InferenceSession('model.onnx', providers=['CPUExecutionProvider'])\n"
+        "decision, probs = session.run(['decision', 'probs'], {'inputs': numpy.load('x.npy')})\n"
+        "about = session.get_modelmeta().custom_metadata_map\n"
+        "print(json.dumps([decision.tolist(), probs.sum().item(), json.loads(about['classes']), about['silo']]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=path.parent, capture_output=True, text=True, check=True)
+    decision, total, classes, silo = json.loads(done.stdout)
+    expected = run.predictor("silo-0")(rows())
+    assert np.mean(np.array(decision) != expected.decision.numpy()) <= TIED
+    assert (total, classes, silo) == (pytest.approx(200), ["0", "1", "2"], "silo-0")
+
+
+def test_a_program_of_torch_answers_the_same(tmp_path: Path) -> None:
+    run = trained(uncertainty=Uncertainty(mc_samples=3, policy="switch", abstain=0.3))
+    path = export_model(run, "silo-0", "torch", tmp_path / "model.pt2")
+    found = torch.export.load(path).module()(torch.from_numpy(rows()))
+    assert_same({name: each.numpy() for name, each in found.items()}, run, "silo-0", rows())
+
+
+@pytest.mark.filterwarnings("ignore::caveat.core.DataWarning")
+def test_mlflow_serves_it_in_a_process_without_caveat(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    run = table(tmp_path)
+    export_model(run, "coast", "mlflow", tmp_path / "model")
+    code = BLOCKED + (
+        "import json, warnings, numpy, pandas\n"
+        "warnings.simplefilter('ignore')\n"
+        "import mlflow\n"
+        "rows = pandas.DataFrame({'age': [61, None], 'value': [None, 3.5], 'smokes': ['no', 'before']})\n"
+        "found = mlflow.pyfunc.load_model('model').predict(rows)\n"
+        "print(json.dumps([found['probs'].tolist(), found['decision'].tolist()]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    probs, decision = json.loads(done.stdout.splitlines()[-1])
+    expected = run.predictor("coast")(ROWS[:2])
+    np.testing.assert_allclose(probs, expected.probs.numpy(), atol=1e-5)
+    assert decision == expected.decision.tolist()
+
+
+def test_no_number_of_a_calibration_input_is_in_the_file(tmp_path: Path) -> None:
+    run = trained()
+    path = export_model(run, "silo-0", out=tmp_path / "model.onnx")
+    inputs = silos()["silo-0"].calibration.x.numpy()
+    shapes = [tuple(each.dims) for each in onnx.load(path).graph.initializer]
+    assert (len(inputs), inputs.shape[1]) not in shapes
+    data = path.read_bytes()
+    assert not any(row.tobytes() in data for row in inputs)
+
+
+def test_the_card_says_what_it_is_and_what_it_promises(tmp_path: Path) -> None:
+    run = trained(uncertainty=Uncertainty(mc_samples=3, policy="guaranteed", risk=0.5, sets=0.8))
+    export_model(run, "silo-0", out=tmp_path / "model.onnx")
+    text = (tmp_path / "model.md").read_text()
+    assert text.startswith("---\nlibrary_name: onnx\n")
+    assert "license" not in text
+    assert run.summary["guarantee"]["statement"] in text
+    assert f"silo's {len(silos()['silo-0'].calibration)} calibration inputs" in text
+    assert "2 abstain" in text
+
+
+@pytest.mark.parametrize(("format", "silo", "out", "told"), [
+    ("onx", "silo-0", "m.onnx", "format = 'onx': no such format; did you mean onnx?"),
+    ("onnx", "silo-2", "m.onnx", "silo = 'silo-2': no such silo; did you mean silo-1?"),
+    ("onnx", "silo-0", "none/m.onnx", "there is no folder"),
+    ("onnx", "silo-0", "there.onnx", "exists already"),
+    ("onnx", "silo-0", "m.md", "the model card has this suffix"),
+])  # fmt: skip
+def test_mistakes_are_one_line_each(format: str, silo: str, out: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "there.onnx").write_text("")
+    before = {*tmp_path.iterdir()}
+    with pytest.raises(ConfigurationError) as error:
+        export_model(one_run(), silo, format, tmp_path / out)
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+    assert {*tmp_path.iterdir()} == before
+
+
+@cache
+def one_run() -> Run:
+    return trained()
+
+
+def test_what_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caveat.export.formats.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"needs onnx: pip install 'caveat\[onnx\]'"):
+        export_model(one_run(), "silo-0", out=tmp_path / "m.onnx")
+
+
+class Within(torch.nn.Module):
+    """Drops units in a layer of its own, input by input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.last = torch.nn.Linear(3, 8), torch.nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.nn.functional.dropout(self.linear(x), 0.2, self.training)
+        found: torch.Tensor = self.last(hidden)
+        return found
+
+
+def test_masks_of_every_input_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    model = caveat.ModelSettings(name="own", factory=Within)
+    with pytest.raises(ConfigurationError, match=r"random numbers of its own.*uncertainty.source = 'laplace'") as error:
+        export_model(trained(model=model), "silo-0", out=tmp_path / "m.onnx")
+    assert "\n" not in str(error.value)
+    assert not any(tmp_path.iterdir())
+    run = trained(model=model, uncertainty=Uncertainty(mc_samples=3, source="laplace"))
+    path = export_model(run, "silo-0", out=tmp_path / "m.onnx")
+    assert_same(ask_onnx(path, rows()), run, "silo-0", rows())

@@ -1,0 +1,118 @@
+"""What stands for operators that ONNX lacks, or has with fewer digits, is as exact as torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from caveat.export import operators
+from caveat.export.recorder import NotRecordable
+from caveat.export.recording import program_of
+from caveat.nn import radial
+from caveat.nn.radial import RadialFlows
+from caveat.uncertainty import familiarity
+
+NAMES = ("log1p", "expm1", "digamma", "lgamma", "entr", "softplus", "logsigmoid", "logaddexp", "logsumexp", "var")
+SMALL = torch.logspace(-300, 2, 400, dtype=torch.float64)
+WIDE = torch.cat([-SMALL.flip(0), torch.zeros(1, dtype=torch.float64), SMALL])
+
+
+@pytest.mark.parametrize(("ours", "theirs", "x"), [
+    (operators.log1p, torch.log1p, SMALL),
+    (operators.expm1, torch.expm1, WIDE),
+    (operators.digamma, torch.digamma, 1 + SMALL),
+    (operators.lgamma, torch.lgamma, 1.1 + SMALL),
+    (operators.entr, torch.special.entr, SMALL),
+    (operators.softplus, F.softplus, WIDE),
+    (lambda x: operators.log_sigmoid(x)[0], F.logsigmoid, WIDE),
+    (lambda x: operators.logaddexp(x, -x), lambda x: torch.logaddexp(x, -x), WIDE),
+    (lambda x: operators.logsumexp(x.view(-1, 1), [1]), lambda x: x, WIDE),
+    (lambda x: operators.variance(x.view(3, -1), [1]), lambda x: x.view(3, -1).var(1), WIDE[:801]),
+], ids=NAMES)  # fmt: skip
+def test_functions_keep_their_digits(
+    ours: Callable[[Tensor], Tensor], theirs: Callable[[Tensor], Tensor], x: Tensor
+) -> None:
+    # Where psi passes 0, and ln Gamma at 2, digits are lost by whoever computes them.
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-12, atol=1e-14 if "gamma" in str(theirs) else 0)
+
+
+def test_logarithms_of_sums_know_infinity() -> None:
+    none, one = torch.tensor([-torch.inf]), torch.tensor([1.0])
+    assert operators.logaddexp(none, none).tolist() == [-torch.inf]
+    assert operators.logaddexp(none, one).tolist() == [1]
+    assert operators.logsumexp(none, [0]).item() == -torch.inf
+
+
+@pytest.mark.parametrize(("size", "cells"), [(8, 4), (7, 4), (28, 4), (3, 3)])
+def test_cells_are_those_of_adaptive_pooling(size: int, cells: int) -> None:
+    x = torch.randn(3, 2, size, size + 1, dtype=torch.float64)
+    torch.testing.assert_close(operators.cells(x, [cells, cells]), F.adaptive_avg_pool2d(x, cells))
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 40])
+def test_p_values_by_operators_alone_are_the_same_to_the_bit(n: int) -> None:
+    generator = torch.Generator().manual_seed(n)
+    calibration, new = (torch.randn(k, 3, generator=generator) for k in (n, 300))
+    new[:20] = calibration[:20] if n >= 20 else new[:20]
+    new[-1] = torch.nan
+    expected = familiarity.conformal(calibration, new)
+    assert torch.equal(familiarity.conformal_directly(calibration, new), expected)
+
+
+@pytest.mark.parametrize("layers", [1, 6, 7, 20])
+def test_densities_without_changes_in_place_are_the_same(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(layers)
+    flows = RadialFlows(4, 8, layers).double()
+    z = torch.randn(50, 8, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in flows.parameters():
+            parameter.normal_()
+    expected = flows.log_prob(z)
+    monkeypatch.setattr(radial, "density", radial.density_directly)
+    torch.testing.assert_close(flows.log_prob(z), expected, rtol=1e-9, atol=1e-9)
+
+
+def batch(size: int) -> Tensor:
+    return torch.randn(size, 3, generator=torch.Generator().manual_seed(size))
+
+
+def test_one_program_is_for_batches_of_any_size() -> None:
+    def function(x: Tensor) -> dict[str, Tensor]:
+        table = torch.zeros(len(x), 3)
+        table += x
+        table.mul_(2)
+        twice = torch.cat([table, torch.ones(len(x), 3)])
+        return {"y": twice.view(2, len(x), 3).sum(0), "parts": torch.cat([p + 1 for p in torch.split(x, 500)])}
+
+    module = program_of(function, batch).module()
+    for size in (1, 2, 600):
+        for name, expected in function(batch(size)).items():
+            assert torch.equal(module(batch(size))[name], expected)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x * 2 if x.sum() > 0 else x,
+    lambda x: x * float(x.max()),
+    lambda x: x * torch.tensor(x.tolist()),
+    lambda x: F.dropout(x, 0.5),
+    lambda x: torch.stack([row for row in x]),  # noqa: C416
+    lambda x: x + torch.arange(len(x))[:, None],
+    lambda x: x.unique()[:, None],
+], ids=["branch", "number", "list", "random", "rows", "positions", "unique"])  # fmt: skip
+def test_what_is_no_list_of_operators_is_refused(function: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(NotRecordable):
+        program_of(lambda x: {"y": function(x)}, batch)
+
+
+def test_a_whole_that_was_written_to_in_part_is_not_read() -> None:
+    def function(x: Tensor) -> dict[str, Tensor]:
+        y = x * 1
+        y[:, 0] = 0
+        return {"y": y}
+
+    with pytest.raises(NotRecordable, match="written to"):
+        program_of(function, batch)
