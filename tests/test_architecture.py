@@ -136,7 +136,7 @@ def test_no_two_classes_have_one_name() -> None:
 
 
 def test_the_reader_of_imports_sees_them() -> None:
-    assert {"core", "engines.one_thread", "data"} <= IMPORTS["runs.local"]
+    assert {"core", "engines.one_thread", "data"} <= IMPORTS["runs.answering"]
     assert {"core", "training.fit"} <= IMPORTS["methods.fedavg"]
     assert "core.errors" in IMPORTS["core.method"]
 

@@ -27,6 +27,8 @@ from caveat.federation.terms import Terms
 from caveat.files.atomic import write_record
 from caveat.files.payloads import read_payload
 from caveat.files.schema.small_files import SiloKeeps, SiloSource
+from caveat.runs.local import Run
+from caveat.runs.prepared import PREPARATION
 
 PLAIN = ("uncertainty.temperature=false", "uncertainty.familiarity=false")
 """So that the last rounds are of training."""
@@ -215,12 +217,47 @@ def test_opening_what_a_silo_keeps_writes_nothing_wherever_it_says_its_state_is(
         found = json.loads((kept / "silo.json").read_text())
         found["file"]["state"] = str(state)
         (kept / "silo.json").write_text(json.dumps(found))
-        OwnBooks(kept).keep_files(*MODEL_FILES)  # as whoever made the folder would
+        OwnBooks(kept).keep_files(*MODEL_FILES, PREPARATION)  # as whoever made the folder would
         before = everything(tmp_path)
         opened = caveat.load(kept)
         assert torch.equal(opened.predictor("hill")(x).probs, own.predictor("hill")(x).probs)
         assert opened.folder == kept
         assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fml", "trfeddis"])
+def test_what_a_silo_keeps_predicts_elsewhere_without_its_table(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = ("uncertainty.familiarity=true", "uncertainty.temperature=true", "uncertainty.sets=0.9")
+    asked = Asked(tmp_path / "federation", method, more=full)
+    (tmp_path / "away").mkdir()
+    table = shutil.copy(asked.federation.homes["hill"] / "hill.csv", tmp_path / "away")
+    kept, silos = asked.federation.kept("hill"), asked.member.silos(asked.terms)
+    with_data = Run(asked.member._run(asked.terms, silos, kept, 0))
+    expected = with_data.predictor("hill")(noted_inputs(table, silos, "hill"))
+    shutil.move(kept, tmp_path / "away" / "model")
+    shutil.rmtree(tmp_path / "federation")
+    monkeypatch.chdir(tmp_path / "away")
+    opened = caveat.load("model")
+    found = opened.predictor("hill")(noted_inputs("hill.csv", opened.preparation, "hill"))
+    assert torch.equal(found.probs, expected.probs)
+    assert torch.equal(found.decision, expected.decision)
+    assert found.familiarity is not None
+    assert torch.equal(found.familiarity, expected.familiarity)
+    with pytest.raises(DataError, match="its data, which predictions do not need, cannot be read: "):
+        opened.silos  # noqa: B018
+    # Nothing of other silos' tables.
+    assert [*json.loads(Path("model/preparation.json").read_text())["table"]["silos"]] == ["hill"]
+
+
+def test_a_preparation_that_a_silo_s_books_do_not_know_is_refused(tmp_path: Path) -> None:
+    kept = Asked(tmp_path).federation.kept("hill")
+    OwnBooks(kept).keep_files(*MODEL_FILES)
+    with pytest.raises(DataError, match=r"kept\.json does not know of preparation\.json beside it"):
+        caveat.load(kept)
+    (kept / "preparation.json").unlink()  # as what was kept before there were such files
+    assert caveat.load(kept).silos.names == ["hill"]
 
 
 def test_books_that_are_older_than_the_model_are_named(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import caveat
-from caveat.api import load
 from caveat.config import Evaluation, Federation
 from caveat.config.schema import REAL
 from caveat.core import ConfigurationError, DataError, Method
@@ -168,12 +167,6 @@ def test_nothing_of_the_data_is_printed(run: caveat.Run) -> None:
     assert "tensor" not in repr(silo)
     assert "tensor" not in repr(run.experiment)
     assert "tensor" not in repr(silo.site(torch.nn.Identity()))
-
-
-def test_runs_of_python_are_not_loaded_and_that_is_said(silos: Silos, tmp_path: Path) -> None:
-    caveat.run(silos, caveat.FedAvg(), out=tmp_path, **SMALL)
-    with pytest.raises(ConfigurationError, match="of a run in Python"):
-        load(tmp_path)
 
 
 @pytest.mark.parametrize("left", ["state/other", "splits.json", "grid.json", "silo.json"])

@@ -8,23 +8,47 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import federations
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from commands import caveat as command
+from federations import METHODS as SMALL
+from torch import Tensor, nn
 
 import caveat
-from caveat import METHODS, Prediction, Run
+from caveat import FML, METHODS, FedAvg, FedBN, Prediction, Run
 from caveat.config import load
-from caveat.core import Method
-from caveat.data import Silos, noted_inputs
+from caveat.core import CaveatError, ConfigurationError, DataError, Method, RunError
+from caveat.core.settings import frozen_settings
+from caveat.data import Data, Silo, Silos, noted_inputs
+from caveat.nn.own import KNOWN
 from caveat.runs.configured import start
 from caveat.runs.local import LocalRun
 from caveat.runs.spec import spec_of
 
+
+class Plain(nn.Module):
+    """A model of one's own, or an encoder of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.out = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(self.body(x).relu())
+        return out
+
+
+@frozen_settings
+class Mine(FedAvg):
+    """A method of one's own."""
+
+    mu: float = 0.1
+
+
 MLP = caveat.ModelSettings(name="mlp", width=4, features=4, hidden=4)
-QUICK: dict[str, Any] = {"local_epochs": 1, "batch_size": 16, "lr": 0.01}
+PLAIN = caveat.Uncertainty(mc_samples=2, temperature=False, familiarity=False)
+FAST = caveat.Training(batch_size=16, lr=0.01)
 SETS = [
     "rounds=1", "data.target=ill", "model.name=mlp", "model.width=4", "model.features=4", "model.hidden=4",
     "training.local_epochs=1", "training.batch_size=16", "uncertainty.mc_samples=2", "uncertainty.sets=0.8",
@@ -130,11 +154,11 @@ def called(method: Method, out: Path | str, silos: Silos | None = None, **given:
     few = {name: value for name, value in (("rounds", 1), ("iterations", 2)) if hasattr(method, name)}
     method = dataclasses.replace(method, **few)  # type: ignore[type-var]
     uncertainty = caveat.Uncertainty(mc_samples=getattr(method, "mc_samples", 20), sets=0.8)
-    known = {"model": MLP, "every": 10, "uncertainty": uncertainty}
+    known = {"model": MLP, "training": FAST, "every": 10, "uncertainty": uncertainty}
     return caveat.run(silos or features(), method, out=out, **known | given)
 
 
-@pytest.mark.parametrize("method", federations.METHODS, ids=repr)
+@pytest.mark.parametrize("method", SMALL, ids=repr)
 def test_a_call_in_python_is_opened_without_data(method: Method, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = called(method, "run")
     x = before.silos[0].test.x.numpy()
@@ -143,3 +167,150 @@ def test_a_call_in_python_is_opened_without_data(method: Method, home: Path, mon
     assert_same(after.predictor("silo-1")(x), expected)
     assert after.experiment.complete_method == before.experiment.complete_method
     assert after.summary == caveat.load("model").summary
+
+
+OWN: dict[str, Any] = {
+    "frozen": {"model": caveat.ModelSettings(encoder=Plain, frozen=True, hidden=4)},
+    "personal": {
+        "personal": [
+            caveat.PersonalModel(name="mlp", width=3, features=4, hidden=4, silos=("silo-1",)),
+            caveat.PersonalModel(name="mlp", width=5, features=4, hidden=4),
+        ]
+    },
+    "laplace": {"uncertainty": caveat.Uncertainty(source="laplace", mc_samples=5)},
+    "ensemble": {"uncertainty": caveat.Uncertainty(source="ensemble", members=2, mc_samples=2)},
+    "guaranteed": {
+        "uncertainty": caveat.Uncertainty(policy="guaranteed", per="domain", risk=0.5, confidence=0.6, mc_samples=2)
+    },
+    "optimiser, privacy, newcomers": {
+        "server": caveat.ServerOptimizer(optimizer="adam"), "privacy": caveat.Privacy(clip=1.0),
+        "newcomers": ["silo-1"], "participation": 0.5, "min_silos": 1, "splits": ("test",), "measured": 1,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_whatever_a_call_was_given_is_opened(name: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAVEAT_CACHE", str(home.parent / "cache"))
+    before = called(FML() if name == "personal" else FedAvg(), "run", **OWN[name])
+    x = before.silos[0].test.x
+    expected = before.predictor("silo-0")(x)
+    model = moved(home, monkeypatch)
+    after = caveat.load(model, model=Plain) if name == "frozen" else caveat.load(model)
+    assert_same(after.predictor("silo-0")(x), expected)
+    with pytest.raises(DataError, match=r"only the program .* the same call of caveat\.run gives both"):
+        after.measure({"n": lambda prediction, y: len(y)})
+
+
+def test_a_silo_that_took_no_part_needs_its_data(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Familiarity of its inputs is by what its model says of its own, which no round has asked."""
+    before = with_data(home / "run", "method.name=fedavg", "federation.newcomers=['hill']")
+    x = before.silos[0].test.x
+    expected = before.predictor("coast")(x)
+    assert_same(caveat.load("run").predictor("hill")(x), before.predictor("hill")(x))
+    after = caveat.load(moved(home, monkeypatch))
+    assert_same(after.predictor("coast")(x), expected)
+    with pytest.raises(DataError, match=r"silo 'hill' took no part in the rounds after training, .* cannot be read: "):
+        after.predictor("hill")(x)
+
+
+def test_code_of_one_s_own_is_given_and_compared(home: Path) -> None:
+    before = called(FedAvg(), "run", model=Plain)
+    x = before.silos[0].test.x
+    KNOWN.clear()
+    with pytest.raises(ConfigurationError, match=r"never imported: name it yourself, .* caveat\.load\(RUN, model="):
+        caveat.load("run")
+    assert_same(caveat.load("run", model=Plain).predictor("silo-0")(x), before.predictor("silo-0")(x))
+    with pytest.raises(RunError, match="makes another one than when the run began"):
+        caveat.load("run", model=lambda: torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3)))
+    KNOWN.clear()
+
+
+def test_a_method_of_one_s_own_has_to_be_known(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = called(Mine(mu=0.5), "run")
+    with pytest.raises(ConfigurationError, match=r"run is a run of the method 'Mine', which is none of caveat's own"):
+        caveat.load("run")
+    monkeypatch.setattr(METHODS, "_added", {"mine": Mine})
+    x = before.silos[0].test.x
+    after = caveat.load("run")
+    assert after.experiment.method == before.experiment.method
+    assert_same(after.predictor("silo-0")(x), before.predictor("silo-0")(x))
+    monkeypatch.setattr(METHODS, "_added", {"mine": type("Mine", (FedBN,), {})})
+    with pytest.raises(ConfigurationError, match=r"mu: FedBN has no such setting|it is another method"):
+        caveat.load("run")
+
+
+def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_same_call_returns_what_is_finished_and_writes_nothing(home: Path) -> None:
+    first, before = called(FedAvg(), "run"), contents(Path("run"))
+    again = called(FedAvg(), "run", workers=2)
+    x = features()[0].test.x
+    assert_same(again.predictor("silo-0")(x), first.predictor("silo-0")(x))
+    assert again.summary == first.summary
+    assert again.silos[0].test.y.equal(first.silos[0].test.y)
+    for method, more, told in (
+        (FedAvg(), {"seed": 1}, "holds a finished run with seed = 0, not 1; make the same call to have it again"),
+        (FedBN(), {}, "holds a finished run with method.class = 'FedAvg'"),
+        (FedAvg(), {"reset": ["silo-0"]}, "is finished, and its model was trained with these states"),
+    ):
+        with pytest.raises(ConfigurationError, match=told):
+            called(method, "run", **more)
+    with pytest.raises(RunError, match="the data are not those that the run began with"):
+        called(FedAvg(), "run", features(1))
+    assert contents(Path("run")) == before
+
+
+@pytest.mark.parametrize("place", ["call.json", "splits.json", "preparation.json", "model/model.safetensors"])
+def test_damage_of_a_call_s_folder_is_named(home: Path, place: str) -> None:
+    called(FedAvg(), "run")
+    file = Path("run", place)
+    file.write_bytes(file.read_bytes().replace(b"1", b"2", 1))
+    with pytest.raises(DataError, match=f"{place} is not what was written"):
+        caveat.load("run").predictor("silo-0")
+    file.unlink()
+    with pytest.raises(CaveatError, match=f"{place}|is not a run"):
+        caveat.load("run").predictor("silo-0")
+    with pytest.raises(CaveatError, match=f"{place}|holds"):
+        called(FedAvg(), "run").predictor("silo-0")
+
+
+def test_an_unfinished_call_says_how_it_goes_on(home: Path) -> None:
+    called(FedAvg(), "run")
+    Path("run/summary.json").unlink()
+    with pytest.raises(ConfigurationError, match=r"run is not finished; the same call of caveat\.run continues it"):
+        caveat.load("run")
+
+
+def test_a_population_is_kept_as_a_number(home: Path) -> None:
+    def silo(number: int, name: str) -> Silo:
+        draw = torch.Generator().manual_seed(number)
+        x, y = torch.randn(20, 4, generator=draw), torch.arange(20) % 2
+        return Silo(name, "", *(Data(x, y) for _ in range(4)))
+
+    many = caveat.data.population(1_000, silo, ("no", "yes"))
+    before = called(FedAvg(), "run", many, participation=0.002, measured=2, uncertainty=PLAIN)
+    assert Path("run/preparation.json").stat().st_size < 1000
+    after = caveat.load("run")
+    x = torch.randn(3, 4)
+    assert_same(after.predictor("silo-999")(x), before.predictor("silo-999")(x))
+    with pytest.raises(ConfigurationError, match="no silo 'silo-1000'"):
+        after.predictor("silo-1000")
+
+
+def test_the_command_line_opens_a_call_and_data_are_read_where_they_are_asked_for(home: Path) -> None:
+    called(FedAvg(), "run")
+    np.savez("new.npz", x=np.zeros((3, 4), np.float32))
+    said = command("predict", "run", "new.npz", "--silo", "silo-1")
+    assert said.exit_code == 0, said.stderr
+    assert len(said.stdout.splitlines()) == 4
+    assert "no such silo; did you mean silo-1?" in command("predict", "run", "new.npz", "--silo", "silo1").stderr
+    before = with_data(home / "other", "method.name=fedavg")
+    after = caveat.load("other")
+    assert after.silos.names == before.silos.names
+    assert after.measure({"n": lambda prediction, y: float(len(y))})["mean"]["n"] > 1
+    Path("hill.csv").unlink()
+    with pytest.raises(DataError, match=r"other: its data, which predictions do not need, cannot be read: .*hill\.csv"):
+        caveat.load("other").silos  # noqa: B018

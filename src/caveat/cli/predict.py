@@ -18,7 +18,9 @@ def predict(
     out: Annotated[str, typer.Option(metavar="FILE.csv", help="Where to; - is standard output.")] = "-",
     plugins: Plugins = None,
 ) -> None:
-    """Predict with a finished run.
+    """Predict with a finished run, of the command line or of Python, or with what a silo keeps of a federation.
+
+    Its folder is all that this takes, wherever it lies: of silos that took part no data are read.
 
     Writes a row per input: label, probabilities, uncertainties, in column familiarity the p-value of the input being
     like the silo's own, and the decision: whose model gave the label, or abstain, where the label is not to be relied

@@ -71,34 +71,26 @@ class AugmentedData(Data):
         return self.of(super().part(index), self.augment, self.names)
 
 
-class AbsentData(Data):
-    """A split that is not there, of a silo of which a finished run's folder tells. Whoever reads it fails."""
+class LateData(Data):
+    """A split that is read when it is asked for. Raises whatever reading it does."""
 
-    silo: SiloId
+    read: Callable[[], Data]
 
     @classmethod
-    def of(cls, silo: SiloId) -> AbsentData:
+    def of(cls, read: Callable[[], Data]) -> LateData:
         none = torch.zeros(0)
         made = cls(none, none)
-        made.silo = silo
+        made.read = read
         return made
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("x", "y"):
-            raise self._refusal()
-        return super().__getattribute__(name)
+        return getattr(self.read(), name) if name in ("x", "y") else super().__getattribute__(name)
 
     def __iter__(self) -> Iterator[Any]:
-        raise self._refusal()
+        return iter(self.read())
 
     def __repr__(self) -> str:
-        return "AbsentData()"
-
-    def _refusal(self) -> DataError:
-        return DataError(
-            f"silo {self.silo!r}: its data are not there, and what is asked of its model needs them, since they are "
-            "not in what it has kept of the run"
-        )
+        return "LateData()"
 
 
 @dataclass(frozen=True)

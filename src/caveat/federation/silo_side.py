@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from torch import Tensor
 
 from .. import config as configuration
 from ..core import ConfigurationError, Data, DataError, Payload, RunError, Silo, SiloId, Update, check_silo_name
-from ..core.silo_info import SPLITS, FederationInfo, SiloInfo
+from ..core.silo_info import SPLITS
 from ..data import Silos, splits_record
 from ..data.schema.agreement import SharedSchema, own_schema, own_silos
 from ..engines.executor import Executor
@@ -21,53 +21,27 @@ from ..files.atomic import write_bytes, write_record
 from ..files.ledger import Ledger
 from ..files.links import refuse_link, refuse_links
 from ..files.locks import held
-from ..files.manifest import Manifest, check_file, sum_of_bytes
+from ..files.manifest import check_file, sum_of_bytes
 from ..files.payloads import read_payload, to_bytes
 from ..files.reading import read, record_of
-from ..files.schema.small_files import DataFile, FileSum, KeptState, ModelFile, SiloKeeps, SiloSource
-from ..runs.local import LocalRun, Run
+from ..files.schema.small_files import DataFile, FileSum, ModelFile, SiloKeeps, SiloSource
+from ..runs.local import Run
+from ..runs.prepared import PREPARATION, as_record, kept_preparation
 from ..runs.spec import spec_of
 from ..runs.warm import MODEL
 from ..wrappers.evaluation import TEST
-from .own_books import KEPT, OwnBooks
+from .own_books import OwnBooks
 from .silo_file import SiloFile
+from .silo_runs import KeptSiloRun, SiloRun, own_manifest
 from .terms import Terms, lasting
 
 BUSY = 60.0
 """Seconds to wait for a process that still works for the same silo, such as one whose node was killed."""
 
 
+Member = TypeVar("Member", SiloRun, KeptSiloRun)
 MODEL_FILES = ("silo.json", MODEL, "model/model.json")
 """What a silo keeps of a federation's model, to predict with it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SiloRun(LocalRun):
-    """A run as one silo knows it: the data of one silo, the names of all."""
-
-    names: tuple[SiloId, ...]
-    secret: int
-
-    @cached_property
-    def info(self) -> FederationInfo:
-        unknown = {name: SiloInfo(name, "", {}, ()) for name in self.names}
-        own = FederationInfo.of(
-            self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes, self.silos.dtype
-        ).silo_infos
-        return FederationInfo(self.silos.shape, self.silos.classes, unknown | dict(own), dtype=self.silos.dtype)
-
-    def executor(self) -> Executor:
-        return replace(super().executor(), secret=self.secret)
-
-    @property
-    def manifest(self) -> Manifest:
-        return own_manifest(self.folder)
-
-    def kept(self, silo: SiloId, t: int) -> KeptState | None:
-        own = OwnBooks(self.folder).read()
-        if own is None:
-            return super().kept(silo, t)
-        return next((each for each in reversed(own.states) if each.t <= t), None)
 
 
 @dataclass(frozen=True)
@@ -134,22 +108,23 @@ class SiloSide:
         silos = Silos((self._data(terms),), agreement(terms).classes)
         return self._run(terms, silos, self.folder(terms), self.file.secret())
 
-    def predicting(self, terms: Terms, folder: Path) -> SiloRun:
-        """The run in a folder, with its data read anew, so that it can prepare new inputs too; it writes nothing."""
-        # Predictions get no noise: the secret is neither read nor drawn.
-        return self._run(terms, self.silos(terms), folder, 0)
+    def predicting(self, terms: Terms, folder: Path) -> SiloRun | KeptSiloRun:
+        """The run in a folder, to predict with; it writes nothing. What version 0.1 kept needs the data once more."""
+        if (prepares := kept_preparation(folder)) is None:
+            # Predictions get no noise: the secret is neither read nor drawn.
+            return self._run(terms, self.silos(terms), folder, 0)
+        spec = spec_of(terms.own_config, terms.method)
+        return _with_same_code(
+            KeptSiloRun(
+                spec=spec, folder=folder, prepares=prepares, read_silos=lambda: self.silos(terms), names=terms.names
+            ),
+            terms,
+        )  # fmt: skip
 
     def _run(self, terms: Terms, silos: Silos, folder: Path, secret: int) -> SiloRun:
         spec = spec_of(terms.own_config, terms.method)
         run = SiloRun(spec=spec, folder=folder, silos=silos, names=terms.names, secret=secret)
-        # Frozen weights do not travel, so that nothing else would show that they are others.
-        if terms.code and run.spec.code_digest(run.info, travels=False) != terms.code:
-            raise ConfigurationError(
-                "the model's code makes another model here than at the server, in its parts or in the weights that do "
-                "not travel: have the same code here, and the same file of model.weights",
-                "model",
-            )
-        return run
+        return _with_same_code(run, terms)
 
     def silos(self, terms: Terms) -> Silos:
         """Its data, read anew, with what it takes to read more of the kind."""
@@ -170,24 +145,29 @@ class SiloSide:
             raise DataError(f"{terms.method!r} is no method of the federation")
         return self.home(terms) / terms.method
 
-    def _data(self, terms: Terms) -> Silo:
-        """Its splits, from the disk after the first time: reading and encoding a source takes longer than a round."""
+    def _data_file(self, terms: Terms) -> Path:
+        """Where its splits are kept, as it reads them by these terms."""
         about = [
             repr(terms.config.data), terms.config.seed, agreement(terms).to_json(), self.file.source, self.file.target,
             self.file.categorical, self.file.numeric, self.file.decimal, self.file.separator,
         ]  # fmt: skip
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
-        path = self.home(terms) / f"data-{key}.safetensors"
+        return self.home(terms) / f"data-{key}.safetensors"
+
+    def _data(self, terms: Terms) -> Silo:
+        """Its splits, from the disk after the first time: reading and encoding a source takes longer than a round."""
+        path = self._data_file(terms)
         said = path.with_suffix(".json")
         # Without what it has to hold, as version 0.1 left it, it is made anew.
         if path.exists() and (known := record_of(said, DataFile)) is not None:
             check_file(path, known.file)
             return _silo(self.file.silo, read_payload(path))
-        silo = self.silos(terms)[0]
-        data = to_bytes(_tensors(silo))
-        write_record(said, DataFile.model_validate({"schema": DataFile.SCHEMA, "file": sum_of_bytes(data)}), True)
+        silos = self.silos(terms)
+        data, prepares = to_bytes(_tensors(silos[0])), as_record(silos.preparation)
+        holds = {"schema": DataFile.SCHEMA, "file": sum_of_bytes(data), "preparation": prepares}
+        write_record(said, DataFile.model_validate(holds), lasting=True)
         write_bytes(path, data, lasting=True)
-        return silo
+        return silos[0]
 
     def _keep_model(self, folder: Path, terms: Terms, t: int, down: Payload) -> None:
         """The federation's model as it was measured last: with it, `caveat predict` works at the silo."""
@@ -196,7 +176,27 @@ class SiloSide:
         write_record(folder / "model" / "model.json", ModelFile(schema=ModelFile.SCHEMA, t=t))
         source = SiloSource.model_validate(vars(self.file) | {"state": str(self.file.state)})
         write_record(folder / "silo.json", SiloKeeps(schema=SiloKeeps.SCHEMA, file=source, terms=terms.to_text()))
-        OwnBooks(folder).keep_files(*MODEL_FILES)
+        OwnBooks(folder).keep_files(*MODEL_FILES, *self._keep_preparation(folder, terms))
+
+    def _keep_preparation(self, folder: Path, terms: Terms) -> list[str]:
+        """What makes new inputs like its data: its own alone. Nothing where version 0.1 has read these."""
+        known = record_of(self._data_file(terms).with_suffix(".json"), DataFile)
+        if known is None or known.preparation is None:
+            return []
+        write_record(folder / PREPARATION, known.preparation)
+        return [PREPARATION]
+
+
+def _with_same_code(run: Member, terms: Terms) -> Member:
+    """The run. Raises ConfigurationError if the model's code makes another model than at the server."""
+    # Frozen weights do not travel, so that nothing else would show that they are others.
+    if terms.code and run.spec.code_digest(run.info, travels=False) != terms.code:
+        raise ConfigurationError(
+            "the model's code makes another model here than at the server, in its parts or in the weights that do "
+            "not travel: have the same code here, and the same file of model.weights",
+            "model",
+        )
+    return run
 
 
 def agreement(terms: Terms) -> SharedSchema:
@@ -229,22 +229,14 @@ def _silo(name: SiloId, groups: Payload) -> Silo:
     return Silo(name, domain, **{split: data[split] for split in SPLITS}, indices=indices, streams=streams)
 
 
-def own_manifest(folder: Path) -> Manifest:
-    """What a silo's own books say of its files. Raises DataError where they are damaged, or older than its model."""
-    own = OwnBooks(folder).read()
-    if own is not None and (folder / "silo.json").exists() and "silo.json" not in own.files:
-        raise DataError(f"{folder / KEPT} does not know of the model beside it: put it back from a copy")
-    return Manifest(folder, None if own is None else own.files, finished=False)
-
-
 def open_member(folder: Path) -> Run:
     """What a silo keeps of a finished federation, to predict with.
 
-    What the folder names is read, its source of data alone; nothing is written, in the folder or elsewhere. Raises
+    No data are needed, but of what version 0.1 kept; nothing is written, in the folder or elsewhere. Raises
     RunError if the folder is none, DataError if its file is damaged or another version of caveat wrote it.
     """
     path = folder / "silo.json"
-    own_manifest(folder).check(*MODEL_FILES)
+    own_manifest(folder).check(*MODEL_FILES, PREPARATION)
     kept = read(path, SiloKeeps)
     try:
         own, terms = kept.file, Terms.of_text(kept.terms)

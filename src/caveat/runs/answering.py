@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
-from ..core import Answers, ConfigurationError, Payload, Prediction, SiloId, Site, State, Tensors
+from ..core import Answers, ConfigurationError, DataError, Payload, Prediction, Silo, SiloId, Site, State, Tensors
 from ..core.silo_info import FederationInfo
 from ..data import Preparation, Silos
 from ..engines.executor import Executor
@@ -21,11 +21,13 @@ from ..files.payloads import read_payload
 from ..files.reading import read
 from ..files.schema.small_files import KeptState, ModelFile
 from .base import BaseRun
-from .behind import rows_of
-from .prepared import SilosWithoutData
+from .behind import SilosBehind, rows_of
+from .prepared import LateSilos
 from .warm import MODEL
 
 Asked = TypeVar("Asked", Prediction, Answers, Tensors)
+ERRORS = (ConfigurationError, DataError, OSError)
+"""What comes of data that are not where they were."""
 
 
 class AtSilo(NamedTuple):
@@ -114,14 +116,35 @@ class KeptRun(AnsweringRun):
 
     @cached_property
     def silos(self) -> Silos:
+        try:
+            return self._read
+        except ERRORS as error:
+            text = f"{self.folder}: its data, which predictions do not need, cannot be read: {error}"
+            raise DataError(text) from error
+
+    @cached_property
+    def _read(self) -> Silos:
         return self.read_silos()
 
     @cached_property
     def info(self) -> FederationInfo:
-        prepares = self.prepares
-        silos = SilosWithoutData(prepares.names)
+        prepares, silos = self.prepares, LateSilos(self.prepares.names, self._silo)
         return FederationInfo.of(silos, prepares.names, prepares.shape, prepares.classes, prepares.dtype)
 
     def executor(self) -> Executor:
-        silos = SilosWithoutData(self.prepares.names)
-        return self.executor_of(silos, self.prepares.names, SiloStore(self.folder / "state" / "silos"))
+        names = self.prepares.names
+        return self.executor_of(LateSilos(names, self._silo), names, SiloStore(self.folder / "state" / "silos"))
+
+    def _silo(self, name: SiloId) -> Silo:
+        """A silo with its data, for what its model is asked that no state of the run says.
+
+        Raises DataError where they cannot be read.
+        """
+        try:
+            silos: Mapping[SiloId, Silo] = self._read.by_name
+        except ERRORS as error:
+            raise DataError(
+                f"{self.folder}: silo {name!r} took no part in the rounds after training, so that its predictions need "
+                f"its data, which cannot be read: {error}"
+            ) from error
+        return silos[name] if self.frozen_encoder is None else SilosBehind(silos, self.frozen_encoder)[name]

@@ -11,7 +11,7 @@ from .. import config as configuration
 from .. import data
 from ..config import Config
 from ..config.nearest import nearest_recipe
-from ..core import ConfigurationError, DataError, SiloId
+from ..core import ConfigurationError, SiloId
 from ..files.atomic import write_bytes, write_record
 from ..files.locks import locked, nothing_begun
 from ..files.manifest import manifest_of
@@ -130,13 +130,8 @@ def opened(folder: Path, spec: RunSpec, read_silos: Callable[[], data.Silos]) ->
 
 
 def _same_silos(config: Config, folder: Path) -> data.Silos:
-    """The data of a finished run, read anew. Raises DataError where they are not there, RunError if they are others."""
-    try:
-        silos = data.load(config.data, config.seed)
-    except (ConfigurationError, DataError) as error:
-        if not (folder / PREPARATION).exists():
-            raise
-        raise DataError(f"{folder}: its data, which predictions do not need, cannot be read: {error}") from error
+    """The data of a finished run, read anew. Raises RunError if they are others."""
+    silos = data.load(config.data, config.seed)
     check_same(folder, silos)
     return silos
 

@@ -47,10 +47,7 @@ def open_call(folder: Path) -> Run:
         )
 
     def no_silos() -> NoReturn:
-        raise DataError(
-            f"{folder} is of a run in Python, whose silos only that program has: the same call of caveat.run gives the "
-            "run with them; predictions need no data"
-        )
+        raise DataError("only the program that made this run has them: the same call of caveat.run gives both")
 
     return opened(folder, kept_spec(folder), no_silos)
 

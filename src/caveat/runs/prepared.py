@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..core import DataError, Silo, SiloId, check_silo_name
-from ..core.silo import AbsentData
+from ..core import Data, DataError, Silo, SiloId, check_silo_name
+from ..core.silo import LateData
+from ..core.silo_info import SPLITS
 from ..data import Normalise, Preparation
 from ..data.checks import written
 from ..data.image_format import ImageFormat
@@ -20,22 +22,22 @@ from ..data.table_encoding import Encoder, TableLayout
 from ..files.atomic import write_record
 from ..files.reading import record_of
 from ..files.schema.preparation import (
-    ColumnRecord,
     ImageRecord,
     PreparationFile,
     SequenceRecord,
     SiloEncoder,
+    TableColumnRecord,
     TableRecord,
 )
 
 PREPARATION = "preparation.json"
 
 
-class SilosWithoutData(Mapping[SiloId, Silo]):
-    """Silos of which no more than their names is known."""
+class LateSilos(Mapping[SiloId, Silo]):
+    """Silos of which the names are known, and whose data are read where somebody asks for these."""
 
-    def __init__(self, names: Sequence[SiloId]) -> None:
-        self.names = names
+    def __init__(self, names: Sequence[SiloId], read: Callable[[SiloId], Silo]) -> None:
+        self.names, self.read = names, read
 
     def __len__(self) -> int:
         return len(self.names)
@@ -49,8 +51,12 @@ class SilosWithoutData(Mapping[SiloId, Silo]):
     def __getitem__(self, name: SiloId) -> Silo:
         if name not in self.names:
             raise KeyError(name)
-        none = AbsentData.of(name)
-        return Silo(name, "", none, none, none, none)
+        train, validation, calibration, test = (LateData.of(partial(self._split, name, split)) for split in SPLITS)
+        return Silo(name, "", train, validation, calibration, test)
+
+    def _split(self, name: SiloId, split: str) -> Data:
+        found: Data = getattr(self.read(name), split)
+        return found
 
 
 def keep_preparation(folder: Path, preparation: Preparation) -> None:
@@ -135,9 +141,9 @@ def _table(preparation: Preparation) -> TableRecord | None:
     )
 
 
-def _columns(columns: tuple[TableColumn, ...]) -> list[ColumnRecord]:
+def _columns(columns: tuple[TableColumn, ...]) -> list[TableColumnRecord]:
     return [
-        ColumnRecord(name=column.name, categories=None if column.categories is None else list(column.categories))
+        TableColumnRecord(name=column.name, categories=None if column.categories is None else list(column.categories))
         for column in columns
     ]
 
@@ -159,7 +165,7 @@ def _encoders(record: TableRecord, whole: PreparationFile, where: str) -> dict[S
     return encoders
 
 
-def _known(columns: list[ColumnRecord]) -> tuple[TableColumn, ...]:
+def _known(columns: list[TableColumnRecord]) -> tuple[TableColumn, ...]:
     return tuple(
         TableColumn(column.name, None if column.categories is None else tuple(column.categories)) for column in columns
     )

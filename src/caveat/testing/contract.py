@@ -25,6 +25,7 @@ CHECKS: dict[str, Callable[[CheckedMethod], None]] = {
         predicting.predictions_are_well_formed,
         predicting.in_the_end_a_silo_can_ask_the_models_that_are_declared,
         predicting.a_prediction_does_not_depend_on_the_inputs_beside_it,
+        predicting.a_prediction_needs_no_data_of_the_silo,
         conduct.nothing_passed_in_is_mutated,
         conduct.only_what_the_manifest_names_leaves_a_silo,
         conduct.no_work_of_a_schedule_sees_the_test_split,

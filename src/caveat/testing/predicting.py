@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from ..core import Decision, Prediction, Round
+from ..core import Data, Decision, Prediction, Round
+from ..core.silo import LateData
 from ..engines.rounds import Participation
 from .checked import CheckedMethod, chain, explained
 from .federation import LATEST
-from .same import check
+from .same import Violation, check
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,19 @@ def a_prediction_does_not_depend_on_the_inputs_beside_it(trial: CheckedMethod) -
     alone = method.predict(down, state, whole.place.site(silo.name), silo.test.x[7:8])
     near = torch.allclose(together.probs[7:8], alone.probs, rtol=1e-7, atol=1e-7)
     check(near, "the prediction of an input depends on the inputs beside it")
+
+
+def a_prediction_needs_no_data_of_the_silo(trial: CheckedMethod) -> None:
+    method, whole = trial.method, trial.whole
+    down, state, silo = method.broadcast(whole.server), whole.states()["silo-1"], whole.place.silos["silo-1"]
+
+    def refuse() -> Data:
+        raise Violation("a prediction looks at a silo's data, which a finished run does not have elsewhere")
+
+    expected = method.predict(down, state, whole.place.site(silo.name), silo.test.x)
+    site, none = whole.place.site(silo.name), LateData.of(refuse)
+    found = method.predict(down, state, replace(site, train=none, validation=none, calibration=none), silo.test.x)
+    check(torch.equal(found.probs, expected.probs), "without a silo's data another prediction is made")
 
 
 def check_well_formed(prediction: Prediction, count: int) -> None:

@@ -23,7 +23,7 @@ from .actions import command, python_errors
 from .bits import bits
 from .children import Ended, in_child
 from .material import HarnessError, fresh
-from .outcomes import REFUSAL, REFUSED, Outcome, compared, cost, differences, failed
+from .outcomes import Outcome, compared, cost, differences, failed
 from .points import KINDS, Points
 from .subjects import BASE, DIGITS
 from .warm import warm
@@ -116,12 +116,6 @@ def carry_out(name: str) -> Outcome:
     found = cost(ended, known.ran)
     if found is not None:
         return found
-    if ended.status in REFUSED and (folder / "summary.json").exists():
-        # Of a call that was killed after its end: nothing is left to be continued, and all of it is there.
-        if "already holds a run" not in ended.err:
-            return failed("unnamed", ended.err)
-        found = compared(known.results, results(folder), folder)
-        return Outcome(REFUSAL, ended.err) if found.good else found
     if ended.status:
         return failed("status", f"status {ended.status}, expected that it continues: {ended.err}")
     return compared(known.results, results(folder), folder)

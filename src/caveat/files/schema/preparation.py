@@ -13,7 +13,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Length = Annotated[int, Field(ge=1)]
 
 
-class ColumnRecord(Record):
+class TableColumnRecord(Record):
     """A column of a table."""
 
     OMITTED: ClassVar = frozenset({"categories"})
@@ -34,11 +34,11 @@ class SiloEncoder(Record):
 class TableRecord(Record):
     """How rows of tables become features."""
 
-    columns: list[ColumnRecord]  # of the features, with the categories of all training splits
+    columns: list[TableColumnRecord]  # of the features, with the categories of all training splits
     flagged: list[str]  # columns with a feature that says where a number is missing
     separator: str | None = None
     decimal: str
-    tables: list[list[ColumnRecord]]  # the columns of raw rows; silos of one source have the same
+    tables: list[list[TableColumnRecord]]  # the columns of raw rows; silos of one source have the same
     silos: dict[str, SiloEncoder]
 
 

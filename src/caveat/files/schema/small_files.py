@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, Field
 
 from .costs import RoundTraffic
+from .preparation import PreparationFile
 from .record import Figure, File, Record, Size
 
 
@@ -96,6 +97,7 @@ class DataFile(File):
     SEALED: ClassVar = True
 
     file: FileSum
+    preparation: PreparationFile | None = None  # what makes new inputs like these; version 0.1 kept none
 
 
 class Failure(File):

@@ -1,0 +1,79 @@
+"""A run as one silo knows it while it takes part, and as it has kept it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from ..core import DataError, SiloId
+from ..core.silo_info import FederationInfo, SiloInfo
+from ..engines.executor import Executor
+from ..files.manifest import Manifest
+from ..files.schema.small_files import KeptState
+from ..runs.answering import AnsweringRun, KeptRun
+from ..runs.local import LocalRun
+from ..runs.prepared import PREPARATION
+from .own_books import KEPT, OwnBooks
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByOwnBooks(AnsweringRun):
+    """A run of which a silo's own books say what belongs to it."""
+
+    @property
+    def manifest(self) -> Manifest:
+        return own_manifest(self.folder)
+
+    def kept(self, silo: SiloId, t: int) -> KeptState | None:
+        own = OwnBooks(self.folder).read()
+        if own is None:
+            return super().kept(silo, t)
+        return next((each for each in reversed(own.states) if each.t <= t), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiloRun(ByOwnBooks, LocalRun):
+    """A run as one silo knows it: the data of one silo, the names of all."""
+
+    names: tuple[SiloId, ...]
+    secret: int
+
+    @cached_property
+    def info(self) -> FederationInfo:
+        own = FederationInfo.of(
+            self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes, self.silos.dtype
+        ).silo_infos
+        return FederationInfo(
+            self.silos.shape, self.silos.classes, unknown(self.names) | dict(own), dtype=self.silos.dtype
+        )
+
+    def executor(self) -> Executor:
+        return replace(super().executor(), secret=self.secret)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptSiloRun(ByOwnBooks, KeptRun):
+    """A run as one silo has kept it, without its data."""
+
+    names: tuple[SiloId, ...]
+
+    @cached_property
+    def info(self) -> FederationInfo:
+        prepares = self.prepares
+        return FederationInfo(prepares.shape, prepares.classes, unknown(self.names), dtype=prepares.dtype)
+
+
+def unknown(names: Sequence[SiloId]) -> dict[SiloId, SiloInfo]:
+    """Silos of which no more than their names is known."""
+    return {name: SiloInfo(name, "", {}, ()) for name in names}
+
+
+def own_manifest(folder: Path) -> Manifest:
+    """What a silo's own books say of its files. Raises DataError where they are damaged, or older than its model."""
+    own = OwnBooks(folder).read()
+    for place, what in (("silo.json", "the model"), (PREPARATION, PREPARATION)):
+        if own is not None and (folder / place).exists() and place not in own.files:
+            raise DataError(f"{folder / KEPT} does not know of {what} beside it: put it back from a copy")
+    return Manifest(folder, None if own is None else own.files, finished=False)
