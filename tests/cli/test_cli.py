@@ -23,6 +23,7 @@ COMMANDS = {
     "run": {"--plugin", "--set", "--out", "--workers", "--quiet"},
     "resume": {"--model", "--plugin", "--reset", "--project", "--rounds", "--workers", "--quiet"},
     "predict": {"--model", "--plugin", "--silo", "--out"},
+    "export": {"--silo", "--format", "--out", "--model", "--plugin"},
     "report": {"--out"},
     "audit": {"--plugin", "--set", "--seeds", "--shares", "--out", "--workers", "--quiet"},
     "list": {"--plugin"},

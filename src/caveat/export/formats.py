@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import tempfile
@@ -44,7 +45,9 @@ def write_torch(program: Program, raw: RawInputs, about: Mapping[str, str], path
     batch = {"inputs": {0: torch.export.Dim("batch", min=1)}}
     with torch.no_grad(), quiet():
         exported = torch.export.export(program.module(), (raw.batch(EXAMPLES),), dynamic_shapes=batch, strict=False)
-        torch.export.save(exported, path, extra_files={"caveat.json": json.dumps(dict(about))})
+        program_file = io.BytesIO()  # torch's own errors of files are long
+        torch.export.save(exported, program_file, extra_files={"caveat.json": json.dumps(dict(about))})
+    path.write_bytes(program_file.getvalue())
 
 
 def write_mlflow(program: Program, raw: RawInputs, about: Mapping[str, str], path: Path) -> None:
