@@ -25,7 +25,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from ..core import ConfigurationError, seeded
 
 ELEMENTWISE = (nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh)
-"""Stages that give every unit by itself, in the order in memory in which they got them."""
+"""Stages for which it makes no difference whether units or inputs are the first axis."""
 
 
 def has_dropout(module: nn.Module) -> bool:
@@ -112,8 +112,10 @@ def _hidden(parts: Sequence[nn.Module], x: Tensor) -> Tensor:
     x = _run(parts[:-2], x)
     if x.ndim != 2:
         return _run(parts[-2:], x)
-    # An activation keeps the order in memory, and whoever watches it sees inputs first, as in any other pass.
-    units: Tensor = parts[-1](_columns(linear, x.T).T)
+    activation = parts[-1]
+    units: Tensor = activation.forward(_columns(linear, x.T)).T
+    for hook in activation._forward_hooks.values():  # whoever watches is to see inputs first, as in any other pass
+        hook(activation, (), units)
     return units
 
 
