@@ -20,9 +20,10 @@ from caveat.config import dump, load
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 COMMANDS = {
-    "run": {"--plugin", "--set", "--out", "--workers", "--quiet"},
-    "resume": {"--model", "--plugin", "--reset", "--project", "--rounds", "--workers", "--quiet"},
+    "run": {"--plugin", "--set", "--out", "--workers", "--tracker", "--quiet"},
+    "resume": {"--model", "--plugin", "--reset", "--project", "--rounds", "--workers", "--tracker", "--quiet"},
     "predict": {"--model", "--plugin", "--silo", "--out"},
+    "evaluate": {"--model", "--plugin", "--silo", "--target"},
     "export": {"--silo", "--format", "--out", "--model", "--plugin"},
     "report": {"--out"},
     "audit": {"--plugin", "--set", "--seeds", "--shares", "--out", "--workers", "--quiet"},

@@ -249,7 +249,7 @@ def test_a_comparison_does_not_go_on_with_other_weights_than_its_finished_runs_b
 
     def weights(seed: int) -> None:
         torch.manual_seed(seed)
-        parts = {"encoder.1": nn.Linear(64, 8), "head": nn.Linear(8, 10)}
+        parts = {"encoder.1": nn.Linear(64, 8), "head.1": nn.Linear(8, 10)}
         state = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.state_dict().items()}
         torch.save(state, here / "net.pt")
 

@@ -16,8 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from caveat import data
 from caveat.core import ConfigurationError, DataError
-from caveat.data import DataSettings, Labels, Normalise, Shift, Split
-from caveat.data import silos as silos_module
+from caveat.data import DataSettings, Labels, Normalise, Shift, Split, preparation
 from caveat.data.sources import arrays
 
 X, Y = labelled_images(120)
@@ -92,7 +91,7 @@ def test_arrays_that_memory_cannot_hold_are_refused_before_they_are_read(tmp_pat
         refused(DataSettings(source=f"npz:{path}"), str(path), "GB of arrays, this machine has")
     silos = data.load(DataSettings(source=f"npz:{path}", silos=2), 0)
     with (
-        patch.object(silos_module, "memory", return_value=40 * 36 * 4 - 1),
+        patch.object(preparation, "memory", return_value=40 * 36 * 4 - 1),
         pytest.raises(DataError, match=r"40 inputs take .* this machine has"),
     ):
         silos.inputs(X[:40])
