@@ -231,10 +231,12 @@ def old(nowhere: Path) -> Path:
     return nowhere / "old"
 
 
-def predicted(image: Path) -> list[str]:
+def predicted(image: Path) -> dict[str, str]:
     done = caveat("predict", "old", image, "--silo", "north")
     assert done.exit_code == 0, done.stderr
-    return list(csv.reader(done.stdout.splitlines()))[1]
+    (row,) = csv.DictReader(done.stdout.splitlines())
+    assert row.pop("file") == image.name
+    return row
 
 
 def test_a_run_of_0_1_reads_what_it_trained_on_and_predicts_by_its_own_rules(old: Path, nowhere: Path) -> None:

@@ -28,9 +28,13 @@ def rows() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     return x, np.array(["ill", "well"])[y], groups
 
 
-@pytest.mark.parametrize("method", ["fedavg", "uefl", "fedpn", "trfeddis"])
-def test_it_keeps_every_convention_of_scikit_learn(method: str) -> None:
-    found = check_estimator(FederatedClassifier(method, rounds=5), on_fail=None, on_skip=None)
+QUICK = [("fedavg", 4), (caveat.UEFL(iterations=1), 10), (caveat.FedPN(personal_epochs=1), 8), ("trfeddis", 4)]
+"""The four with about as few steps and rounds as they learn with."""
+
+
+@pytest.mark.parametrize(("method", "rounds"), QUICK, ids=["fedavg", "uefl", "fedpn", "trfeddis"])
+def test_it_keeps_every_convention_of_scikit_learn(method: str | caveat.Method, rounds: int) -> None:
+    found = check_estimator(FederatedClassifier(method, rounds=rounds), on_fail=None, on_skip=None)
     others = {each["check_name"]: each["exception"] for each in found if each["status"] != "passed"}
     assert set(others) <= {"check_array_api_input"}, others  # skipped unless an environment variable asks for it
     assert len(found) > 40

@@ -46,7 +46,7 @@ def noted_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId
     found = locate(str(path))
     try:
         noted = preparation.noted(_raw(found, preparation, silo_name), silo_name)
-        return replace(noted, files=tuple(file.name for file in _files(found)))
+        return replace(noted, files=tuple(_printed(file.name) for file in _files(found)))
     except DataError as error:
         raise error if str(found) in str(error) else DataError(f"{found}: {error}") from error
 
@@ -76,6 +76,11 @@ def _files(path: Path) -> list[Path]:
     if path.is_dir():
         return image_files(path)
     return [path] if path.suffix.lower() in SUFFIXES else []
+
+
+def _printed(name: str) -> str:
+    """A file's name, with what is no text in it written out."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _pictures(files: Sequence[Path], preparation: Preparation) -> Array:
