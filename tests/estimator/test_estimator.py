@@ -28,7 +28,7 @@ def rows() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     return x, np.array(["ill", "well"])[y], groups
 
 
-QUICK = [("fedavg", 4), (caveat.UEFL(iterations=1), 10), (caveat.FedPN(personal_epochs=1), 8), ("trfeddis", 4)]
+QUICK = [("fedavg", 4), (caveat.UEFL(iterations=1), 10), ("fedpn", 5), ("trfeddis", 4)]
 """The four with about as few steps and rounds as they learn with."""
 
 
