@@ -40,7 +40,7 @@ class Ended:
     seconds: float
     """Of the CPU, so that a busy machine changes nothing."""
     megabytes: float
-    """The most that it had in memory, what it shares with this process included."""
+    """The most that it had in memory beyond what this process had when it was forked, which grows test by test."""
     killed: str = ""
     """Why it was killed by this process: too slow or too large."""
 
@@ -52,6 +52,7 @@ def in_child(call: Callable[[], object]) -> Ended:
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads beside a fork, which are idle here
+            shared = _resident()
             pid = os.fork()
         if pid == 0:
             _child(call, out.fileno(), err.fileno())
@@ -62,7 +63,13 @@ def in_child(call: Callable[[], object]) -> Ended:
         for file in (out, err):
             file.seek(0)
             texts.append(file.read().decode(errors="backslashreplace"))
-        return Ended(status, *texts, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, killed)
+        return Ended(status, *texts, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024 - shared, killed)
+
+
+def _resident() -> float:
+    """Megabytes that this process has in memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
 
 
 def _child(call: Callable[[], object], out: int, err: int) -> None:
