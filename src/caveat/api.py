@@ -158,7 +158,15 @@ def compare(
     if reserved := sorted(settings.keys() & {"seed", "out", "callbacks", "reset"}):
         raise ConfigurationError(f"{reserved[0]} is not for compare, which says it itself", reserved[0])
     folder = path_of(out, "out")
-    return compare_calls(run, silos, methods, seeds, folder, progress or Silent(), settings)
+    return compare_calls(run, _check_call, silos, methods, seeds, folder, progress or Silent(), settings)
+
+
+def _check_call(silos: Silos, method: Method, *, workers: int = 1, **settings: Any) -> None:
+    """Raises ConfigurationError or DataError for a call of `run` that cannot be carried out; writes nothing."""
+    spec = python_calls.spec_of_call(silos, method, settings, python_calls.RunArguments)
+    with python_calls.explained():
+        EngineSettings(workers=workers)
+    LocalRun(folder=Path(), spec=spec, silos=silos).check()
 
 
 def load_comparison(folder: str | Path) -> Comparison:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import caveat
-from caveat.core import ConfigurationError, RunError
+from caveat.core import ConfigurationError, DataError, RunError
 from caveat.core.settings import frozen_settings
 from caveat.data import Silos, from_arrays
 
@@ -53,12 +53,16 @@ def test_tables_are_of_the_runs_that_calls_make(tmp_path: Path) -> None:
         silo: figures["near", 3, silo] for silo in "ab"
     }
     assert [row.method for row in found.rows] == ["fedavg", "fedprox"]
-    frame = pytest.importorskip("pandas") and found.to_frame()
-    assert frame.groupby("method").accuracy.mean()["mean"] == pytest.approx(
-        found.result(found.rows[0], found.columns[0], found.measures[0]).mean
-    )
     assert "near" in (tmp_path / "it" / "report.html").read_text()
     assert caveat.load_comparison(tmp_path / "it") == found
+
+
+def test_a_frame_has_the_means_of_the_tables(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    found = caveat.compare(silos, METHODS, out=tmp_path / "it", seeds=[0, 3], **GIVEN)
+    means = found.to_frame().groupby("method").accuracy.mean()
+    for row in found.rows:
+        assert means[row.name] == pytest.approx(found.result(row, found.columns[0], found.measures[0]).mean)
 
 
 def test_the_same_call_trains_nothing_again_and_another_is_refused(tmp_path: Path) -> None:
@@ -100,6 +104,17 @@ def test_a_run_that_fails_is_failed_in_the_tables_and_the_others_go_on(tmp_path:
 def test_what_cannot_be_compared_is_one_line(methods: Any, more: dict[str, Any], text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=text):
         caveat.compare(silos(), methods, out=tmp_path / "it", **more)
+    assert not (tmp_path / "it").exists()
+
+
+def test_a_method_that_cannot_run_on_the_silos_is_told_before_any_trains(tmp_path: Path) -> None:
+    wrong = {"mean": caveat.FedAvg(), "pn": caveat.SCAFFOLD()}
+    given = GIVEN | {"training": caveat.Training(batch_size=16, momentum=0.9, optimizer="sgd")}
+    with pytest.raises(ConfigurationError, match="pn: scaffold needs"):
+        caveat.compare(silos(), wrong, out=tmp_path / "it", seeds=[0], **given)
+    large = GIVEN | {"training": caveat.Training(batch_size=1000)}
+    with pytest.raises(DataError, match="fewer than a batch of 1000"):
+        caveat.compare(silos(), METHODS, out=tmp_path / "it", seeds=[0], **large)
     assert not (tmp_path / "it").exists()
 
 

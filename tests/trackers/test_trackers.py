@@ -97,6 +97,7 @@ def test_callbacks_change_no_bit_of_the_result(silos: Silos, tmp_path: Path) -> 
 
 
 def test_tensorboard_holds_figures_and_settings(silos: Silos, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     summary = run(silos, tmp_path / "run", caveat.TensorBoard(tmp_path / "tb"))
@@ -111,6 +112,7 @@ def test_tensorboard_holds_figures_and_settings(silos: Silos, tmp_path: Path) ->
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what MLflow calls
 def test_mlflow_holds_figures_and_settings_and_goes_on_where_the_run_does(silos: Silos, tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
     from mlflow import MlflowClient
 
     class Killed(caveat.Callback):
@@ -148,6 +150,7 @@ def wandb_records(data: bytes) -> Iterator[bytes]:
 def test_wandb_writes_offline_what_can_be_read_back(
     silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("wandb")
     from wandb.proto.wandb_internal_pb2 import Record as Written
 
     monkeypatch.delenv("WANDB_MODE", raising=False)
@@ -186,6 +189,7 @@ def test_other_things_than_callbacks_are_refused_before_anything_is_written(silo
 
 
 def test_a_tracker_of_the_command_line_has_the_methods_beside_too(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
     tiny = sets(*(each for each in TINY if not each.startswith("beside")), 'beside=["local"]')
     made = command("run", "digits", *tiny, "--out", tmp_path / "run", "--tracker", f"tensorboard:{tmp_path / 'tb'}")
     assert made.exit_code == 0, made.stderr

@@ -49,7 +49,7 @@ class Extent:
     """Per family."""
 
 
-SHORT = Extent(interrupted=1, finished=1, actions=1, crashes=1, older_folders=1, told=1, again=1, federated=4, fuzz=8)
+SHORT = Extent(interrupted=2, finished=1, actions=2, crashes=1, older_folders=1, told=1, again=1, federated=4, fuzz=8)
 LONG = Extent(
     interrupted=60,
     finished=25,

@@ -44,6 +44,7 @@ class CalledComparison(ComparisonFolder):
 
 def compare_calls(
     run: Callable[..., object],
+    check: Callable[..., object],
     silos: Silos | Make,
     methods: Mapping[str, Method],
     seeds: Sequence[int],
@@ -53,14 +54,17 @@ def compare_calls(
 ) -> Comparison:
     """Have `run` carry out what the folder lacks of a comparison; write its tables and its page, and return them.
 
-    A run that fails leaves a note, and the others go on. Raises ConfigurationError for what cannot be compared, before
-    anything runs.
+    `check` takes the same arguments, and raises for what cannot be run. A run that fails leaves a note, and the others
+    go on. Raises ConfigurationError or DataError for what cannot be compared, before anything runs.
     """
     grid = grid_of_calls(methods, seeds)
     results = CalledComparison(grid, folder)
     if not (folder / "comparison.json").exists() and not nothing_begun(folder):
         raise ConfigurationError(f"out = {str(folder)!r} exists and is not a comparison; name a new folder", "out")
     made = {seed: silos(seed) if callable(silos) else silos for seed in grid.seeds}
+    for seed in grid.seeds:
+        for name, method in methods.items():
+            _check(check, name, made[seed], method, seed, arguments)
     progress.begin(grid.title, len(methods) * len(grid.seeds))
     try:
         for number, (setting, method, seed) in enumerate(grid.places(), 1):
@@ -76,6 +80,16 @@ def compare_calls(
     finally:
         progress.end()
     return read_comparison(folder)
+
+
+def _check(
+    check: Callable[..., object], name: str, silos: Silos, method: Method, seed: int, arguments: Mapping[str, Any]
+) -> None:
+    """Raises ConfigurationError, naming the row, or DataError for a run that cannot be."""
+    try:
+        check(silos, method, seed=seed, **arguments)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name}: {error}", error.key) from None
 
 
 def _carried_out(
