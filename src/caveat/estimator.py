@@ -180,12 +180,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         by = _names(groups, len(x))
         if unknown := sorted(set(by.tolist()) - set(self.silos_)):
             raise ValueError(f"group {unknown[0]!r}: no such silo; silos: {', '.join(self.silos_)}")
-        found: Prediction | None = None
-        for name in sorted(set(by.tolist())):
-            said = self.run_.predictor(name)(x)
-            found = said if found is None else said.where(torch.from_numpy(by == name), found)
-        if found is None:
-            raise ValueError("no rows")
+        first, *others = sorted(set(by.tolist()))
+        found = self.run_.predictor(first)(x)
+        for name in others:
+            found = self.run_.predictor(name)(x).where(torch.from_numpy(by == name), found)
         return found, by
 
     def _most_familiar(self, x: Tensor) -> tuple[Prediction, Any]:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from federations import assert_same
 from own_models import Adapted, Headless, Plain, Unusual
+from own_runs import FAST, MODEL, model_of, run, three_silos
 from torch import Tensor, nn
 
 import caveat
@@ -26,33 +27,16 @@ from caveat.nn.frozen import digest_of
 from caveat.nn.models import ModelSettings, build_model
 from caveat.runs.progress import Silent
 
-MODEL = Path("model", "model.safetensors")
-FAST = caveat.Training(batch_size=16, lr=0.02)
-
 
 @pytest.fixture(scope="module")
 def silos() -> Silos:
-    rng = np.random.default_rng(0)
-    arrays = {}
-    for k in range(3):
-        x = rng.normal(size=(100, 2)).astype(np.float32) + k
-        arrays[f"s{k}"] = x, (x.sum(1) > 2 * k).astype(np.int64) + (x[:, 0] > k + 0.7)
-    return caveat.data.from_arrays(arrays)
+    return three_silos()
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CAVEAT_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-def run(silos: Silos, out: Path, method: caveat.FedAvg | None = None, **more: Any) -> caveat.Run:
-    given = {"model": Plain, "rounds": 2, "training": FAST} | more
-    return caveat.run(silos, method or caveat.FedAvg(), out=out, **given)
-
-
-def model_of(run: caveat.Run) -> dict[str, dict[str, Tensor]]:
-    return read_payload(run.folder / MODEL)
 
 
 # Own models with everything around methods

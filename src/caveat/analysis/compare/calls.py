@@ -63,8 +63,8 @@ def compare_calls(
         raise ConfigurationError(f"out = {str(folder)!r} exists and is not a comparison; name a new folder", "out")
     made = {seed: silos(seed) if callable(silos) else silos for seed in grid.seeds}
     for seed in grid.seeds:
-        for name, method in methods.items():
-            _check(check, name, made[seed], method, seed, arguments)
+        for name, asked in methods.items():
+            _check(check, name, made[seed], asked, seed, arguments)
     progress.begin(grid.title, len(methods) * len(grid.seeds))
     try:
         for number, (setting, method, seed) in enumerate(grid.places(), 1):
