@@ -153,7 +153,8 @@ def test_an_interrupted_run_goes_on_with_its_code_alone(here: Path, monkeypatch:
     with monkeypatch.context() as patched:
         patched.setattr("caveat.runs.recorder.Recorder.finish", stop)
         command = ["run", *sets(*SMALL, "method.name=fedavg", "model=net.py:Net", "rounds=2"), "--out", "run"]
-        assert caveat(*command).exit_code != 0
+        stopped = caveat(*command)
+    assert "`caveat resume run --model net.py:Net` continues" in stopped.stderr
     as_elsewhere()
     assert "--model net.py:Net" in one_error(caveat("resume", "run"), 2)
     assert imports() == 0

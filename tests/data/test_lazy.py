@@ -148,6 +148,16 @@ def test_images_of_folders_are_decoded_when_they_are_needed(tmp_path: Path, size
         data.load(DataSettings(source=f"images:{folder}", size=size, lazy=True), 0)
 
 
+def test_an_image_that_is_replaced_while_it_is_read_is_noticed(tmp_path: Path) -> None:
+    folder = write_images(tmp_path, {"east": {"cat": 8, "dog": 8}, "west": {"dog": 8, "cat": 8}})
+    silos = data.load(DataSettings(source=f"images:{folder}", lazy=True), 0)
+    for file in sorted((folder / "east").rglob("*.png")):
+        before = file.stat()
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000))
+    with pytest.raises(DataError, match=r"\.png: was written while it was read"):
+        silos.silos[0].train.x[:1]
+
+
 def no_y(folder: Path) -> None:
     (folder / "silo-1" / "y.npy").unlink()
 

@@ -9,7 +9,7 @@ import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os.path import exists  # which a name that is too long does not upset, as it does that of a Path
@@ -95,6 +95,8 @@ class Reporter:
     """What an error message should add: the run that can be resumed, or the audit or comparison, if there is one."""
 
     run: Path | None = None
+    models: Sequence[str] = ()
+    """Code of one's own that the run's configuration names."""
     audit: Path | None = None
     grid: Path | None = None
 
@@ -104,13 +106,14 @@ class Reporter:
         if self.audit is not None and exists(self.audit / "plan.json"):
             return "; the same command continues"
         begun = self.run is not None and exists(self.run / "config.toml")
-        return f"; `caveat resume {self.run}{self._plugins()}` continues" if begun else ""
+        return f"; `caveat resume {self.run}{self._code()}` continues" if begun else ""
 
-    def _plugins(self) -> str:
-        """The plugins that this command was given, for another command that needs them too."""
+    def _code(self) -> str:
+        """The options that name the code of this command, for another command that needs it too."""
         from ..methods.plugins import named
 
-        return "".join(f" --plugin {shlex.quote(each)}" for each in named())
+        options = [("--model", each) for each in self.models] + [("--plugin", each) for each in named()]
+        return "".join(f" {option} {shlex.quote(each)}" for option, each in options)
 
     def cause(self, error: Exception) -> str:
         """What an error message should add for an error: how to go on, but never with what would fail again."""
@@ -123,7 +126,7 @@ class Reporter:
     def mending(self, silo: str) -> str:
         """What to do about a silo's state that is lost."""
         afresh = (
-            f", or `caveat resume {self.run} --reset {silo}{self._plugins()}` has it begin afresh"
+            f", or `caveat resume {self.run} --reset {silo}{self._code()}` has it begin afresh"
             if self.run is not None
             else ""
         )

@@ -43,7 +43,7 @@ def run(
         from ..config import find, load
         from ..runs.callbacks import Told
         from ..runs.configured import start
-        from ..runs.own_code import import_named
+        from ..runs.own_code import codes_of, import_named
         from ..runs.progress import on_terminal
         from ..trackers import tracker_of
 
@@ -51,7 +51,7 @@ def run(
         settings = load(config, [*(sets or ()), *([f"engine.workers={workers}"] if workers else ())])
         import_named(settings)
         stem = f"{find(config).stem}-{settings.method.name}-seed{settings.seed}"
-        reporter.run = out or Path("runs") / stem
+        reporter.run, reporter.models = out or Path("runs") / stem, codes_of(settings)
         with _reported_failure(reporter.run):
             start(settings, reporter.run, Told(on_terminal(quiet), told))
         _show_result(reporter.run)
@@ -108,7 +108,7 @@ def resume(
 
             with reading():
                 resume_federation(folder, project)
-        reporter.run = folder
+        reporter.run, reporter.models = folder, model or ()
         say_unverified(folder)
         if not federation:
             with _reported_failure(folder):

@@ -50,19 +50,19 @@ class ArrayRows(LazyRows):
         super().__init__((len(array), *checked.shape[1:]), checked.dtype)
         self.array, self.check, self.origin = array, check, origin
         self.file: Path | None = getattr(array, "filename", None)
-        self.written = _written(self.file)
+        self.written = written(self.file)
 
     def read(self, index: Index) -> Array:
         """Raises DataError for a file that was written since: the rows before would not go with those after."""
-        if _written(self.file) != self.written:
+        if written(self.file) != self.written:
             raise DataError(f"{self.file}: was written while it was read; begin again from what it held")
         found = np.asarray(self.array[index])
         ends = f", rows {index.min()} to {index.max()}" if len(index) else ""
         return self.check(found, f"{self.origin}{ends}")
 
 
-def _written(file: Path | None) -> tuple[int, int] | None:
-    """Size and time of the last change of a file that is mapped; None of none."""
+def written(file: Path | None) -> tuple[int, int] | None:
+    """Size and time of the last change of a file that is read in parts; None of none."""
     try:
         found = None if file is None else os.stat(file)
     except FileNotFoundError:  # what was mapped stays readable

@@ -13,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 
 from ...core import DataError
 from ..image_format import check_image_memory, resized
-from ..lazy import LazyRows, PartRows
+from ..lazy import LazyRows, PartRows, written
 from ..pools import Array, Index, Pool, ordered
 
 SUFFIXES = {".png", ".jpg", ".jpeg"}
@@ -109,10 +109,14 @@ def _pools(folders: Sequence[Path], size: int | None, exif_rotation: bool, lazy:
 
 
 class ImageRows(LazyRows):
-    """The images of files, decoded when they are needed. All are looked at once, as `read_images` does."""
+    """The images of files, decoded when they are needed. All are looked at once, as `read_images` does.
+
+    Reading raises DataError for a file that was written since.
+    """
 
     def __init__(self, paths: Sequence[Path], size: int | None, exif_rotation: bool) -> None:
         self.paths, self.side, self.exif_rotation = paths, size, exif_rotation
+        self.written = list(map(written, paths))
         shapes = [_sized(_read(path, exif_rotation), size).shape for path in paths]
         _check_sizes(paths, shapes)
         super().__init__((len(paths), *shapes[0][:2], max(shape[2] for shape in shapes)), np.dtype(np.uint8))
@@ -120,6 +124,8 @@ class ImageRows(LazyRows):
     def read(self, index: Index) -> Array:
         found = np.empty((len(index), *self.shape[1:]), np.uint8)
         for row, number in enumerate(index.tolist()):
+            if written(self.paths[number]) != self.written[number]:
+                raise DataError(f"{self.paths[number]}: was written while it was read; begin again from what it held")
             image = _sized(_read(self.paths[number], self.exif_rotation), self.side)
             if image.shape[:2] != self.shape[1:3] or image.shape[2] > self.shape[3]:
                 raise DataError(f"{self.paths[number]}: another image than at the start, expected the same")
