@@ -168,7 +168,7 @@ def test_a_program_of_torch_answers_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::caveat.core.DataWarning")
-def test_mlflow_serves_it_in_a_process_without_caveat(tmp_path: Path) -> None:
+def test_mlflow_serves_what_it_has_logged_in_a_process_without_caveat(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     run = table(tmp_path)
     export_model(run, "coast", "mlflow", tmp_path / "model")
@@ -177,7 +177,10 @@ def test_mlflow_serves_it_in_a_process_without_caveat(tmp_path: Path) -> None:
         "warnings.simplefilter('ignore')\n"
         "import mlflow\n"
         "rows = pandas.DataFrame({'age': [61, None], 'value': [None, 3.5], 'smokes': ['no', 'before']})\n"
-        "found = mlflow.pyfunc.load_model('model').predict(rows)\n"
+        "mlflow.set_tracking_uri('sqlite:///logged.db')\n"
+        "with mlflow.start_run() as logged:\n"
+        "    mlflow.log_artifacts('model', 'model')\n"
+        "found = mlflow.pyfunc.load_model(f'runs:/{logged.info.run_id}/model').predict(rows)\n"
         "print(json.dumps([found['probs'].tolist(), found['decision'].tolist()]))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)

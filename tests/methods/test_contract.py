@@ -10,11 +10,11 @@ import torch
 from federations import METHODS, WRAPPED, Federation
 
 from caveat import methods
-from caveat.core import Method
 from caveat.testing import CHECKS, CheckedMethod
 
 EVERY = METHODS + WRAPPED
 names = [type(method).__name__ for method in EVERY]
+IDS = [name + "-options" * names[:i].count(name) for i, name in enumerate(names)]
 MANIFEST = tomllib.loads((Path(__file__).parents[1] / "manifest.toml").read_text())
 
 
@@ -28,12 +28,15 @@ def test_extension_of_codebooks_is_part_of_what_is_tested_here(tmp_path: Path) -
     assert sum(int(state["model"]["codebook.used"]) > 0 for state in federation.states().values()) >= 2
 
 
+@pytest.fixture(scope="module", params=EVERY, ids=IDS)
+def trial(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CheckedMethod:
+    """A method, of which all checks share the uninterrupted run, as in `check_method`."""
+    return CheckedMethod(request.param, tmp_path_factory.mktemp("trial"), MANIFEST)
+
+
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize(
-    "method", EVERY, ids=[name + "-options" * names[:i].count(name) for i, name in enumerate(names)]
-)
-def test_of_every_method(method: Method, check: str, tmp_path: Path) -> None:
-    CHECKS[check](CheckedMethod(method, tmp_path, MANIFEST))
+def test_of_every_method(trial: CheckedMethod, check: str) -> None:
+    CHECKS[check](trial)
 
 
 def test_another_seed_gives_another_model(tmp_path: Path) -> None:
