@@ -174,6 +174,21 @@ def test_a_package_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyP
     assert not out.exists()
 
 
+@pytest.mark.parametrize("tracker", ["tensorboard", "mlflow", "wandb"])
+def test_a_folder_that_takes_nothing_is_told_before_the_run(
+    tracker: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip(tracker)
+    (tmp_path / "file").write_text("")
+    option = ("--tracker", f"{tracker}:{tmp_path / 'file' / 'logs'}")
+    said = one_error(command("run", "--out", tmp_path / "run", *option), 2)
+    assert "file is a file, expected a folder" in said
+    monkeypatch.setattr("caveat.trackers.base.os.access", lambda path, mode: False)
+    said = one_error(command("run", "--out", tmp_path / "run", "--tracker", f"{tracker}:{tmp_path / 'logs'}"), 2)
+    assert f"{tmp_path} cannot be written to" in said
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("tracker", "text"),
     [("tensorbord", "did you mean tensorboard"), ("wandb:", "expected a folder after the colon")],

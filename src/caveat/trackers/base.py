@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +30,9 @@ class Tracker(Callback):
     """What has to be installed, as it is imported."""
 
     def __init__(self, place: str | Path | None = None) -> None:
-        """Raises ConfigurationError if its package is not installed, or for a `place` that is none."""
+        """Raises ConfigurationError if its package is not installed, for a `place` that is none, and for a folder that
+        cannot be written to.
+        """
         if place is not None and (not isinstance(place, str | Path) or not str(place)):
             raise ConfigurationError(f"{self.name}: place = {shown(place)}, expected a folder or an address")
         if find_spec(self.package) is None:
@@ -37,7 +40,13 @@ class Tracker(Callback):
                 f"the tracker {self.name} needs a package that is not installed: pip install 'caveat[{self.name}]'"
             )
         self.place = place
+        _check_writable(self.name, self.local)
         self._title, self._folder, self._settings, self._opened = "", "", dict[str, Plain](), False
+
+    @property
+    def local(self) -> Path | None:
+        """The folder that it writes to; None where it is sent elsewhere, or the tool finds one itself."""
+        return None if self.place is None else Path(self.place)
 
     def begin(self, title: str, rounds: int) -> None:
         self._title, self._opened = title, False
@@ -74,6 +83,17 @@ class Tracker(Callback):
             key = hashlib.sha256(str(Path(self._folder).resolve()).encode()).hexdigest()[:12]
             self.open(self._title, key, self._folder, self._settings)
             self._opened = True
+
+
+def _check_writable(name: str, folder: Path | None) -> None:
+    """Raises ConfigurationError for a folder that cannot be made or written to."""
+    if folder is None:
+        return
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise ConfigurationError(f"{name}: place = {shown(str(folder))}: {there} is a file, expected a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"{name}: place = {shown(str(folder))}: {there} cannot be written to")
 
 
 def numbers_of(summary: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -31,6 +31,11 @@ class MLflow(Tracker):
     name: ClassVar = "mlflow"
     package: ClassVar = "mlflow"
 
+    @property
+    def local(self) -> Path | None:
+        given = address_of(self.place)
+        return None if "://" in given else Path(given)
+
     def open(self, title: str, key: str, folder: str, settings: Mapping[str, Plain]) -> None:
         from mlflow import MlflowClient
 
@@ -70,9 +75,14 @@ class Store(NamedTuple):
     artifacts: str | None = None
 
 
+def address_of(place: str | Path | None) -> str:
+    """The address or folder of a tracking store."""
+    return str(place) if place is not None else os.environ.get("MLFLOW_TRACKING_URI", PLACE)
+
+
 def store_of(place: str | Path | None) -> Store:
     """A tracking store by its address, or a database in a folder if there is no "://" in `place`."""
-    given = str(place) if place is not None else os.environ.get("MLFLOW_TRACKING_URI", PLACE)
+    given = address_of(place)
     if "://" in given:
         return Store(given)
     folder = Path(given).resolve()

@@ -20,10 +20,14 @@ class TensorBoard(Tracker):
     name: ClassVar = "tensorboard"
     package: ClassVar = "tensorboard"
 
+    @property
+    def local(self) -> Path:
+        return Path(self.place or PLACE)
+
     def open(self, title: str, key: str, folder: str, settings: Mapping[str, Plain]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        place = Path(self.place or PLACE) / f"{Path(folder).name}-{title}-{key}"
+        place = self.local / f"{Path(folder).name}-{title}-{key}"
         self._writer: Any = SummaryWriter(str(place))
         rows = "\n".join(f"| {name} | {value} |" for name, value in settings.items())
         self._writer.add_text("settings", f"| key | value |\n| --- | --- |\n{rows}", 0)
