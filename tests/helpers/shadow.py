@@ -77,7 +77,7 @@ class _Backend:
     manual_seed = staticmethod(SEEDS.append)
     manual_seed_all = staticmethod(lambda seed: None)
     is_available = staticmethod(lambda: True)
-    is_initialized = staticmethod(lambda: True)
+    is_initialized = staticmethod(lambda: False)
     current_device = staticmethod(lambda: 0)
     device_count = staticmethod(lambda: 1)
     _is_in_bad_fork = staticmethod(lambda: False)

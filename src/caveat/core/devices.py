@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from .errors import ConfigurationError
+from .errors import ConfigurationError, shown, told
 from .tensors import Payload
 
 CPU = torch.device("cpu")
@@ -26,7 +26,7 @@ AUTO = ("cuda", "mps")
 Value = TypeVar("Value")
 
 
-def find_device(name: str, start: bool = True) -> torch.device:
+def find_device(name: str, start: bool = True, key: str = KEY) -> torch.device:
     """The device of that name, with its number where it has one; "auto" is the first GPU if there is any.
 
     The device is started and asked for one number, unless told not to `start` it: a process that has started CUDA
@@ -34,15 +34,15 @@ def find_device(name: str, start: bool = True) -> torch.device:
     """
     if name == "auto":
         name = next((kind for kind in AUTO if _counted(kind)), "cpu")
-    kind, number = _parts(name)
+    kind, number = _parts(name, key)
     if kind == "cpu":
         return CPU
     count = _counted(kind)
     if not count:
-        raise _refused(name, f"torch {torch.__version__} finds no such device on this machine; {EXPECTED}")
+        raise _refused(name, f"torch {torch.__version__} finds no such device on this machine; {EXPECTED}", key)
     if number is not None and number >= count:
         there = f"{kind}:0" if count == 1 else f"{kind}:0 to {kind}:{count - 1}"
-        raise _refused(name, f"this machine has {there}")
+        raise _refused(name, f"this machine has {there}", key)
     device = torch.device(kind, number or 0)
     if kind == "cuda":
         # Read when cuBLAS begins: without it, sums of products are not the same every time.
@@ -51,20 +51,20 @@ def find_device(name: str, start: bool = True) -> torch.device:
         try:
             torch.zeros(1, device=device).cpu()
         except Exception as error:  # drivers and backends raise what they like
-            raise _refused(name, f"the device does not start: {str(error).splitlines()[0]}") from error
+            raise _refused(name, f"the device does not start: {told(error)}", key) from error
     return device
 
 
-def _parts(name: str) -> tuple[str, int | None]:
+def _parts(name: str, key: str = KEY) -> tuple[str, int | None]:
     """The kind of a device and its number. Raises ConfigurationError for what names none."""
     found = re.fullmatch(r"([a-z]+)(?::(\d{1,3}))?", name)
     if found is None or (found[1] in ("cpu", "mps") and found[2] is not None):
-        raise _refused(name, EXPECTED)
+        raise _refused(name, EXPECTED, key)
     return found[1], None if found[2] is None else int(found[2])
 
 
-def _refused(name: str, why: str) -> ConfigurationError:
-    return ConfigurationError(f"{{key}} = {name!r}: {why}", KEY)
+def _refused(name: str, why: str, key: str) -> ConfigurationError:
+    return ConfigurationError(f"{{key}} = {shown(name)}: {why}", key)
 
 
 def _counted(kind: str) -> int:
@@ -79,11 +79,32 @@ def _counted(kind: str) -> int:
     return int(count()) if count is not None else 1
 
 
-def siblings(device: torch.device, name: str) -> list[torch.device]:
-    """The devices over which workers are spread: all of its kind if the name has no number, as "cuda" has none."""
-    if device.type == "cpu" or ":" in name:
-        return [device]
-    return [torch.device(device.type, number) for number in range(_counted(device.type))]
+def find_devices(name: str, workers: int = 1, key: str = KEY) -> tuple[torch.device, ...]:
+    """The devices over which so many workers are spread: all of a kind if the name has no number, as "cuda" has none.
+
+    None is started where there are several workers, each of which starts its own. Raises what `find_device` does.
+    """
+    first = find_device(name, workers == 1, key)
+    if first.type == "cpu" or ":" in name:
+        return (first,)
+    return tuple(torch.device(first.type, number) for number in range(min(workers, _counted(first.type))))
+
+
+def check_name(name: str, key: str = KEY) -> None:
+    """Raises ConfigurationError for what is no name of a device, whether there is one or not."""
+    if name != "auto":
+        _parts(name, key)
+
+
+def check_forks(device: torch.device, workers: int) -> None:
+    """Raises ConfigurationError where the device was started in this process, which cannot be forked any more."""
+    started = device.type != "cpu" and getattr(torch.get_device_module(device), "is_initialized", None)
+    if started and started():
+        raise ConfigurationError(
+            f"engine.workers = {workers}: this process has used {device.type!r} already, after which it cannot have "
+            "workers on it; use 1, or begin in a new process",
+            "engine.workers",
+        )
 
 
 def described(device: torch.device) -> str:
@@ -121,15 +142,16 @@ def deterministic(device: torch.device) -> Iterator[None]:
     if device.type == "cpu":
         yield
         return
-    before, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    before = torch.get_deterministic_debug_mode()
     memory: Any = torch.utils.deterministic
     filled = memory.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
+    # The same as use_deterministic_algorithms, without the seconds in which that imports torch's compiler.
+    torch.set_deterministic_debug_mode("error")
     memory.fill_uninitialized_memory = False  # costs time, and nothing here reads what nobody has written
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before, warn_only=warns)
+        torch.set_deterministic_debug_mode(before)
         memory.fill_uninitialized_memory = filled
 
 

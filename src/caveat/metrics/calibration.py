@@ -35,6 +35,8 @@ def _binned(probs: Tensor, correct: Tensor) -> list[Tensor]:
     columns = probs.shape[1]
     bins = (probs * BINS).long().clamp_max(BINS - 1) + BINS * torch.arange(columns, device=probs.device)
     weights, none = (torch.ones_like(probs), probs, correct.double()), probs.new_zeros(columns * BINS)
+    if not len(probs):
+        return [none.long().view(columns, BINS)] * len(weights)  # the type that counts of nothing have always had
     # Not bincount, which GPUs do not repeat with weights.
     return [none.index_add(0, bins.flatten(), each.flatten()).view(columns, BINS) for each in weights]
 

@@ -57,8 +57,8 @@ class BaseRun:
     spec: RunSpec
     sync_seconds: float = SYNC_SECONDS
     """How often a checkpoint is waited for until it is on the disk."""
-    device: torch.device = CPU
-    """Where silos' works and predictions are computed."""
+    devices: tuple[torch.device, ...] = (CPU,)
+    """Where silos' works are computed, each worker's on one of them; predictions are on the first."""
     reset: tuple[SiloId, ...] = ()
     """Silos that begin afresh when the run continues, since their states were lost."""
 
@@ -109,6 +109,11 @@ class BaseRun:
             Evaluated(self.complete_method), spec.build(info), silos, states, spec.seed, own, names=names,
             device=self.device,
         )  # fmt: skip
+
+    @property
+    def device(self) -> torch.device:
+        """Where silos' works are computed if they are not spread."""
+        return self.devices[0]
 
     @cached_property
     def predicts_on(self) -> torch.device:

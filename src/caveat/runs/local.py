@@ -97,7 +97,7 @@ class LocalRun(AnsweringRun):
         return self.executor_of(silos, self.participants, SiloStore(self.folder / "state" / "silos"))
 
     def engine(self) -> EmbeddedEngine:
-        return EmbeddedEngine(self.executor(), self.workers)
+        return EmbeddedEngine(self.executor(), self.workers, self.devices)
 
     def prepare(self) -> None:
         super().prepare()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from ...core import ConfigurationError, Payload, Replies, RunError, SiloId, Update, Weights
+from ...core.devices import check_forks
 from ...core.tensors import size
 from ...files.checkpoints import StateLost
 from ...files.schema.record import as_json
@@ -34,12 +36,14 @@ class EmbeddedEngine:
     ends them.
 
     With one worker everything runs in the calling process, so that a debugger can stop inside a silo. Results
-    are the same bits for any number of workers.
+    are the same bits for any number of workers. Workers take turns with `devices`, if there are several; each starts
+    its own.
     """
 
-    def __init__(self, executor: Executor, workers: int = 1) -> None:
+    def __init__(self, executor: Executor, workers: int = 1, devices: Sequence[torch.device] = ()) -> None:
         if workers > 1 and not hasattr(os, "fork"):
             raise ConfigurationError(f"engine.workers = {workers} needs a system with fork; use 1")
+        self.devices = devices or [executor.device]
         self.executor = executor
         self.method = executor.method
         self.silos: Sequence[SiloId] = executor.sorted_names
@@ -63,8 +67,12 @@ class EmbeddedEngine:
     def __enter__(self) -> EmbeddedEngine:
         keep_freed_memory()
         self.executor.states.begin()
+        if self.count:
+            check_forks(self.executor.device, self.count)
         try:
-            for _ in range(self.count):
+            for number in range(self.count):
+                self.executor.device = self.devices[number % len(self.devices)]
+                self.executor.sharing = math.ceil(self.count / len(self.devices))
                 self.workers.append(_Worker(self.executor, self.down, self.workers))
         except BaseException:
             self.__exit__()
