@@ -10,7 +10,7 @@ What it cannot tell: speed, CUDA's own rounding and random numbers, streams, mem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils import backend_registration
-from torch.utils._pytree import tree_flatten, tree_map
 
 NAME = "shadow"
 READS: list[str] = []
@@ -60,6 +59,9 @@ class Shadow(Tensor):
     def __init__(self, held: Tensor) -> None:
         self.held = held
 
+    def __repr__(self, **more: Any) -> str:
+        return f"Shadow({tuple(self.shape)}, {self.dtype})"
+
     def tolist(self) -> Any:
         """torch's own is not for tensors that are written in Python."""
         return self.cpu().tolist()
@@ -84,6 +86,19 @@ class _Backend:
     get_amp_supported_dtype = staticmethod(lambda: [torch.bfloat16])
 
 
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """The value with a function applied to all that is in its lists and tuples."""
+    return type(value)([_mapped(function, each) for each in value]) if type(value) in (list, tuple) else function(value)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif type(value) in (list, tuple):
+            yield from _tensors(value)
+
+
 def _held(value: Any) -> Any:
     return value.held if isinstance(value, Shadow) else value
 
@@ -92,7 +107,7 @@ def _run(function: Any, args: Any, kwargs: Any) -> Any:
     name = function.overloadpacket.__name__
     if name in COPIES:
         return _copied(function, name, args, kwargs)
-    tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
+    tensors = list(_tensors((*args, *kwargs.values())))
     ours = [each for each in tensors if isinstance(each, Shadow)]
     if ours and any(each.dim() for each in tensors if not isinstance(each, Shadow)):
         raise RuntimeError(f"{function}: tensors on {sorted({str(each.device) for each in tensors})}")
@@ -103,9 +118,10 @@ def _run(function: Any, args: Any, kwargs: Any) -> Any:
         kwargs = kwargs | {"device": "cpu"}
     if kwargs.get("pin_memory"):
         kwargs = kwargs | {"pin_memory": False}
-    found = _kernel(name, function)(*tree_map(_held, args), **tree_map(_held, kwargs))
+    held = {key: _mapped(_held, value) for key, value in kwargs.items()}
+    found = _kernel(name, function)(*_mapped(_held, args), **held)
     same = {id(each.held): each for each in ours}  # what was changed in place is the same tensor after it
-    return tree_map(lambda each: _shadow(each, same) if isinstance(each, Tensor) else each, found)
+    return _mapped(lambda each: _shadow(each, same) if isinstance(each, Tensor) else each, found)
 
 
 def _shadow(found: Tensor, same: dict[int, Shadow]) -> Shadow:
@@ -167,7 +183,7 @@ def _lower(name: str) -> Callable[..., Any]:
     def lower(*args: Any, **kwargs: Any) -> Any:
         keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
         with torch._C._ExcludeDispatchKeyGuard(keys):
-            return getattr(torch.ops.aten, name)(*tree_map(cast, args), **tree_map(cast, kwargs))
+            return getattr(torch.ops.aten, name)(*_mapped(cast, args), **{key: cast(value) for key, value in kwargs.items()})
 
     return lower
 
