@@ -13,7 +13,7 @@ from shadow import SEEDS, Shadow, on_shadow, reads
 
 from caveat.core import Method, Payload, Silo, key
 from caveat.core.devices import CPU
-from caveat.methods import APFL, FedAvg, FedBABU, FedPN, FedRep
+from caveat.methods import FedAvg, FedBABU, FedPN, FedRep
 from caveat.testing.federation import LATEST, small_silos
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.evaluation import TEST
@@ -75,8 +75,7 @@ def longer(method: Method, steps: int) -> Method:
     return replace(method, training=training, **more)  # type: ignore[type-var]
 
 
-TRAINED = [m for m in EVERY[: len(METHODS)] if "hessian-free" not in repr(m)]
-"""All but one that has the step of its differences by what it finds on the device: it waits once per batch."""
+TRAINED = EVERY[: len(METHODS)]
 
 
 @pytest.mark.parametrize("method", TRAINED, ids=[f"{type(m).__name__}-{i}" for i, m in enumerate(TRAINED)])
@@ -174,7 +173,7 @@ def test_the_stand_in_refuses_what_a_gpu_would_and_counts_what_the_host_reads() 
     with pytest.raises(RuntimeError, match="tensors on"):
         x @ y
     with reads() as names:
-        x[x > 2], x.sum().item(), x.cpu(), x.nonzero(), x[:, 0].tolist()  # noqa: B018
+        x[x > 2], x.sum().item(), x.cpu(), x.nonzero(), x[:, 0].tolist()
         (x + 1).relu_().sum()
     assert names == ["index", "_local_scalar_dense", "_to_copy", "nonzero", "_to_copy"]
     assert not isinstance(x.cpu(), Shadow)

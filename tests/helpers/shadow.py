@@ -183,7 +183,9 @@ def _lower(name: str) -> Callable[..., Any]:
     def lower(*args: Any, **kwargs: Any) -> Any:
         keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
         with torch._C._ExcludeDispatchKeyGuard(keys):
-            return getattr(torch.ops.aten, name)(*_mapped(cast, args), **{key: cast(value) for key, value in kwargs.items()})
+            return getattr(torch.ops.aten, name)(
+                *_mapped(cast, args), **{key: cast(value) for key, value in kwargs.items()}
+            )
 
     return lower
 

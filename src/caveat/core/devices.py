@@ -73,10 +73,9 @@ def _counted(kind: str) -> int:
         module = torch.get_device_module(kind)
     except RuntimeError:
         return 0
-    available, count = getattr(module, "is_available", None), getattr(module, "device_count", None)
-    if kind == "cpu" or available is None or not available():
-        return 0
-    return int(count()) if count is not None else 1
+    # Not is_available, which begins to start CUDA, so that the process can have no workers any more.
+    count = getattr(module, "device_count", None)
+    return 0 if kind == "cpu" or count is None else int(count())
 
 
 def find_devices(name: str, workers: int = 1, key: str = KEY) -> tuple[torch.device, ...]:
@@ -111,6 +110,14 @@ def described(device: torch.device) -> str:
     """What a device is called by who made it, such as "NVIDIA H100"; its type where nobody says."""
     named = getattr(torch.get_device_module(device), "get_device_name", None)
     return str(named(device)) if named is not None else device.type
+
+
+def versions(device: torch.device) -> dict[str, str]:
+    """The versions of what computes on a device."""
+    found: dict[str, Any] = {"torch": torch.__version__}
+    if device.type == "cuda":
+        found |= {"cuda": torch.version.cuda or torch.version.hip, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]
+    return {name: str(value) for name, value in found.items()}
 
 
 def has_double(device: torch.device) -> bool:
