@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,13 @@ from commands import caveat as command
 from own_models import Unusual
 from own_runs import FAST, model_of, run, three_silos
 from shadow import on_shadow
-from torch import Tensor, nn
+from shadow_models import Learning
+from torch import Tensor
 
 import caveat
 from caveat.core import ConfigurationError
 from caveat.core.devices import find_device, find_devices
+from caveat.engines.processes.anew import can_fork
 from caveat.federation.silo_file import read_silo_file
 from caveat.runs.progress import Silent
 from caveat.testing.same import assert_same
@@ -35,18 +39,6 @@ class Stop(Silent):
         raise KeyboardInterrupt
 
 
-class Frozen(nn.Module):
-    """An encoder that is not trained."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(2, 6), nn.BatchNorm1d(6), nn.ReLU())
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.layers(x)
-        return out
-
-
 MLP = caveat.ModelSettings(name="mlp", width=4, hidden=6)
 WAYS: dict[str, dict[str, Any]] = {
     "own model, balanced": {
@@ -54,7 +46,7 @@ WAYS: dict[str, dict[str, Any]] = {
         "training": dataclasses.replace(FAST, class_weights="balanced", clip=1.0),
     },
     "frozen encoder, laplace": {
-        "model": caveat.ModelSettings(encoder=Frozen, frozen=True, hidden=0),
+        "model": caveat.ModelSettings(encoder=Learning, frozen=True, hidden=0),
         "uncertainty": caveat.Uncertainty(source="laplace"),
     },
     "bfloat16, moments": {
@@ -169,7 +161,7 @@ def test_a_device_that_does_not_start_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_workers_take_turns_with_all_devices_unless_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caveat.core.devices._counted", lambda kind: 2)
+    monkeypatch.setattr("caveat.core.devices.counted", lambda kind: 2)
     first, second = torch.device("shadow", 0), torch.device("shadow", 1)
     assert find_devices("shadow", 3) == (first, second)
     assert find_devices("shadow", 1) == (first,)
@@ -179,7 +171,7 @@ def test_workers_take_turns_with_all_devices_unless_one_is_named(monkeypatch: py
 
 def test_auto_is_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"cuda": 0, "mps": 1}
-    monkeypatch.setattr("caveat.core.devices._counted", lambda kind: there[kind])
+    monkeypatch.setattr("caveat.core.devices.counted", lambda kind: there[kind])
     assert find_device("auto", start=False) == torch.device("mps", 0)
     there["cuda"] = 1
     assert find_device("auto", start=False) == torch.device("cuda", 0)
@@ -187,12 +179,39 @@ def test_auto_is_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_device("auto") == torch.device("cpu")
 
 
-def test_a_process_that_has_used_the_device_has_no_workers_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.get_device_module("shadow"), "is_initialized", lambda: True)
-    with pytest.raises(ConfigurationError, match="this process has used 'shadow' already"):
-        run(SILOS, tmp_path, workers=2, device="shadow")
+def test_workers_begin_anew_where_a_process_cannot_be_forked(tmp_path: Path) -> None:
+    """As this one cannot, on the device or on the CPU, since it has trained on the device."""
+    model = caveat.ModelSettings(encoder=Learning)
+    one, two = (run(SILOS, tmp_path / str(n), model=model, workers=n, device="shadow") for n in (1, 2))
+    assert not can_fork(torch.device("shadow", 0))
+    assert not can_fork(torch.device("cpu"))
+    assert_same(model_of(one), model_of(two))
+    assert without_device(one.folder) == without_device(two.folder)
+
+
+def test_a_run_that_cannot_be_handed_over_is_refused_there(tmp_path: Path) -> None:
+    class Local(Learning):
+        pass
+
+    run(SILOS, tmp_path / "1", model=MLP, device="shadow")
+    with pytest.raises(ConfigurationError, match="cannot be given this run"):
+        run(SILOS, tmp_path / "2", model=caveat.ModelSettings(encoder=Local), workers=2, device="shadow")
+
+
+WORKERS = """
+import own_runs, shadow, torch, sys
+from caveat.engines.processes.anew import can_fork
+shadow.on_shadow()
+assert can_fork(torch.device("shadow", 0))
+own_runs.run(own_runs.three_silos(), sys.argv[1], workers=2, device="shadow")
+"""
+
+
+def test_workers_are_forked_where_a_process_has_not_used_the_device(tmp_path: Path) -> None:
+    here = run(SILOS, tmp_path / "here")
+    done = subprocess.run([sys.executable, "-c", WORKERS, tmp_path / "there"], text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert without_device(here.folder) == without_device(tmp_path / "there")
 
 
 def test_a_silo_names_its_own_device(tmp_path: Path) -> None:

@@ -33,11 +33,11 @@ def find_device(name: str, start: bool = True, key: str = KEY) -> torch.device:
     cannot be forked any more. Raises ConfigurationError, in one sentence, for a device that there is not.
     """
     if name == "auto":
-        name = next((kind for kind in AUTO if _counted(kind)), "cpu")
+        name = next((kind for kind in AUTO if counted(kind)), "cpu")
     kind, number = _parts(name, key)
     if kind == "cpu":
         return CPU
-    count = _counted(kind)
+    count = counted(kind)
     if not count:
         raise _refused(name, f"torch {torch.__version__} finds no such device on this machine; {EXPECTED}", key)
     if number is not None and number >= count:
@@ -67,7 +67,13 @@ def _refused(name: str, why: str, key: str) -> ConfigurationError:
     return ConfigurationError(f"{{key}} = {shown(name)}: {why}", key)
 
 
-def _counted(kind: str) -> int:
+def known_kinds() -> list[str]:
+    """The kinds of GPU and the like that torch may find here, without asking any of them."""
+    found = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+    return [*AUTO, *([] if found is None or found.type in AUTO else [found.type])]
+
+
+def counted(kind: str) -> int:
     """How many devices of a kind this machine has, as far as that shows without starting one."""
     try:
         module = torch.get_device_module(kind)
@@ -86,24 +92,13 @@ def find_devices(name: str, workers: int = 1, key: str = KEY) -> tuple[torch.dev
     first = find_device(name, workers == 1, key)
     if first.type == "cpu" or ":" in name:
         return (first,)
-    return tuple(torch.device(first.type, number) for number in range(min(workers, _counted(first.type))))
+    return tuple(torch.device(first.type, number) for number in range(min(workers, counted(first.type))))
 
 
 def check_name(name: str, key: str = KEY) -> None:
     """Raises ConfigurationError for what is no name of a device, whether there is one or not."""
     if name != "auto":
         _parts(name, key)
-
-
-def check_forks(device: torch.device, workers: int) -> None:
-    """Raises ConfigurationError where the device was started in this process, which cannot be forked any more."""
-    started = device.type != "cpu" and getattr(torch.get_device_module(device), "is_initialized", None)
-    if started and started():
-        raise ConfigurationError(
-            f"engine.workers = {workers}: this process has used {device.type!r} already, after which it cannot have "
-            "workers on it; use 1, or begin in a new process",
-            "engine.workers",
-        )
 
 
 def described(device: torch.device) -> str:

@@ -19,13 +19,13 @@ from typing import Any
 import torch
 
 from ...core import ConfigurationError, Payload, Replies, RunError, SiloId, Update, Weights
-from ...core.devices import check_forks
 from ...core.tensors import size
 from ...files.checkpoints import StateLost
 from ...files.schema.record import as_json
 from ...files.schema.small_files import KeptState
 from ..allocator import keep_freed_memory
 from ..executor import Executor, Performed, SiloDiverged, SiloError
+from .anew import begin_anew, can_fork, handed_over
 from .children import end_with_parent
 from .collectors import AHEAD, BufferedReplies, ReplyCollector, StreamingMean
 from .shared_buffer import SharedBuffer
@@ -59,6 +59,8 @@ class EmbeddedEngine:
         self.down = SharedBuffer()
         self.count = workers if workers > 1 else 0
         self.workers: list[_Worker] = []
+        self.given: SharedBuffer | None = None
+        """What workers are handed that cannot be forked."""
         self.aside: ThreadPoolExecutor | None = None
         """A thread that adds up while workers work; it starts with the first sum, after the workers were forked."""
         if workers > 1:
@@ -67,13 +69,13 @@ class EmbeddedEngine:
     def __enter__(self) -> EmbeddedEngine:
         keep_freed_memory()
         self.executor.states.begin()
-        if self.count:
-            check_forks(self.executor.device, self.count)
+        if self.count and not can_fork(self.executor.device):
+            self.given = handed_over(self.executor)
         try:
             for number in range(self.count):
                 self.executor.device = self.devices[number % len(self.devices)]
                 self.executor.sharing = math.ceil(self.count / len(self.devices))
-                self.workers.append(_Worker(self.executor, self.down, self.workers))
+                self.workers.append(_Worker(self.executor, self.down, self.workers, self.given))
         except BaseException:
             self.__exit__()
             raise
@@ -86,6 +88,8 @@ class EmbeddedEngine:
             worker.end()
         self.workers = []
         self.down.close()
+        if self.given is not None:
+            self.given.close()
 
     def begin(self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState]) -> None:
         """Have silos forget what they kept of a round that was never completed."""
@@ -165,9 +169,13 @@ class EmbeddedEngine:
 
 
 class _Worker:
-    """A forked process that carries out one order at a time. Orders and answers are JSON, tensors lie in buffers."""
+    """A process that carries out one order at a time, forked unless it is `given` what it needs. Orders and answers are
+    JSON, tensors lie in buffers.
+    """
 
-    def __init__(self, executor: Executor, down: SharedBuffer, others: Sequence[_Worker]) -> None:
+    def __init__(
+        self, executor: Executor, down: SharedBuffer, others: Sequence[_Worker], given: SharedBuffer | None = None
+    ) -> None:
         self.pipe, theirs = Pipe()
         self.buffers = [SharedBuffer() for _ in range(AHEAD)]
         """One for the replies of a group of silos, one for the next group's while those are being added up."""
@@ -175,6 +183,10 @@ class _Worker:
         self.order: dict[str, Any] = {}
         self.fresh = True
         """Whether nothing is left of the replies in the buffer of that number."""
+        if given is not None:
+            self.process = begin_anew(given, executor, down, self.buffers, theirs)
+            theirs.close()
+            return
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
@@ -187,7 +199,7 @@ class _Worker:
                 end_with_parent(parent)
                 for end in (self.pipe, *(other.pipe for other in others)):
                     end.close()
-                _serve(executor, down, self.buffers, theirs)
+                serve(executor, down, self.buffers, theirs)
             os._exit(0)
         theirs.close()
 
@@ -236,7 +248,8 @@ class _Worker:
             buffer.close()
 
 
-def _serve(executor: Executor, down: SharedBuffer, buffers: Sequence[SharedBuffer], pipe: Connection) -> None:
+def serve(executor: Executor, down: SharedBuffer, buffers: Sequence[SharedBuffer], pipe: Connection) -> None:
+    """Carry out the orders that come through a pipe, until nobody is at its other end."""
     # The parent's threads did not come along, and OpenMP would wait for them.
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError):
