@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 from federations import METHODS, WRAPPED, Federation, assert_same, assert_same_states
-from shadow import SEEDS, Shadow, on_shadow, reads
+from shadow import SEEDS, Shadow, on_shadow, reads, without_double
 
 from caveat.core import Method, Payload, Silo, key
 from caveat.core.devices import CPU
-from caveat.methods import FedAvg, FedBABU, FedPN, FedRep
+from caveat.engines.executor import SiloError
+from caveat.methods import FMLU, FedAvg, FedBABU, FedPN, FedRep
 from caveat.testing.federation import LATEST, small_silos
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.evaluation import TEST
@@ -141,22 +142,27 @@ def test_a_device_draws_by_the_same_keys_as_the_cpu(tmp_path: Path) -> None:
     assert [seed for seed in SEEDS if seed in works] == works
 
 
-def test_a_device_without_float64_trains_and_leaves_the_rest_to_the_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("caveat.engines.executor.has_double", lambda device: device == CPU)
-    method, used = WRAPPED[1], dict[str, bool]()
-    here, there = (Federation(method, tmp_path / d.type, data=TWO, device=d) for d in (CPU, DEVICE))
+def test_a_device_without_float64_trains_and_leaves_the_rest_to_the_cpu(tmp_path: Path) -> None:
+    used = set[str]()
+    here, there = (Federation(WRAPPED[14], tmp_path / d.type, data=TWO, device=d) for d in (CPU, DEVICE))
     perform = there.place.perform_there
 
     def noted(t: int, address: str, *more: Any) -> Any:
-        used[address] = True
+        used.add(address.rpartition(".")[2])
         return perform(t, address, *more)
 
-    monkeypatch.setattr(there.place, "perform_there", noted)
-    assert_same(here.run(), there.run())
-    assert_same_states(measured(here), measured(there))
-    assert {address.rpartition(".")[2] for address in used} == {"train"}
+    there.place.perform_there = noted  # type: ignore[method-assign]
+    with without_double():
+        assert_same(here.run(), there.run())
+        assert_same_states(measured(here), measured(there))
+    assert_same_states(here.states(), there.states())
+    assert used == {"train"}
+
+
+def test_a_method_that_trains_in_float64_says_so_where_there_is_none(tmp_path: Path) -> None:
+    method = next(method for method in EVERY if isinstance(method, FMLU))
+    with without_double(), pytest.raises(SiloError, match="'fmlu' trains in float64, which 'shadow' does not have"):
+        Federation(method, tmp_path, data=TWO, device=DEVICE).run()
 
 
 def test_what_cannot_be_repeated_is_refused_there_and_nowhere_else(tmp_path: Path) -> None:

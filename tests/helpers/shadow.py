@@ -24,6 +24,7 @@ READS: list[str] = []
 """Names of the operations that the host has waited for, in order."""
 SEEDS: list[int] = []
 """What the device's generator was seeded with."""
+_NO_DOUBLE: list[bool] = []
 WAITS = frozenset({
     "_local_scalar_dense", "nonzero", "masked_select", "bincount", "equal", "is_nonzero", "unique_dim", "_unique2",
     "unique_consecutive", "repeat_interleave", "linalg_eigh", "_linalg_eigh", "linalg_cholesky",
@@ -125,7 +126,23 @@ def _run(function: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _shadow(found: Tensor, same: dict[int, Shadow]) -> Shadow:
-    return same[id(found)] if id(found) in same else Shadow(found)
+    return same[id(found)] if id(found) in same else _placed(found)
+
+
+def _placed(found: Tensor) -> Shadow:
+    if _NO_DOUBLE and found.dtype == torch.float64:
+        raise TypeError(f"Cannot convert a tensor to float64, which {NAME} does not support")
+    return Shadow(found)
+
+
+@contextmanager
+def without_double() -> Iterator[None]:
+    """Meanwhile the device has no float64, as Apple's GPUs have none."""
+    _NO_DOUBLE.append(True)
+    try:
+        yield
+    finally:
+        _NO_DOUBLE.pop()
 
 
 def _copied(function: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -134,7 +151,7 @@ def _copied(function: Any, name: str, args: Any, kwargs: Any) -> Any:
         target = torch.device(kwargs.get("device") or args[0].device)
         found = function(_held(args[0]), **kwargs | {"device": "cpu", "pin_memory": False})
         if target.type == NAME:
-            return Shadow(found)
+            return _placed(found)
         READS.append(name)
         return found
     function(_held(args[0]), _held(args[1]), *args[2:], **kwargs)

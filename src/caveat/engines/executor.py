@@ -15,6 +15,7 @@ from torch import nn
 
 from ..core import (
     CaveatError,
+    ConfigurationError,
     Method,
     Payload,
     Round,
@@ -193,7 +194,13 @@ class Executor:
         (name, work), there = self.find_work(t, address), self.workplace
         with there.working(self.seed, name, t, silo):
             site = self.site_there(silo, t, address in self.method.evaluations)
-            return there.taken_home(*work(there.brought(payload), there.brought(state), site))
+            try:
+                return there.taken_home(*work(there.brought(payload), there.brought(state), site))
+            except (TypeError, RuntimeError) as error:
+                if "float64" not in str(error) or has_double(self.device):
+                    raise
+                why = f"{self.method.name!r} trains in float64, which {self.device.type!r} does not have"
+                raise ConfigurationError(f"engine.device: {why}; use cpu", "engine.device") from error
 
     def site_there(self, silo: SiloId, t: int = 0, evaluates: bool = False) -> Site:
         """`site`, or what an evaluation may see, with workspaces and data on the device."""

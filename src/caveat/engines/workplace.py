@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import AugmentedData, Data, Payload, Silo, SiloId, State, Update
-from ..core.devices import brought, brought_all, deterministic, free_memory, home
+from ..core.devices import brought, brought_all, deterministic, free_memory, has_double, home
 from ..core.parted import PartedInputs, StreamedInputs
 from ..core.random import seeded
 from ..core.silo import LateData
@@ -32,7 +32,7 @@ class Workplace:
     def __init__(
         self, device: torch.device, module: nn.Module, own: Mapping[SiloId, nn.Module], sharing: int = 1
     ) -> None:
-        self.device = device
+        self.device, self.double = device, has_double(device)
         made = {id(each): on_device(each, device) for each in (module, *own.values())}
         self.module = made[id(module)]
         self.own = {silo: made[id(each)] for silo, each in own.items()}
@@ -49,7 +49,13 @@ class Workplace:
             yield
 
     def brought(self, payload: Payload) -> Payload:
-        return brought_all(payload, self.device)
+        """Groups of tensors on the device; those of a type that it does not have stay on the CPU."""
+        if self.double:
+            return brought_all(payload, self.device)
+        return {
+            group: {name: t if t.dtype == torch.float64 else brought(t, self.device) for name, t in tensors.items()}
+            for group, tensors in payload.items()
+        }
 
     def taken_home(self, update: Update, state: State) -> tuple[Update, State]:
         """What a work has come to, on the CPU."""
