@@ -12,6 +12,7 @@ from typing import Any, Unpack
 from .analysis.compare.calls import compare_calls
 from .config import EngineSettings
 from .core import ConfigurationError, Method, SiloId
+from .core.devices import find_devices
 from .core.errors import Diverged
 from .core.settings import check_type, path_of
 from .data import Silos
@@ -37,6 +38,7 @@ def run(
     method: Method,
     *,
     workers: int = 1,
+    device: str = "cpu",
     out: str | Path | None = None,
     progress: Progress | None = None,
     callbacks: Sequence[Callback] = (),
@@ -57,17 +59,21 @@ def run(
     Without one, the files go with the returned run. `reset` are silos that begin afresh when an interrupted run
     continues, since their private states were lost. `progress` is told what is shown on a terminal
     (`caveat.runs.progress` has `Plain` and `Live`), and `callbacks` are told all that `caveat.Callback` says, trackers
-    of experiments among them. Results do not depend on `workers`. Raises ConfigurationError or DataError before
-    anything runs, RunError if a silo fails.
+    of experiments among them. `device` is where silos train and predict: "cpu", "cuda", "cuda:1", "mps", or "auto", the
+    first GPU if there is one; what is returned is on the CPU. Results do not depend on `workers`. Raises
+    ConfigurationError or DataError before anything runs, RunError if a silo fails.
     """
     spec = python_calls.spec_of_call(silos, method, settings, python_calls.RunArguments)
     with python_calls.explained():
-        workers = EngineSettings(workers=workers).workers
+        engine = EngineSettings(workers=workers, device=device)
+        devices = find_devices(engine.device, engine.workers, "device")
     if progress is not None:
         check_type(progress, Progress, "progress", "an object with begin, round, note and end (caveat.runs.progress)")
     told = Told(progress or Silent(), check_callbacks(callbacks))
     folder = path_of(out, "out") if out else Path(tempfile.mkdtemp(prefix="caveat-"))
-    local_run = LocalRun(folder=folder, spec=spec, silos=silos, workers=workers, reset=tuple(reset))
+    local_run = LocalRun(
+        folder=folder, spec=spec, silos=silos, workers=engine.workers, devices=devices, reset=tuple(reset)
+    )
     try:
         python_calls.check_folder(folder)
         finished = (folder / "summary.json").exists()
@@ -119,8 +125,10 @@ def _carry_out(run: LocalRun, progress: Progress) -> None:
             raise
 
 
-def load(folder: str | Path, *, model: Make | str | Sequence[str] | None = None) -> Run:
+def load(folder: str | Path, *, model: Make | str | Sequence[str] | None = None, device: str = "cpu") -> Run:
     """A finished run, or what a silo keeps of a federation, to predict with: on any machine, without any data.
+
+    `device` is where predictions are computed, "cpu", "cuda" or others as for `run`, wherever the run was trained.
 
     Nothing that a folder names is imported. `model` is code of one's own that the run's model is made by, or its name,
     or the names where silos' own models have some too; what it makes is compared with what it made when the run began.
@@ -135,8 +143,8 @@ def load(folder: str | Path, *, model: Make | str | Sequence[str] | None = None)
     if (place / "silo.json").exists():
         from .federation.silo_side import open_member
 
-        return open_member(place)
-    return open_call(place) if is_call(place) else open_run(place)
+        return open_member(place, device)
+    return open_call(place, device) if is_call(place) else open_run(place, device)
 
 
 def compare(
@@ -161,11 +169,11 @@ def compare(
     return compare_calls(run, _check_call, silos, methods, seeds, folder, progress or Silent(), settings)
 
 
-def _check_call(silos: Silos, method: Method, *, workers: int = 1, **settings: Any) -> None:
+def _check_call(silos: Silos, method: Method, *, workers: int = 1, device: str = "cpu", **settings: Any) -> None:
     """Raises ConfigurationError or DataError for a call of `run` that cannot be carried out; writes nothing."""
     spec = python_calls.spec_of_call(silos, method, settings, python_calls.RunArguments)
     with python_calls.explained():
-        EngineSettings(workers=workers)
+        find_devices(EngineSettings(workers=workers, device=device).device, workers, "device")
     LocalRun(folder=Path(), spec=spec, silos=silos).check()
 
 

@@ -44,7 +44,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters: `method`, a name of `caveat.METHODS` or a method such as `caveat.UEFL()`; `rounds` of training, which
     replace the method's own; `model`, settings of a model or a module of one's own, a perceptron by default;
-    `uncertainty`, how predictions are calibrated and decided upon; `random_state`, the seed; `workers`, processes.
+    `uncertainty`, how predictions are calibrated and decided upon; `random_state`, the seed; `workers`, processes;
+    `device`, where to compute ("cpu", "cuda", "mps", "auto").
     Columns are brought to mean 0 and deviation 1 by sums over the silos' training splits. Batches are no larger than
     the smallest training split. A fitted classifier can be pickled. It takes its run along: models, and what silos
     keep to judge new rows by, which are numbers of their calibration rows; no training rows.
@@ -61,6 +62,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         uncertainty: Uncertainty | None = None,
         random_state: int = 0,
         workers: int = 1,
+        device: str = "cpu",
     ) -> None:
         self.method = method
         self.rounds = rounds
@@ -68,6 +70,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.uncertainty = uncertainty
         self.random_state = random_state
         self.workers = workers
+        self.device = device
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> FederatedClassifier:
         """Train on rows X (N, D) with labels y (N,); `groups` (N,) names each row's silo, by default one for all.
@@ -127,7 +130,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         super().__setstate__(state)
         if "run_" in state:
             own = self.model if callable(self.model) else None
-            self.run_ = _unpacked(state["run_"], own)
+            self.run_ = _unpacked(state["run_"], own, self.device)
 
     def _trained(self, arrays: Mapping[str, tuple[Any, Any]]) -> Run:
         silos = from_arrays(arrays, classes=list(map(str, range(len(self.classes_)))), seed=int(self.random_state))
@@ -139,7 +142,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             training = dataclasses.replace(training, batch_size=min(training.batch_size, smallest))
         return run(
             silos, method, rounds=self.rounds, training=training, model=self.model, uncertainty=self.uncertainty,
-            seed=self.random_state, workers=self.workers, every=max(int(self.rounds), 1),
+            seed=self.random_state, workers=self.workers, device=self.device, every=max(int(self.rounds), 1),
         )  # fmt: skip
 
     def _method(self) -> Method:
@@ -217,11 +220,11 @@ def _packed(folder: Path) -> bytes:
     return packed.getvalue()
 
 
-def _unpacked(packed: bytes, model: Any) -> Run:
+def _unpacked(packed: bytes, model: Any, device: str) -> Run:
     """The run whose files were packed, in a folder that goes with it."""
     folder = Path(tempfile.mkdtemp(prefix="caveat-"))
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         archive.extractall(folder)  # takes no path out of the folder
-    opened = load(folder, model=model)
+    opened = load(folder, model=model, device=device)
     weakref.finalize(opened, rmtree, folder, ignore_errors=True)
     return opened

@@ -79,6 +79,9 @@ Plugins = Annotated[
 Workers = Annotated[
     int | None, typer.Option(min=1, show_envvar=False, help="Worker processes; the result does not depend on them.")
 ]
+Device = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda, cuda:N, mps or auto [cpu].")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Trackers = Annotated[
     list[str] | None,

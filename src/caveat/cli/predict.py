@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import ModelOptions, Plugins, RunArgument, reported, say_unverified
+from .console import Device, ModelOptions, Plugins, RunArgument, reported, say_unverified
 
 
 def predict(
@@ -17,6 +17,7 @@ def predict(
     silo: Annotated[str, typer.Option(metavar="NAME", help="Whose model predicts.")],
     model: ModelOptions = None,
     out: Annotated[str, typer.Option(metavar="FILE.csv", help="Where to; - is standard output.")] = "-",
+    device: Device = None,
     plugins: Plugins = None,
 ) -> None:
     """Predict with a finished run, of the command line or of Python, or with what a silo keeps of a federation.
@@ -32,7 +33,7 @@ def predict(
         from ..api import load
         from ..data import noted_inputs
 
-        finished = load(folder, model=model)
+        finished = load(folder, model=model, device=device or "cpu")
         say_unverified(folder)
         preparation = finished.preparation
         _check_silo(silo, preparation.names)
@@ -49,6 +50,7 @@ def evaluate(
     silo: Annotated[str, typer.Option(metavar="NAME", help="Whose model predicts.")],
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="A table's column of labels.")] = None,
     model: ModelOptions = None,
+    device: Device = None,
     plugins: Plugins = None,
 ) -> None:
     """Measure a finished run on inputs with labels that it has not seen.
@@ -62,7 +64,7 @@ def evaluate(
         from ..api import load
         from ..data import labelled_inputs
 
-        finished = load(folder, model=model)
+        finished = load(folder, model=model, device=device or "cpu")
         say_unverified(folder)
         _check_silo(silo, finished.preparation.names)
         found = labelled_inputs(inputs, finished.preparation, silo, target)

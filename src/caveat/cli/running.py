@@ -11,6 +11,7 @@ import typer
 
 from .console import (
     ConfigArgument,
+    Device,
     ModelOptions,
     Plugins,
     Quiet,
@@ -35,6 +36,7 @@ def run(
     out: Annotated[Path | None, typer.Option(metavar="RUN", help="A new folder [runs/...].")] = None,
     plugins: Plugins = None,
     workers: Workers = None,
+    device: Device = None,
     trackers: Trackers = None,
     quiet: Quiet = False,
 ) -> None:
@@ -48,7 +50,9 @@ def run(
         from ..trackers import tracker_of
 
         told = [tracker_of(each) for each in trackers or ()]
-        settings = load(config, [*(sets or ()), *([f"engine.workers={workers}"] if workers else ())])
+        engine = {"workers": workers, "device": device}
+        more = [f"engine.{key}={value}" for key, value in engine.items() if value is not None]
+        settings = load(config, [*(sets or ()), *more])
         import_named(settings)
         stem = f"{find(config).stem}-{settings.method.name}-seed{settings.seed}"
         reporter.run, reporter.models = out or Path("runs") / stem, codes_of(settings)
@@ -71,6 +75,7 @@ def resume(
     model: ModelOptions = None,
     plugins: Plugins = None,
     workers: Workers = None,
+    device: Device = None,
     trackers: Trackers = None,
     quiet: Quiet = False,
 ) -> None:
@@ -98,6 +103,8 @@ def resume(
             raise ConfigurationError(
                 f"--project {project}: {folder} is no federation's run; `caveat resume {folder}` continues it"
             )
+        if device is not None and federation:
+            raise ConfigurationError(f"--device {device}: {folder} is of a federation, whose silos compute elsewhere")
         if rounds is not None and federation:
             raise ConfigurationError(f"--rounds {rounds}: {folder} is of a federation, whose silos keep their states")
         parts = [folder, *(folder / "beside" / name for name in config.beside)]
@@ -112,7 +119,7 @@ def resume(
         say_unverified(folder)
         if not federation:
             with _reported_failure(folder):
-                resume(folder, Told(on_terminal(quiet), told), workers, reset=reset or (), rounds=rounds)
+                resume(folder, Told(on_terminal(quiet), told), workers, reset=reset or (), rounds=rounds, device=device)
         _show_result(folder)
 
 

@@ -17,8 +17,8 @@ from . import Config
 Keys = dict[tuple[str, ...], Any]
 MOST = 6
 """Keys in which a configuration may differ from a recipe and still be called one of it."""
-NO_RESULT = {("engine", "workers")}
-"""Keys that change no bit of a result."""
+NO_RESULT = {("engine", "workers"), ("engine", "device")}
+"""Keys that change no bit of a result, or the last digits alone."""
 
 
 def nearest_recipe(config: Config) -> Origin | None:

@@ -13,6 +13,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from ..core import ConfigurationError, ConfigurationErrors, Method
+from ..core.devices import check_name as check_device
 from ..core.settings import MANY, STRICT, KeyPath, check_different, dotted, frozen_settings, problems_of
 from ..data.settings import DataSettings
 from ..methods import METHODS
@@ -137,13 +138,21 @@ REAL = ("begin_with", "quorum", "deadline", "patience")
 class EngineSettings:
     """Where the work of the silos is computed."""
 
+    LATER: ClassVar = frozenset({"device"})
+
     name: Literal["embedded", "flower"] = "embedded"
     """embedded: processes on this machine; flower: wherever the silos are, see `caveat flower init`."""
     workers: Annotated[int, Field(ge=1, le=1024)] = 1
     """embedded: processes, one thread each; the result does not depend on their number."""
+    device: str = "cpu"
+    """Where silos train and predict: cpu; cuda, cuda:1 (one of several) or mps; or auto, the first GPU if there is one.
+    A GPU repeats its results bit by bit; in their last digits they are others than the CPU's. flower: simulations."""
     sync_seconds: Annotated[float, Field(ge=0)] = 10.0
     """embedded: a checkpoint is made after every round; once in so many seconds the run waits until one is on the disk,
     so that a power cut takes no more than that. A process that is killed loses no completed round."""
+
+    def __post_init__(self) -> None:
+        check_device(self.device)
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
@@ -191,6 +200,12 @@ class Config:
                 raise ConfigurationError(
                     f"engine.{key} = {value} is ignored by engine 'flower'; it belongs to 'embedded'", f"engine.{key}"
                 )
+        if self.data.source == "silos" and self.engine.device != usual.device:
+            raise ConfigurationError(
+                f"engine.device = {self.engine.device!r} is ignored where silos have data of their own; `device` in a "
+                "silo's silo.toml says where it computes",
+                "engine.device",
+            )
         if self.engine.name == "flower" and self.federation.newcomers:
             raise ConfigurationError(
                 "federation.newcomers is ignored by engine 'flower', where whoever joins takes part; it belongs to "

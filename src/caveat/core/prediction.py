@@ -59,7 +59,7 @@ class Prediction:
         aleatoric = torch.minimum(expected_entropy(samples), total)
         epistemic = torch.minimum(mutual_information(samples), total)
         uncertainty = {"total": total, "aleatoric": aleatoric, "epistemic": epistemic}
-        return cls(probs, uncertainty, _spread(decision, len(probs)))
+        return cls(probs, uncertainty, _spread(decision, total))
 
     @classmethod
     def from_dirichlet(
@@ -78,7 +78,7 @@ class Prediction:
             "dirichlet_entropy": found.dirichlet_entropy,
             "vacuity": found.vacuity,
         }
-        return cls(found.mean, uncertainty, _spread(decision, len(log_alpha)), log_evidence)
+        return cls(found.mean, uncertainty, _spread(decision, found.entropy), log_evidence)
 
     def __len__(self) -> int:
         return len(self.probs)
@@ -158,7 +158,7 @@ class Prediction:
         Of inputs like those that the silo calibrated with, an expected share of at most `alarm` is called so.
         """
         if self.familiarity is None:
-            return torch.zeros(len(self), dtype=torch.bool)
+            return torch.zeros_like(self.decision, dtype=torch.bool)
         return self.familiarity <= self.alarm
 
     def abstaining(self, where: Tensor) -> Prediction:
@@ -192,9 +192,9 @@ class Prediction:
         )
 
 
-def _spread(decision: Decision | Tensor, count: int) -> Tensor:
-    """(N,) the decision of every input."""
-    return decision if isinstance(decision, Tensor) else torch.full((count,), int(decision))
+def _spread(decision: Decision | Tensor, of: Tensor) -> Tensor:
+    """(N,) the decision of every input that (N,) numbers are of."""
+    return decision if isinstance(decision, Tensor) else torch.full_like(of, int(decision), dtype=torch.long)
 
 
 def _choose(mask: Tensor, ours: Tensor | None, theirs: Tensor | None) -> Tensor | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
+
+from .devices import CPU
 
 
 def key(*parts: object) -> int:
@@ -20,10 +22,30 @@ def key(*parts: object) -> int:
 
 
 @contextmanager
-def seeded(*parts: object) -> Iterator[None]:
-    """Torch's random numbers as a function of the key alone, e.g. (seed, purpose, round, silo)."""
+def seeded(*parts: object, device: torch.device = CPU) -> Iterator[None]:
+    """Torch's random numbers as a function of the key alone, e.g. (seed, purpose, round, silo); also those that a
+    device draws itself, which are others than the CPU's.
+    """
+    number = key(*parts)
     # nn.Dropout draws from the global generator: one of our own would not cover it.
-    # Only the CPU's generator: asking for a GPU's would start CUDA, and workers could not be forked any more.
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(key(*parts))
+    # No device's generator unless it is named: to ask for one starts CUDA, and workers could not be forked any more.
+    with torch.random.fork_rng(devices=[]), seeded_device(device, number):
+        torch.default_generator.manual_seed(number)
         yield
+
+
+@contextmanager
+def seeded_device(device: torch.device, number: int) -> Iterator[None]:
+    """The random numbers that a device draws as a function of a number; nothing for the CPU."""
+    if device.type == "cpu":
+        yield
+        return
+    module = torch.get_device_module(device)
+    # Where there are several devices of a kind, the functions below are about the current one.
+    with module.device(device) if hasattr(module, "device") else nullcontext():
+        before = module.get_rng_state()
+        module.manual_seed(number)
+        try:
+            yield
+        finally:
+            module.set_rng_state(before)

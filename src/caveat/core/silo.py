@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .devices import brought
 from .errors import DataError
 from .tensors import SiloId, Tensors
 
@@ -27,8 +28,16 @@ class Data(NamedTuple):
         return f"Data({len(self)} of {tuple(self.x.shape[1:])})"
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs and labels of a step of training."""
-        return self.x[index], self.y[index]
+        """The inputs and labels of a step of training, by positions that lie on `counted_on`."""
+        return self.x[index], self.y[brought(index, self.y.device)]
+
+    @property
+    def counted_on(self) -> torch.device:
+        """Where positions of examples have to be for batches to be taken without waiting: beside the inputs, or on the
+        CPU where these are brought from there batch by batch.
+        """
+        found: torch.device = getattr(self.x, "kept_on", self.x.device)
+        return found
 
     def labelled(self, y: Tensor) -> Data:
         """The same inputs with other labels (N,)."""
@@ -62,7 +71,7 @@ class AugmentedData(Data):
             raise DataError(
                 f"augment {self.names[0]!r} made {form} of a batch {tuple(x.shape)}, {x.dtype}; expected the same"
             )
-        return changed, self.y[index]
+        return changed, self.y[brought(index, self.y.device)]
 
     def labelled(self, y: Tensor) -> AugmentedData:
         return self.of(super().labelled(y), self.augment, self.names)
@@ -122,6 +131,11 @@ class Site:
     """Where the silo's data come from; empty at the server."""
     secret: int = field(default=0, kw_only=True)
     """What noise that protects a silo is drawn from; at a real silo a number that nobody else knows."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the work is carried out: what it is given lies there, and what it makes has to."""
+        return next(self.module.parameters()).device
 
     @property
     def examples(self) -> int:

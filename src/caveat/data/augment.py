@@ -1,4 +1,7 @@
-"""Random changes of training inputs, drawn anew for every batch: what a silo does with its own data as it trains."""
+"""Random changes of training inputs, drawn anew for every batch: what a silo does with its own data as it trains.
+
+They are drawn on the CPU, the same ones wherever the inputs lie.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import AugmentedData, ConfigurationError, Data
+from ..core.devices import brought
 from ..core.errors import shown
 from .settings import ImageChange, Normalise
 
@@ -30,7 +34,7 @@ Augment = Callable[[Tensor], Tensor]
 
 def flip(x: Tensor) -> Tensor:
     """Images (B, C, H, W), each mirrored left to right with probability 1/2."""
-    return torch.where(torch.rand(len(x), 1, 1, 1) < 0.5, x.flip(3), x)
+    return torch.where(brought(torch.rand(len(x), 1, 1, 1) < 0.5, x.device), x.flip(3), x)
 
 
 def crop(x: Tensor) -> Tensor:
@@ -40,7 +44,7 @@ def crop(x: Tensor) -> Tensor:
         most = max(round(size * SHIFT), 1)
         moved = torch.arange(size) + torch.randint(-most, most + 1, (len(x), 1))
         index = moved.clamp(0, size - 1).view(len(x), 1, *((-1, 1) if axis == 2 else (1, -1)))
-        x = x.gather(axis, index.expand_as(x))
+        x = x.gather(axis, brought(index, x.device).expand_as(x))
     return x
 
 
@@ -50,7 +54,7 @@ def rotate(x: Tensor) -> Tensor:
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros(len(x))
     ratio = x.shape[2] / x.shape[3]
     turned = torch.stack([cos, -sin * ratio, zero, sin / ratio, cos, zero], 1).view(-1, 2, 3)
-    grid = F.affine_grid(turned, list(x.shape), align_corners=False)
+    grid = F.affine_grid(brought(turned, x.device), list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
 
 
@@ -64,13 +68,13 @@ def erase(x: Tensor) -> Tensor:
         place = torch.arange(size) + 0.5
         within = (place >= start) & (place < start + length)
         inside = inside & within.view(len(x), 1, *((-1, 1) if axis == 2 else (1, -1)))
-    return torch.where(inside, x.mean((2, 3), keepdim=True), x)
+    return torch.where(brought(inside, x.device), x.mean((2, 3), keepdim=True), x)
 
 
 def brightness(x: Tensor, std: tuple[float, ...] = (0.5,)) -> Tensor:
     """Images with up to 0.2 of the range of pixels added to or taken from all; `std` is what they were divided by."""
     added = (torch.rand(len(x), 1, 1, 1) * 2 - 1) * BRIGHTER
-    return x + added / torch.tensor(std).view(1, -1, 1, 1)
+    return x + brought(added / torch.tensor(std).view(1, -1, 1, 1), x.device)
 
 
 CHANGES: dict[ImageChange, Augment] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 from ..core import DataError
+from ..core.parted import PART, PartedInputs
 from .pools import Array, Index
-
-PART = 256
-"""Inputs that are read together where all of them are needed, one part after the other."""
 
 
 class LazyRows:
@@ -98,96 +96,16 @@ class PartRows(LazyRows):
         return self.rows.read(self.index[index])
 
 
-class LazyInputs:
-    """Model inputs (N, ...) that are read in parts: `x[index]` and the parts of `torch.split` are tensors.
-
-    Any other function or method of a tensor reads all of them into memory.
-    """
-
-    requires_grad = False
-    layout = torch.strided
+class LazyInputs(PartedInputs):
+    """Model inputs (N, ...) that are read in parts, where they are."""
 
     def __init__(self, rows: LazyRows, finish: Callable[[Array], Tensor]) -> None:
         self.rows, self.finish = rows, finish
         one = finish(rows.read(np.zeros(1, np.int64)))
-        self.shape, self.dtype = torch.Size((len(rows), *one.shape[1:])), one.dtype
+        super().__init__(torch.Size((len(rows), *one.shape[1:])), one.dtype, one.device)
 
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cpu")
-
-    def size(self, axis: int | None = None) -> Any:
-        return self.shape if axis is None else self.shape[axis]
-
-    def is_floating_point(self) -> bool:
-        return self.dtype.is_floating_point
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __repr__(self) -> str:
-        return f"LazyInputs{tuple(self.shape)}"
-
-    def __getitem__(self, index: Any) -> Tensor:
-        if isinstance(index, tuple):
-            return self[index[0]][(slice(None), *index[1:])]
-        if isinstance(index, Tensor):
-            index = index.numpy()
-        chosen = np.arange(len(self))[index]
-        found = self.finish(self.rows.read(np.atleast_1d(chosen)))
-        return found if np.ndim(chosen) else found[0]
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return (self[number] for number in range(len(self)))
-
-    def split(self, size: int, dim: int = 0) -> Parts:
-        """The inputs in parts of so many, each read when it is its turn."""
-        if dim:
-            raise ValueError("inputs that are read as needed are split along their first axis alone")
-        return Parts(self, size)
-
-    def whole(self) -> Tensor:
-        """All inputs, in memory."""
-        return torch.cat(list(Parts(self, PART))) if len(self) else self[:0]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or not hasattr(Tensor, name):
-            raise AttributeError(name)
-        return getattr(self.whole(), name)
-
-    @classmethod
-    def __torch_function__(
-        cls, function: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        if function is torch.split:
-            return args[0].split(*args[1:], **(kwargs or {}))
-        return function(*map(_whole, args), **{name: _whole(value) for name, value in (kwargs or {}).items()})
-
-
-class Parts(Sequence[Tensor]):
-    """Parts of inputs, of which each is read when it is asked for."""
-
-    def __init__(self, inputs: LazyInputs, size: int) -> None:
-        self.inputs, self.size_of_each = inputs, size
-
-    def __len__(self) -> int:
-        return max(-(-len(self.inputs) // self.size_of_each), 1)
-
-    def __getitem__(self, number: Any) -> Any:
-        if not -len(self) <= number < len(self):
-            raise IndexError(number)
-        start = number % len(self) * self.size_of_each
-        return self.inputs[start : start + self.size_of_each]
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, LazyInputs):
-        return value.whole()
-    return type(value)(map(_whole, value)) if type(value) in (list, tuple) else value
+    def taken(self, index: Index) -> Tensor:
+        return self.finish(self.rows.read(index))
 
 
 def lazy_inputs(rows: LazyRows, finish: Callable[[Array], Tensor]) -> Tensor:

@@ -15,6 +15,7 @@ from torch import nn
 
 from ..core import (
     CaveatError,
+    ConfigurationError,
     Method,
     Payload,
     Round,
@@ -30,11 +31,13 @@ from ..core import (
     seeded,
 )
 from ..core.aggregation import all_finite
+from ..core.devices import CPU, has_double
 from ..core.errors import DIVERGED, Diverged
 from ..files.checkpoints import SiloStore, StateLost
 from ..files.schema.small_files import KeptState
 from ..training.modules import load, snapshot
 from .one_thread import one_thread
+from .workplace import Workplace
 
 HUGE = 100.0
 """A weight that no model needs which has learnt anything."""
@@ -75,6 +78,10 @@ class Executor:
     """The names of the silos; None where `silos` can be listed at little cost."""
     secret: int | None = None
     """What a silo's noise is drawn from; by default a function of the seed, which protects nobody."""
+    device: torch.device = CPU
+    """Where works are carried out. What they are given and what they come to is on the CPU."""
+    sharing: int = 1
+    """How many processes share the device's memory."""
 
     def __post_init__(self) -> None:
         self.initial = snapshot(self.module)
@@ -105,9 +112,17 @@ class Executor:
 
     def site(self, silo: SiloId, t: int = 0) -> Site:
         """What a method may see at a silo in round t."""
-        secret = key(self.seed, "secret", silo) if self.secret is None else self.secret
-        site = self.silos[silo].site(self.module, t, self.own.get(silo))
+        return self._told(self.silos[silo].site(self.module, t, self.own.get(silo)))
+
+    def _told(self, site: Site) -> Site:
+        """A site that knows its silo's secret, and how many rounds there are."""
+        secret = key(self.seed, "secret", site.id) if self.secret is None else self.secret
         return replace(site, secret=secret, horizon=self.horizon)
+
+    @cached_property
+    def workplace(self) -> Workplace:
+        """Where works are carried out if that is not the CPU. The first process that asks for it starts the device."""
+        return Workplace(self.device, self.module, self.own, self.sharing)
 
     @cached_property
     def horizon(self) -> int:
@@ -148,8 +163,11 @@ class Executor:
         try:
             with one_thread(), seeded(self.seed, name, t, silo):
                 before = self.state(silo, kept)
-                site = data.test_site(self.module, self.own.get(silo)) if evaluates else self.site(silo, t)
-                update, after = work(payload, before, site)
+                if self.computes_here(t, address):
+                    site = data.test_site(self.module, self.own.get(silo)) if evaluates else self.site(silo, t)
+                    update, after = work(payload, before, site)
+                else:
+                    update, after = self.perform_there(t, address, payload, before, silo)
             if not evaluates:
                 check_finite(update.payload | {f"kept {group}": tensors for group, tensors in after.items()})
         except StateLost:
@@ -162,9 +180,40 @@ class Executor:
             kept = self.states.save(silo, t, after, durable)
         return Performed(update, kept)
 
+    def computes_here(self, t: int, address: str) -> bool:
+        """Whether a work of round t is carried out on the CPU: all are where there is no other device, and what is no
+        training where the device has no float64, in which predictions and what they are worth are computed.
+        """
+        if self.device.type == "cpu":
+            return True
+        trains = any(step.trains for step in self.schedule[t : t + 1] if step.address == address)
+        return not trains and not has_double(self.device)
+
+    def perform_there(self, t: int, address: str, payload: Payload, state: State, silo: SiloId) -> tuple[Update, State]:
+        """A work at a silo in round t on the device, from tensors on the CPU to such."""
+        (name, work), there = self.find_work(t, address), self.workplace
+        with there.working(self.seed, name, t, silo):
+            site = self.site_there(silo, t, address in self.method.evaluations)
+            try:
+                return there.taken_home(*work(there.brought(payload), there.brought(state), site))
+            except (TypeError, RuntimeError) as error:
+                if "float64" not in str(error) or has_double(self.device):
+                    raise
+                why = f"{self.method.name!r} trains in float64, which {self.device.type!r} does not have"
+                raise ConfigurationError(f"engine.device: {why}; use cpu", "engine.device") from error
+
+    def site_there(self, silo: SiloId, t: int = 0, evaluates: bool = False) -> Site:
+        """`site`, or what an evaluation may see, with workspaces and data on the device."""
+        there = self.workplace
+        data, own = there.silo(self.silos[silo]), there.own.get(silo)
+        if evaluates:
+            return data.test_site(there.module, own)
+        return self._told(data.site(there.module, t, own))
+
     def _why(self, silo: SiloId) -> str:
         """What the weights in the workspace say of an error that a work has raised; empty if they are ordinary."""
-        modules = [self.module, *([self.own[silo]] if silo in self.own else [])]
+        places: list[Executor | Workplace] = [self] if self.device.type == "cpu" else [self, self.workplace]
+        modules = [m for place in places for m in (place.module, place.own.get(silo)) if m is not None]
         sizes = [float(p.detach().abs().max()) for module in modules for p in module.parameters() if p.numel()]
         if not all(map(math.isfinite, sizes)):
             return f"weights are not finite: {DIVERGED}"

@@ -13,6 +13,7 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 
 from ..core import ConfigurationError, Method, Payload, RunError, SiloId, Update
+from ..core.devices import find_device
 from ..data import load
 from ..engines.executor import Executor
 from ..engines.flower import silo_app_of
@@ -111,4 +112,6 @@ def _workplace(text: str) -> Executor:
     terms = Terms.of_text(text)
     config = terms.own_config
     silos = load(config.data, config.seed)
-    return LocalRun(spec=spec_of(config, terms.method), folder=Path(terms.folder), silos=silos).executor()
+    devices = (find_device(config.engine.device),)
+    run = LocalRun(spec=spec_of(config, terms.method), folder=Path(terms.folder), silos=silos, devices=devices)
+    return run.executor()

@@ -14,12 +14,13 @@ from typing import Any
 
 from ..config.text import parse
 from ..core import ConfigurationError, DataError, RunError, SiloId, check_silo_name
+from ..core.devices import find_device
 from ..data import DataSettings
 from ..data.schema.agreement import own_settings
 
 OWN_KEYS = ("target", "categorical", "numeric", "decimal", "separator")
 """The settings of a table that a silo can have for itself."""
-KEYS: Mapping[str, type] = {"silo": str, "state": str, "data": dict}
+KEYS: Mapping[str, type] = {"silo": str, "state": str, "device": str, "data": dict}
 DATA_KEYS: Mapping[str, type] = {
     "source": str, "target": str, "categorical": list, "numeric": list, "decimal": str, "separator": str,
 }  # fmt: skip
@@ -38,6 +39,8 @@ class SiloFile:
     numeric: tuple[str, ...] | None = None
     decimal: str | None = None
     separator: str | None = None
+    device: str = "cpu"
+    """Where it computes, as engine.device says it elsewhere."""
 
     def settings(self, federation: DataSettings) -> DataSettings:
         """The federation's settings for data, with this silo's own source in them."""
@@ -91,8 +94,10 @@ def read_silo_file(path: Path) -> SiloFile:
     own: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in OWN_KEYS
     }
+    own["device"] = str(table.get("device", "cpu"))
     file = SiloFile(name, folder / Path(table["state"]).expanduser(), beside(str(data["source"]), folder), **own)
     try:
+        find_device(file.device, start=False, key="device")
         file.settings(DataSettings(source="silos", target="any" if file.source.startswith("csv:") else None))
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None

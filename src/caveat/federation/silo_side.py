@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from .. import config as configuration
 from ..core import ConfigurationError, Data, DataError, Payload, RunError, Silo, SiloId, Update, check_silo_name
+from ..core.devices import find_device
 from ..core.silo_info import SPLITS
 from ..data import Silos, splits_record
 from ..data.schema.agreement import SharedSchema, own_schema, own_silos
@@ -116,14 +118,20 @@ class SiloSide:
         spec = spec_of(terms.own_config, terms.method)
         return _with_same_code(
             KeptSiloRun(
-                spec=spec, folder=folder, prepares=prepares, read_silos=lambda: self.silos(terms), names=terms.names
+                spec=spec, folder=folder, prepares=prepares, read_silos=lambda: self.silos(terms), names=terms.names,
+                devices=self.devices,
             ),
             terms,
         )  # fmt: skip
 
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """Where it computes. Raises ConfigurationError for a device that there is not."""
+        return (find_device(self.file.device, key="device"),)
+
     def _run(self, terms: Terms, silos: Silos, folder: Path, secret: int) -> SiloRun:
         spec = spec_of(terms.own_config, terms.method)
-        run = SiloRun(spec=spec, folder=folder, silos=silos, names=terms.names, secret=secret)
+        run = SiloRun(spec=spec, folder=folder, silos=silos, names=terms.names, secret=secret, devices=self.devices)
         return _with_same_code(run, terms)
 
     def silos(self, terms: Terms) -> Silos:
@@ -174,7 +182,8 @@ class SiloSide:
         (folder / "model").mkdir(exist_ok=True)
         write_bytes(folder / "model" / "model.safetensors", to_bytes(down))
         write_record(folder / "model" / "model.json", ModelFile(schema=ModelFile.SCHEMA, t=t))
-        source = SiloSource.model_validate(vars(self.file) | {"state": str(self.file.state)})
+        kept = {key: value for key, value in vars(self.file).items() if key in SiloSource.model_fields}
+        source = SiloSource.model_validate(kept | {"state": str(self.file.state)})
         write_record(folder / "silo.json", SiloKeeps(schema=SiloKeeps.SCHEMA, file=source, terms=terms.to_text()))
         OwnBooks(folder).keep_files(*MODEL_FILES, *self._keep_preparation(folder, terms))
 
@@ -230,8 +239,8 @@ def _silo(name: SiloId, groups: Payload) -> Silo:
     return Silo(name, domain, **{split: data[split] for split in SPLITS}, indices=indices, streams=streams)
 
 
-def open_member(folder: Path) -> Run:
-    """What a silo keeps of a finished federation, to predict with.
+def open_member(folder: Path, device: str = "cpu") -> Run:
+    """What a silo keeps of a finished federation, to predict with on a device.
 
     No data are needed, but of what version 0.1 kept; nothing is written, in the folder or elsewhere. Raises
     RunError if the folder is none, DataError if its file is damaged or another version of caveat wrote it.
@@ -245,7 +254,10 @@ def open_member(folder: Path) -> Run:
     except (ConfigurationError, DataError) as error:
         raise DataError(f"{path}: {error}") from None
     categorical, numeric = (each if each is None else tuple(each) for each in (own.categorical, own.numeric))
-    file = SiloFile(own.silo, Path(own.state), own.source, own.target, categorical, numeric, own.decimal, own.separator)
+    file = SiloFile(
+        own.silo, Path(own.state), own.source, own.target, categorical, numeric, own.decimal, own.separator,
+        device,
+    )  # fmt: skip
     try:
         return Run(SiloSide(file).predicting(terms, folder))
     except (OSError, ValueError, KeyError, TypeError) as error:

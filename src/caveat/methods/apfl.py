@@ -84,7 +84,7 @@ class APFL(FedAvg):
     def mixture(self, down: Payload, state: State, site: Site) -> Mixture:
         """The mixture of the silo's own model, in a copy of the workspace, and the broadcast one, in the workspace."""
         own = load(deepcopy(site.module), state.get("own", down["model"]))
-        alpha = state["mixture"]["alpha"] if "mixture" in state else torch.tensor(self.alpha)
+        alpha = state["mixture"]["alpha"] if "mixture" in state else torch.full((), self.alpha, device=site.device)
         return Mixture(own, load(site.module, down["model"]), alpha)
 
     def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:

@@ -210,7 +210,7 @@ class FedPN(Method):
     def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
         network = self.network(down, site)
         posterior, tokens = network.posterior, in_batches(network.eval().encoder, x)
-        uniform = torch.full((posterior.classes,), 1 / posterior.classes)
+        uniform = torch.full((posterior.classes,), 1 / posterior.classes)  # on the CPU, as `ask` takes it
         answers = {Decision.GLOBAL: self.ask(posterior, tokens, uniform, Decision.GLOBAL)}
         if "own" in state:
             load(posterior, state["own"])
@@ -218,8 +218,10 @@ class FedPN(Method):
         return answers
 
     def ask(self, posterior: Posterior, tokens: Tensor, shares: Tensor, whose: Decision) -> Prediction:
+        log_prior = shares.cpu().log()
+
         def both(part: Tensor) -> Tensor:
-            log_probs, evidence = posterior(part, shares.log())
+            log_probs, evidence = posterior(part, log_prior)
             return torch.cat([log_probs, evidence[:, None]], 1)
 
         found = in_batches(both, tokens).double()

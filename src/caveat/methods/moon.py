@@ -47,7 +47,7 @@ class MOON(FedAvg):
         z_prev = representations(load(site.module, state["previous"]), site.train.x)
         z_glob = representations(load(site.module, down["model"]), site.train.x)
         # Labels are replaced by positions: a batch then finds its representations, computed once for all epochs.
-        positions = site.train.labelled(torch.arange(site.examples))
+        positions = site.train.labelled(torch.arange(site.examples, device=site.device))
         self.training.fit(replace(site, train=positions), self.contrasted(site.module, site.train.y, z_glob, z_prev))
         model = snapshot(site.module)
         return Update({"model": model}, site.examples), state | {"previous": model}

@@ -81,7 +81,8 @@ class PerFedAvg(FedAvg):
         v = self.gradient(module, moved(w, inner, -self.adapt_lr), *parts[1])
         if self.order == "first":
             return v
-        delta = DISTANCE / torch.stack([part.norm() for part in v.values()]).norm().clamp_min(1e-12).item()
+        length = torch.stack([part.norm() for part in v.values()]).norm().clamp_min(1e-12)
+        delta = DISTANCE / length.double()  # a tensor: no device is waited for
         seed = int(torch.randint(2**62, ()))
         sides = []
         for side in (delta, -delta):
@@ -108,6 +109,6 @@ class PerFedAvg(FedAvg):
         return Update({}, site.examples), state | {"own": snapshot(module)}
 
 
-def moved(w: Tensors, along: Tensors, by: float) -> Tensors:
+def moved(w: Tensors, along: Tensors, by: float | Tensor) -> Tensors:
     """The parameters w + by * along."""
     return {name: tensor + by * along[name] for name, tensor in w.items()}

@@ -142,7 +142,7 @@ class TrFedDis(FedBN):
         logits = in_batches(lambda part: module(part)[1], x, dim=1).double()
         ours, own = opinions.softplus_log_evidence(logits)
         if "own" not in state:
-            return {Decision.GLOBAL: as_prediction(ours, Decision.GLOBAL, torch.zeros(len(x), dtype=torch.float64))}
+            return {Decision.GLOBAL: as_prediction(ours, Decision.GLOBAL, torch.zeros_like(ours[:, 0]))}
         conflict = opinions.conflict(ours, own)
         return {
             Decision.GLOBAL: as_prediction(ours, Decision.GLOBAL, conflict),

@@ -120,20 +120,25 @@ class UEFL(FedAvg):
         module = self.workspace(down, state, site)
         if state["entropy"]["due"] and state["entropy"]["atleast"] > down["entropy"]["threshold"]:
             self.extend(module, site)
-        use = torch.zeros(self.codewords)
+        use = torch.zeros(self.codewords + len(module.codebook.private), device=site.device)
         self.training.fit(site, self.quantised(module, use))
         tensors = snapshot(module)
         shared, _ = split(tensors, self.private(module))
         _, own = split(tensors, self.kept(module))
         settled = state["entropy"] | {"due": torch.tensor(False)}
-        return Update({"model": shared, "use": {"shared": use}}, site.examples), {"model": own, "entropy": settled}
+        of_all = {"shared": use[: self.codewords].clone()}
+        return Update({"model": shared, "use": of_all}, site.examples), {
+            "model": own,
+            "entropy": settled,
+        }
 
     def quantised(self, module: Discretised, use: Tensor) -> Loss:
-        """Cross-entropy on codewords plus the codebook's loss; counts the use of shared codewords in `use`."""
+        """Cross-entropy on codewords plus the codebook's loss; counts in `use` how often each codeword is used."""
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             quantised = module.codebook.quantise(module.encoder(x))
-            use.add_(torch.bincount(quantised.words.flatten(), minlength=len(use))[: len(use)])
+            words = quantised.words.flatten()
+            use.index_add_(0, words, torch.ones_like(words, dtype=use.dtype))  # bincount waits for the device
             label = self.training.cross_entropy(module.head(quantised.tokens), y)
             return label + self.quantisation * quantised.loss
 

@@ -23,7 +23,7 @@ def calibration_sums(probs: Tensor, y: Tensor) -> Tensors:
     (`class_bin_...`, (C, 15)): the count, the sum of the probabilities, and how often the class was right.
     """
     top, label = probs.max(-1, keepdim=True)
-    each = y[:, None] == torch.arange(probs.shape[1])
+    each = y[:, None] == torch.arange(probs.shape[1], device=y.device)
     names = ("count", "confidence", "correct")
     pooled = zip(names, _binned(top, label == y[:, None]), strict=True)
     by_class = zip(names, _binned(probs, each), strict=True)
@@ -33,9 +33,12 @@ def calibration_sums(probs: Tensor, y: Tensor) -> Tensors:
 def _binned(probs: Tensor, correct: Tensor) -> list[Tensor]:
     """(N, K) probabilities and whether each is of the right class: three (K, 15) sums."""
     columns = probs.shape[1]
-    bins = (probs * BINS).long().clamp_max(BINS - 1) + BINS * torch.arange(columns)
-    weights = (torch.ones_like(probs), probs, correct.double())
-    return [torch.bincount(bins.flatten(), w.flatten(), BINS * columns).view(columns, BINS) for w in weights]
+    bins = (probs * BINS).long().clamp_max(BINS - 1) + BINS * torch.arange(columns, device=probs.device)
+    weights, none = (torch.ones_like(probs), probs, correct.double()), probs.new_zeros(columns * BINS)
+    if not len(probs):
+        return [none.long().view(columns, BINS)] * len(weights)  # the type that counts of nothing have always had
+    # Not bincount, which GPUs do not repeat with weights.
+    return [none.index_add(0, bins.flatten(), each.flatten()).view(columns, BINS) for each in weights]
 
 
 def ece(sums: Tensors) -> float:

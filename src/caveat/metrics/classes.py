@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core import Prediction, Tensors
+from ..uncertainty.beside import beside
 
 MOST_CLASSES = 100
 """Models of more classes have none of these sums: their size grows with the classes, and the table with the square."""
@@ -64,11 +65,11 @@ def class_sums(prediction: Prediction, y: Tensor) -> Tensors:
 
 def _ranks(probs: Tensor, y: Tensor) -> Tensor:
     classes = probs.shape[1]
-    ranked = torch.arange(1, 2) if classes == 2 else torch.arange(classes)
+    ranked = torch.arange(1 if classes == 2 else 0, classes, device=y.device)
     # Of two classes the other's probability has digits of what is missing to 1 that the difference has lost.
     against = probs[:, :1] if classes == 2 else 1 - probs
     odds = probs[:, ranked].log() - against.clamp_min(0).log()
     count = bins_of(classes)
-    bins = torch.bucketize(odds.contiguous(), edges(classes)[1:-1])
-    cell = (2 * torch.arange(len(ranked)) + (y[:, None] == ranked).long()) * count + bins
+    bins = torch.bucketize(odds.contiguous(), beside(edges(classes)[1:-1], odds))
+    cell = (2 * torch.arange(len(ranked), device=y.device) + (y[:, None] == ranked).long()) * count + bins
     return torch.bincount(cell.flatten(), minlength=2 * count * len(ranked)).view(len(ranked), 2, count).int()

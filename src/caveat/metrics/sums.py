@@ -70,7 +70,7 @@ def _quadrants(prediction: Prediction) -> Tensor:
 
 
 def _proper_scores(probs: Tensor, y: Tensor) -> Tensors:
-    likelihood = probs[torch.arange(len(y)), y]
+    likelihood = probs[torch.arange(len(y), device=y.device), y]
     target = torch.nn.functional.one_hot(y, probs.shape[1])
     return {
         "nll": -likelihood.clamp_min(torch.finfo(torch.float64).tiny).log().sum(),

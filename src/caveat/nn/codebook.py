@@ -38,6 +38,8 @@ class Codebook(nn.Module):
         self.private = nn.Parameter(torch.zeros(capacity, features // segments))
         self.register_buffer("used", torch.zeros((), dtype=torch.int64))
         self.used: Tensor
+        self._count: tuple[Tensor, int, int] | None = None
+        """The buffer `used`, which of its versions was read last, and what it was."""
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -48,7 +50,14 @@ class Codebook(nn.Module):
 
     def words(self) -> Tensor:
         """(V, D / S): the codewords within reach."""
-        return torch.cat([self.shared, self.private[: int(self.used)]])
+        return torch.cat([self.shared, self.private[: self.count()]])
+
+    def count(self) -> int:
+        """The number in `used`, for which a device is waited only if it was changed since."""
+        known, version = self._count, self.used._version
+        if known is None or known[0] is not self.used or known[1] != version:
+            known = self._count = self.used, version, int(self.used)
+        return known[2]
 
     def cut(self, tokens: Tensor) -> Tensor:
         """(N, T, D) tokens to (N * T * S, D / S) vectors."""
@@ -74,7 +83,7 @@ class Codebook(nn.Module):
     @torch.no_grad()
     def extend(self, centres: Tensor) -> None:
         """Append codewords of the silo's own; more than there is room for is an error."""
-        used, grown = int(self.used), int(self.used) + len(centres)
+        used, grown = self.count(), self.count() + len(centres)
         if grown > len(self.private):
             raise ValueError(f"{grown} private codewords in a codebook with room for {len(self.private)}")
         self.private[used:grown] = centres
@@ -106,9 +115,9 @@ def kmeans(points: Tensor, count: int, seed: int, limit: int = 20_000) -> Tensor
     """At most `count` cluster centres (V, D) of (M, D) points, by scikit-learn's K-means.
 
     Fewer distinct points than centres give one centre per distinct point. More than `limit` points are
-    subsampled. Same points and seed, same centres.
+    subsampled. Same points and seed, same centres, which are on the CPU.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator, points = torch.Generator().manual_seed(seed), points.cpu()
     if len(points) > limit:
         points = points[torch.randperm(len(points), generator=generator)[:limit]]
     distinct: Tensor = torch.unique(points, dim=0)

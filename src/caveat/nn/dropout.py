@@ -22,7 +22,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from ..core import ConfigurationError, seeded
+from ..core import ConfigurationError, key, seeded
+from ..core.devices import brought
+from ..core.random import seeded_device
 
 ELEMENTWISE = (nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh)
 """Stages for which it makes no difference whether units or inputs are the first axis."""
@@ -84,12 +86,12 @@ def mc_dropout(module: nn.Module, x: Tensor, samples: int, seed: int = 0) -> Ten
         return x[None]
     drop, linear = parts[0], parts[1] if len(parts) > 1 else None
     if isinstance(drop, nn.Dropout) and drop.p < 1 and isinstance(linear, nn.Linear) and x.ndim == 2:
-        missing = _missing(samples, *linear.weight.shape, drop.p, seed)
+        missing = _missing_on(x.device, samples, *linear.weight.shape, drop.p, seed)
         x, parts, generator = _thinned(linear, x, drop.p, missing), parts[2:], missing.generator
     else:
         x, generator = x.expand(samples, *x.shape), _generator(seed)
     if parts:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), seeded_device(x.device, key("mc-dropout", seed)):
             torch.set_rng_state(generator)
             for part in parts:
                 x = _pass(part, x)
@@ -137,6 +139,14 @@ class Missing(NamedTuple):
 
 
 @lru_cache(maxsize=16)
+def _missing_on(device: torch.device, samples: int, outputs: int, units: int, p: float, seed: int) -> Missing:
+    """The same units on all devices: they are drawn on the CPU."""
+    found = _missing(samples, outputs, units, p, seed)
+    unit, weights, begins = (brought(each, device) for each in found[:3])
+    return Missing(unit, weights, begins, found.generator)
+
+
+@lru_cache(maxsize=16)
 def _missing(samples: int, outputs: int, units: int, p: float, seed: int) -> Missing:
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(_generator(seed))
@@ -169,7 +179,7 @@ def _thinned(linear: nn.Linear, x: Tensor, p: float, missing: Missing) -> Tensor
 def _pass(part: nn.Module, x: Tensor) -> Tensor:
     """One stage on (S, N, ...), with a mask per sample that all inputs share."""
     if isinstance(part, nn.Dropout):
-        return x * F.dropout(x.new_ones(len(x), 1, *x.shape[2:]), part.p)
+        return x * brought(F.dropout(torch.ones(len(x), 1, *x.shape[2:], dtype=x.dtype), part.p), x.device)
     # Dropout inside a stage: each input draws its own masks, which the stage does by itself.
     y = _with_dropout(part, x.flatten(0, 1)) if has_dropout(part) else part(x.flatten(0, 1))
     return y.view(*x.shape[:2], *y.shape[1:])

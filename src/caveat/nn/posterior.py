@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from ..uncertainty.beside import beside
 from .encoders import Model
 from .radial import RadialFlows
 
@@ -32,10 +33,11 @@ class Posterior(nn.Module):
     def forward(self, tokens: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
         """(N, T, D) tokens to (N, C) log-probabilities and (N,) log-evidence in nats, not clamped.
 
-        The density is the mixture of the class flows with log-weights `log_prior` (C,), -inf for an absent class.
+        The density is the mixture of the class flows with log-weights `log_prior` (C,), -inf for an absent class. They
+        may be on the CPU, so that no device is waited for to know which classes are absent.
         """
         densities = self.flows.log_prob(embedding(tokens), wanted=log_prior > -math.inf)
-        mixture = torch.logsumexp(densities + log_prior, -1)
+        mixture = torch.logsumexp(densities + beside(log_prior, densities), -1)
         return self.head(tokens).log_softmax(-1), log_evidence(mixture, tokens.shape[-1])
 
 

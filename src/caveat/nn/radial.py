@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import wrap_torch_function
 
+from ..uncertainty.beside import beside
+
 NEAREST = 1e-3
 """The smallest alpha and alpha + beta: without a bound the gradient at a centre has none either."""
 BLOCK = 2**19
@@ -53,8 +55,8 @@ class RadialFlows(nn.Module):
         -inf for flows that are not `wanted`, (K,) bool, if that is given; at least one is.
         """
         if wanted is not None and not wanted.all():
-            found = z.new_full((len(z), len(wanted)), -math.inf)
-            found[:, wanted] = self._densities(z, self.centre[wanted], self.radius[wanted], self.stretch[wanted])
+            found, at = z.new_full((len(z), len(wanted)), -math.inf), beside(wanted.nonzero()[:, 0], z)
+            found[:, at] = self._densities(z, self.centre[at], self.radius[at], self.stretch[at])
             return found
         return self._densities(z, self.centre, self.radius, self.stretch)
 

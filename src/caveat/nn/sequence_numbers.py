@@ -28,7 +28,7 @@ def token_numbers(x: Tensor) -> dict[str, Tensor]:
     x = x.flatten(1)
     steps = x.shape[1]
     filled = (x == x[:, -1:]).flip(1).cumprod(1).sum(1, keepdim=True) - 1  # the last id of a full sequence is its own
-    real = torch.arange(steps) < steps - filled
+    real = torch.arange(steps, device=x.device) < steps - filled
     count = real.sum(1, keepdim=True).float()
     values, repeated = x.sort(1).values, (x.diff(dim=1) == 0) & real[:, 1:]
     different = (values.diff(dim=1) != 0).sum(1, keepdim=True) + 1
@@ -48,7 +48,7 @@ def _hashed(ids: Tensor, buckets: int) -> Tensor:
 
 def _shares(bucket: Tensor, real: Tensor, buckets: int) -> Tensor:
     """(N, buckets) square roots of shares, between which distances are as large for rare ids as for frequent ones."""
-    counted = torch.zeros(len(bucket), buckets).scatter_add_(1, bucket, real.float())
+    counted = torch.zeros(len(bucket), buckets, device=bucket.device).scatter_add_(1, bucket, real.float())
     return (counted / real.sum(1, keepdim=True).clamp_min(1)).sqrt()
 
 

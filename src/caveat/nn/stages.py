@@ -20,6 +20,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd, _AvgPoolNd, _MaxPoolNd
 
 from ..core import seeded
+from ..core.devices import brought
 from .dropout import flat, has_dropout
 from .encoders import Tokens
 from .sequence_numbers import series_numbers, token_numbers
@@ -147,7 +148,12 @@ def _moments(h: Tensor) -> Tensor:
 def _narrow(numbers: Tensor) -> Tensor:
     """(N, d) with d at most `NUMBERS`: of more, orthonormal projections."""
     width = numbers.shape[1]
-    return numbers if width <= NUMBERS else numbers @ _projection(width)
+    return numbers if width <= NUMBERS else numbers @ _projection_on(numbers.device, width)
+
+
+@lru_cache(maxsize=64)
+def _projection_on(device: torch.device, width: int) -> Tensor:
+    return brought(_projection(width), device)
 
 
 @lru_cache(maxsize=64)

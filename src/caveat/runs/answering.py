@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from ..core import Answers, ConfigurationError, DataError, Payload, Prediction, Silo, SiloId, Site, State, Tensors
+from ..core.devices import brought_all, deterministic, free_memory, home
+from ..core.silo import LateData
 from ..core.silo_info import FederationInfo
 from ..data import Preparation, Silos
 from ..engines.executor import Executor
 from ..engines.one_thread import one_thread
+from ..engines.workplace import SHARE, placed_data, placed_inputs
 from ..files.checkpoints import SiloStore
 from ..files.kept_states import read_kept
 from ..files.manifest import STATES, Manifest, manifest_of
@@ -22,6 +26,7 @@ from ..files.payloads import read_payload
 from ..files.reading import read
 from ..files.schema.small_files import KeptState, ModelFile
 from ..nn.frozen import Whole
+from ..training.modules import on_device
 from ..wrappers.base import find
 from ..wrappers.ensemble import Ensemble
 from .base import BaseRun
@@ -44,6 +49,28 @@ class AtSilo(NamedTuple):
     """What the silo has kept."""
     site: Site
     """Its workspaces, and its data where they are at hand."""
+
+
+def placed(at: AtSilo, device: torch.device) -> AtSilo:
+    """The same on a device, the silo's data only if somebody looks at them."""
+    down, state, site = at
+    train, validation, calibration = (
+        LateData.of(partial(placed_data, part, device)) for part in (site.train, site.validation, site.calibration)
+    )
+    own = None if site.own is None else on_device(site.own, device)
+    return AtSilo(
+        brought_all(down, device), brought_all(state, device),
+        replace(
+            site, module=on_device(site.module, device), own=own, train=train, validation=validation,
+            calibration=calibration,
+        ),
+    )  # fmt: skip
+
+
+def inputs_there(x: Tensor, device: torch.device) -> Tensor:
+    """Inputs on a device, or such that come to it in parts where they would take too much of what is free there."""
+    free = free_memory(device)
+    return placed_inputs(x, device, whole=free is None or x.nbytes <= SHARE * free)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,14 +137,18 @@ class AnsweringRun(BaseRun):
         return AtSilo(down, state, executor.site(silo))
 
     def _asked(self, silo: SiloId, ask: Callable[[Payload, State, Site, Tensor], Asked]) -> Callable[[Tensor], Asked]:
-        down, state, site = self.at(silo)
-        encoder, first = self.frozen_encoder, self.spec.first_module(self.info)
+        at, encoder, first = self.at(silo), self.frozen_encoder, self.spec.first_module(self.info)
+        device = self.predicts_on
+        there = at if device.type == "cpu" else placed(at, device)
 
         def predict(x: Tensor) -> Asked:
             if not x.is_floating_point():
                 check_ids(first, x, f"inputs for silo {silo!r}")
-            with one_thread():
-                return ask(down, state, site, x if encoder is None else rows_of(encoder, x, keep=False))
+            with one_thread(), deterministic(device):
+                x = x if encoder is None else rows_of(encoder, x, keep=False, device=device)
+                if device.type == "cpu":
+                    return ask(*there, x)
+                return home(ask(*there, inputs_there(x, device)))
 
         return predict
 
@@ -167,4 +198,8 @@ class KeptRun(AnsweringRun):
                 f"{self.folder}: silo {name!r} took no part in the rounds after training, so that its predictions need "
                 f"its data, which cannot be read: {error}"
             ) from error
-        return silos[name] if self.frozen_encoder is None else SilosBehind(silos, self.frozen_encoder)[name]
+        return (
+            silos[name]
+            if self.frozen_encoder is None
+            else SilosBehind(silos, self.frozen_encoder, self.predicts_on)[name]
+        )

@@ -9,7 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+import torch
+
 from ..core import Method, Silo, SiloId, Site
+from ..core.devices import CPU, has_double
 from ..core.silo_info import FederationInfo
 from ..engines.executor import Executor
 from ..engines.rounds import Transport
@@ -54,6 +57,8 @@ class BaseRun:
     spec: RunSpec
     sync_seconds: float = SYNC_SECONDS
     """How often a checkpoint is waited for until it is on the disk."""
+    devices: tuple[torch.device, ...] = (CPU,)
+    """Where silos' works are computed, each worker's on one of them; predictions are on the first."""
     reset: tuple[SiloId, ...] = ()
     """Silos that begin afresh when the run continues, since their states were lost."""
 
@@ -100,7 +105,20 @@ class BaseRun:
         """What carries out works at these silos, whose inputs are a frozen encoder's rows; `names` are theirs."""
         spec, info = self.spec, self.info
         own = spec.build_personal_models(info)
-        return Executor(Evaluated(self.complete_method), spec.build(info), silos, states, spec.seed, own, names=names)
+        return Executor(
+            Evaluated(self.complete_method), spec.build(info), silos, states, spec.seed, own, names=names,
+            device=self.device,
+        )  # fmt: skip
+
+    @property
+    def device(self) -> torch.device:
+        """Where silos' works are computed if they are not spread."""
+        return self.devices[0]
+
+    @cached_property
+    def predicts_on(self) -> torch.device:
+        """Where predictions are computed: on the device, if it has float64."""
+        return self.device if has_double(self.device) else CPU
 
     @cached_property
     def frozen_encoder(self) -> FrozenEncoder | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -12,11 +13,13 @@ import torch
 from torch import Tensor
 
 from ..core import ConfigurationError, Data, DataWarning, RunError, Silo, SiloId
+from ..core.devices import CPU, brought, described, deterministic
 from ..core.silo import AugmentedData
 from ..core.silo_info import SPLITS
 from ..engines.one_thread import one_thread
 from ..files.feature_cache import FeatureCache, cache_folder, hashes
 from ..nn.frozen import FrozenEncoder
+from ..training.modules import on_device
 
 PART = 256
 """Inputs whose rows are kept at once: what is computed when a process is killed is lost for no more than these."""
@@ -27,8 +30,8 @@ KEPT = 256
 class SilosBehind(Mapping[SiloId, Silo]):
     """Silos with rows of a frozen encoder (N, W) in place of inputs, each made when it is looked up."""
 
-    def __init__(self, silos: Mapping[SiloId, Silo], encoder: FrozenEncoder) -> None:
-        self.silos, self.encoder = silos, encoder
+    def __init__(self, silos: Mapping[SiloId, Silo], encoder: FrozenEncoder, device: torch.device = CPU) -> None:
+        self.silos, self.encoder, self.device = silos, encoder, device
         self._made = lru_cache(KEPT)(self._make)
 
     def __len__(self) -> int:
@@ -51,7 +54,7 @@ class SilosBehind(Mapping[SiloId, Silo]):
         return replace(silo, train=train, validation=validation, calibration=calibration, test=test, streams=streams)
 
     def _behind(self, data: Data) -> Data:
-        return Data(rows_of(self.encoder, data.x), data.y)
+        return Data(rows_of(self.encoder, data.x, device=self.device), data.y)
 
 
 def check_unchanging(silo: Silo) -> None:
@@ -64,19 +67,20 @@ def check_unchanging(silo: Silo) -> None:
         )
 
 
-def rows_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True) -> Tensor:
-    """The rows (N, W) of inputs (N, ...), computed where they are not known yet; those are kept, unless told not to.
+def rows_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True, device: torch.device = CPU) -> Tensor:
+    """The rows (N, W) of inputs (N, ...), computed on a device where they are not known yet; those are kept, unless
+    told not to. Inputs and rows are on the CPU.
 
     Warns where they cannot be kept: every process computes them anew then.
     """
-    cache = _cache(encoder)
+    cache = _cache(encoder, device)
     ids = [each for part in torch.split(x, PART) for each in hashes(part.numpy())]
     rows = torch.empty(len(ids), cache.width)  # in torch's memory: last bits of sums depend on where numbers lie
     found = rows.numpy()
     missing = cache.take(ids, found)
-    with one_thread():
+    with one_thread(), deterministic(device):
         for part in (missing[i : i + PART] for i in range(0, len(missing), PART)):
-            found[part] = encoder(x[torch.tensor(part)]).numpy()
+            found[part] = _there(encoder, device)(brought(x[torch.tensor(part)], device)).cpu().numpy()
             try:
                 if keep:
                     cache.add([ids[i] for i in part], found[part])
@@ -91,9 +95,19 @@ def rows_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True) -> Tensor:
     return rows
 
 
-def _cache(encoder: FrozenEncoder) -> FeatureCache:
+def _cache(encoder: FrozenEncoder, device: torch.device) -> FeatureCache:
     width = encoder.unpacked.tokens * encoder.unpacked.features + sum(encoder.unpacked.widths.values())
-    return _opened(cache_folder() / "features" / encoder.digest[:32], width)
+    name = encoder.digest[:32]
+    if device.type != "cpu":  # other devices, and other versions of torch there, have other last bits
+        about = f"{described(device)} {torch.__version__}".encode()
+        name = f"{name}-{device.type}-{hashlib.sha256(about).hexdigest()[:8]}"
+    return _opened(cache_folder() / "features" / name, width)
+
+
+@lru_cache(maxsize=1)
+def _there(encoder: FrozenEncoder, device: torch.device) -> FrozenEncoder:
+    """The encoder on a device."""
+    return encoder if device.type == "cpu" else replace(encoder, module=on_device(encoder.module, device))
 
 
 @lru_cache(maxsize=8)

@@ -7,11 +7,14 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
+
 from .. import config as configuration
 from .. import data
 from ..config import Config
 from ..config.nearest import nearest_recipe
 from ..core import ConfigurationError, SiloId
+from ..core.devices import CPU, find_device, find_devices
 from ..files.atomic import write_bytes, write_record
 from ..files.locks import locked, nothing_begun
 from ..files.manifest import manifest_of
@@ -36,6 +39,7 @@ def start(config: Config, out: Path, progress: Progress | None = None, silos: da
     RunError once the run has begun, or if another process begins one there.
     """
     _check_engine(config)
+    devices = find_devices(config.engine.device, config.engine.workers)
     silos = silos or data.load(config.data, config.seed)
     check(config, silos, out)
     check_empty(out)
@@ -49,7 +53,7 @@ def start(config: Config, out: Path, progress: Progress | None = None, silos: da
         keep_settings(config, out)
         if (recipe := nearest_recipe(config)) is not None:
             write_record(out / "origin.json", recipe)
-        return _with_baselines(config, silos, out, progress or Silent())
+        return _with_baselines(config, silos, out, progress or Silent(), devices)
 
 
 def _check_engine(config: Config) -> None:
@@ -62,6 +66,7 @@ def _check_engine(config: Config) -> None:
 def check(config: Config, silos: data.Silos, out: Path) -> None:
     """Raises ConfigurationError or DataError for what cannot be run on these silos, before anything is."""
     _check_engine(config)
+    find_device(config.engine.device, start=False)  # whoever checks may be forked yet
     for name in (config.method.name, *config.beside):
         _local_run(config, silos, out, name).check()
 
@@ -82,15 +87,17 @@ def resume(
     silos: data.Silos | None = None,
     reset: Sequence[SiloId] = (),
     rounds: int | None = None,
+    device: str | None = None,
 ) -> Path:
     """Continue an interrupted run, with its silos if they are loaded; a finished one is left as it is, unless it is to
-    go on to more `rounds` of training.
+    go on to more `rounds` of training. `device` is one to go on with in place of the configuration's.
 
     Same bits as without the interruption, but for silos that are `reset`: they begin afresh, without the state that
     they lost. Raises ConfigurationError for settings that are not those that the run began with, DataError or RunError
     for a folder that is damaged, StateLost for a silo's state that is.
     """
     config = _kept_config(folder)
+    devices = find_devices(device or config.engine.device, workers or config.engine.workers)
     if rounds is not None or not (folder / "summary.json").exists():
         check_known(config)
     with locked(folder / "state"):
@@ -106,12 +113,12 @@ def resume(
             check_code(config, silos, folder)
             extend(config, folder, len(silos))
         keep_settings(config, folder)
-        return _with_baselines(config, silos, folder, progress or Silent(), workers, tuple(reset))
+        return _with_baselines(config, silos, folder, progress or Silent(), devices, workers, tuple(reset))
 
 
-def open_run(folder: Path) -> Run:
-    """A finished run, to predict with; its data are read where they are asked for. Raises ConfigurationError if it is
-    none.
+def open_run(folder: Path, device: str = "cpu") -> Run:
+    """A finished run, to predict with on a device; its data are read where they are asked for. Raises
+    ConfigurationError if it is none, or if there is no such device.
     """
     config = _kept_config(folder)
     if not (folder / "summary.json").exists():
@@ -121,20 +128,20 @@ def open_run(folder: Path) -> Run:
         raise ConfigurationError(f"{folder}: the data are at the silos; each keeps what it takes to predict there")
     check_settings(config, folder)
     manifest_of(folder).check("settings.json", "splits.json", PREPARATION)
-    return opened(folder, spec_of(config), lambda: _same_silos(config, folder))
+    return opened(folder, spec_of(config), lambda: _same_silos(config, folder), device)
 
 
-def opened(folder: Path, spec: RunSpec, read_silos: Callable[[], data.Silos]) -> Run:
+def opened(folder: Path, spec: RunSpec, read_silos: Callable[[], data.Silos], device: str = "cpu") -> Run:
     """The run in a folder, by what it has kept of what prepares inputs.
 
     Where an earlier version began it and kept nothing of the kind, its data are read.
     """
-    prepares = kept_preparation(folder)
+    prepares, devices = kept_preparation(folder), (find_device(device),)
     run: LocalRun | KeptRun
     if prepares is None:
-        run = LocalRun(spec=spec, folder=folder, silos=read_silos())
+        run = LocalRun(spec=spec, folder=folder, silos=read_silos(), devices=devices)
     else:
-        run = KeptRun(spec=spec, folder=folder, prepares=prepares, read_silos=read_silos)
+        run = KeptRun(spec=spec, folder=folder, prepares=prepares, read_silos=read_silos, devices=devices)
     run.check_code()
     return Run(run)
 
@@ -183,13 +190,14 @@ def _local_run(
     silos: data.Silos,
     folder: Path,
     name: str | None = None,
+    devices: tuple[torch.device, ...] = (CPU,),
     workers: int | None = None,
     reset: tuple[SiloId, ...] = (),
 ) -> LocalRun:
     """The run of the configured method, or of a baseline beside it."""
     return LocalRun(
         spec=spec_of(config, name), folder=folder, silos=silos, workers=workers or config.engine.workers, reset=reset,
-        sync_seconds=config.engine.sync_seconds,
+        sync_seconds=config.engine.sync_seconds, devices=devices,
     )  # fmt: skip
 
 
@@ -198,6 +206,7 @@ def _with_baselines(
     silos: data.Silos,
     out: Path,
     progress: Progress,
+    devices: tuple[torch.device, ...],
     workers: int | None = None,
     reset: tuple[SiloId, ...] = (),
 ) -> Path:
@@ -205,7 +214,7 @@ def _with_baselines(
 
     The caller holds the lock of the folder.
     """
-    main = _local_run(config, silos, out, None, workers, reset)
+    main = _local_run(config, silos, out, None, devices, workers, reset)
     carry_out(main, progress, config.method.name)
     rounds = read(out / "summary.json", Summary).rounds_run
     for name in config.beside:
@@ -215,7 +224,7 @@ def _with_baselines(
         keep_settings(config, folder)
         check_settings(config, folder, out / "config.toml")
         check_begun(folder)
-        carry_out(_local_run(same, silos, folder, name, workers), progress, name)
+        carry_out(_local_run(same, silos, folder, name, devices, workers), progress, name)
     return out
 
 

@@ -33,9 +33,9 @@ def is_call(folder: Path) -> bool:
     return (folder / CALL).exists() and not (folder / "config.toml").exists()
 
 
-def open_call(folder: Path) -> Run:
-    """A finished run in Python, to predict with. Raises ConfigurationError if it is none, or has a method that this
-    process does not know; DataError for a file that is damaged.
+def open_call(folder: Path, device: str = "cpu") -> Run:
+    """A finished run in Python, to predict with on a device. Raises ConfigurationError if it is none, has a method that
+    this process does not know, or there is no such device; DataError for a file that is damaged.
     """
     if not (folder / "summary.json").exists():
         raise ConfigurationError(f"{folder} is not finished; the same call of caveat.run continues it")
@@ -49,7 +49,7 @@ def open_call(folder: Path) -> Run:
     def no_silos() -> NoReturn:
         raise DataError("only the program that made this run has them: the same call of caveat.run gives both")
 
-    return opened(folder, kept_spec(folder), no_silos)
+    return opened(folder, kept_spec(folder), no_silos, device)
 
 
 def kept_spec(folder: Path) -> RunSpec:

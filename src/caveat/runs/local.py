@@ -93,11 +93,11 @@ class LocalRun(AnsweringRun):
     def executor(self) -> Executor:
         silos = self.silos.by_name
         if self.frozen_encoder is not None:
-            silos = SilosBehind(silos, self.frozen_encoder)
+            silos = SilosBehind(silos, self.frozen_encoder, self.predicts_on)
         return self.executor_of(silos, self.participants, SiloStore(self.folder / "state" / "silos"))
 
     def engine(self) -> EmbeddedEngine:
-        return EmbeddedEngine(self.executor(), self.workers)
+        return EmbeddedEngine(self.executor(), self.workers, self.devices)
 
     def prepare(self) -> None:
         super().prepare()

@@ -6,9 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from .. import metrics
 from .._version import __version__
 from ..core import ConfigurationError, Method, Payload, SiloId, State, Tensors
+from ..core.devices import described, versions
 from ..core.errors import shown
 from ..core.silo_info import SiloInfo, positive_class
 from ..core.tensors import size
@@ -18,7 +21,7 @@ from ..files.schema.figures import INSIDE, Metrics, ModelRecord, Reliability, Si
 from ..files.schema.record import as_json
 from ..files.schema.rounds import RoundRow
 from ..files.schema.small_files import RunState
-from ..files.schema.summary import DomainRecord, Newcomers, Policy, Selective, SiloRecord, Summary, Worst
+from ..files.schema.summary import DeviceRecord, DomainRecord, Newcomers, Policy, Selective, SiloRecord, Summary, Worst
 from ..uncertainty import histograms
 from .base import BaseRun
 from .classification import Classification
@@ -116,9 +119,17 @@ def summarise(
             per_round=run_state.traffic,
         ),
         seconds=run_state.seconds,
+        device=_device(run.devices),
         newcomers=_newcomers_mean(method, newcomers, classes),
         reset=run_state.reset,
     )
+
+
+def _device(devices: Sequence[torch.device]) -> DeviceRecord | None:
+    """What is said of devices; nothing of the CPU, whose bits are told by those of the libraries."""
+    if devices[0].type == "cpu":
+        return None
+    return DeviceRecord(names=list(map(str, devices)), kind=described(devices[0]), versions=versions(devices[0]))
 
 
 def _own(model: str | None) -> dict[str, str]:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..core import Data, Method, Silo, SiloId, Site, State
+from ..core.devices import CPU
 from ..engines.executor import Executor, channels_last
 from ..engines.processes.pool import EmbeddedEngine
 from ..engines.rounds import FinishedRound, Participation, run
@@ -62,15 +63,16 @@ def small_executor(
     data: Mapping[SiloId, Silo] | None = None,
     seed: int = 0,
     model: Callable[[], nn.Module] | None = None,
+    device: torch.device = CPU,
 ) -> Executor:
-    """What carries out a method's works at the small silos, with their states below a folder.
+    """What carries out a method's works at the small silos, on a device, with their states below a folder.
 
     `model` makes another model for two features and three classes than the small one.
     """
     module, silos = channels_last(method.build((model or small_model)())), dict(data or small_silos())
     architectures = small_architectures() if model is None else (model(), small_architectures()[1])
     own = {name: architectures[k % 2] for k, name in enumerate(silos)} if innermost(method).personal else {}
-    return Executor(Evaluated(method), module, silos, SiloStore(folder), seed, own)
+    return Executor(Evaluated(method), module, silos, SiloStore(folder), seed, own, device=device)
 
 
 def kept_state(place: Executor, silo: SiloId, until: int = LATEST) -> State:
@@ -81,7 +83,7 @@ def kept_state(place: Executor, silo: SiloId, until: int = LATEST) -> State:
 class SmallFederation:
     """A method on the small silos: runs rounds, keeps the server's state and what was sent.
 
-    Silos' states are files below `folder`; `workers` is the number of processes.
+    Silos' states are files below `folder`; `workers` is the number of processes, and works are carried out on `device`.
     """
 
     def __init__(
@@ -91,9 +93,10 @@ class SmallFederation:
         workers: int = 1,
         data: Mapping[SiloId, Silo] | None = None,
         model: Callable[[], nn.Module] | None = None,
+        device: torch.device = CPU,
     ) -> None:
         self.method, self.workers = method, workers
-        self.place = small_executor(method, folder, data, model=model)
+        self.place = small_executor(method, folder, data, model=model, device=device)
         none = Data(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
         self.site = Site("server", none, none, none, method.build((model or small_model)()))
         self.server: State = method.init_server(self.site)

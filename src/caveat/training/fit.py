@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import fields
+from functools import lru_cache
 from itertools import chain, islice
 from typing import Annotated, ClassVar, Literal
 
@@ -15,6 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..core import ConfigurationError, Site
+from ..core.devices import CPU, brought
 from ..core.errors import shown
 from ..core.settings import LARGE, MANY, frozen_settings
 from .class_weights import ClassWeights
@@ -24,6 +26,14 @@ from .precision import in_bfloat16
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A batch of inputs and labels to a scalar."""
+
+
+@lru_cache(maxsize=16)
+def _class_weights(weights: tuple[float, ...], classes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(K,) weights of so many classes, 0 beyond the list; brought to a device once, and not with every batch."""
+    given = torch.tensor(weights[:classes], dtype=dtype)
+    return brought(F.pad(given, (0, classes - len(given))), device)
+
 
 LABELS = ("class_weights", "label_smoothing")
 """Keys of the plain cross-entropy, which mean nothing to methods with losses of their own."""
@@ -134,7 +144,7 @@ class Training:
         to_train(site.module)
         steps = 0
         with in_bfloat16(site.module) if self.precision == "bfloat16" else nullcontext():
-            for batch in self.batches(site.examples):
+            for batch in self.batches(site.examples, site.train.counted_on):
                 optimizer.zero_grad()
                 loss(*site.train.batch(batch)).backward()  # type: ignore[no-untyped-call]
                 if correct is not None:
@@ -171,27 +181,31 @@ class Training:
         """
         weights = None
         if isinstance(self.class_weights, tuple):
-            given = torch.tensor(self.class_weights[: logits.shape[-1]], dtype=logits.dtype)
-            weights = F.pad(given, (0, logits.shape[-1] - len(given)))
+            weights = _class_weights(self.class_weights, logits.shape[-1], logits.dtype, logits.device)
         return F.cross_entropy(logits, y, weights, label_smoothing=self.label_smoothing)
 
-    def batches(self, examples: int) -> Iterator[Tensor]:
-        """One round's index batches, reshuffled every epoch by torch's global generator."""
+    def batches(self, examples: int, device: torch.device = CPU) -> Iterator[Tensor]:
+        """One round's index batches on a device, reshuffled every epoch by torch's global generator on the CPU, so that
+        examples come in one order on all devices.
+        """
         if self.local_steps is not None:
-            endless = chain.from_iterable(self._epoch(examples) for _ in iter(int, 1))
+            endless = chain.from_iterable(self._epoch(examples, device) for _ in iter(int, 1))
             return islice(endless, self.local_steps)
         epochs = self.local_epochs or 1
         whole = int(epochs)
         # The parts of an epoch are drawn when it begins: between them a model may draw, too.
-        drawn = chain.from_iterable(self._epoch(examples) for _ in range(whole))
-        return drawn if epochs == whole else chain(drawn, self._part(examples, epochs - whole, least=0 if whole else 1))
+        drawn = chain.from_iterable(self._epoch(examples, device) for _ in range(whole))
+        if epochs == whole:
+            return drawn
+        return chain(drawn, self._part(examples, device, epochs - whole, least=0 if whole else 1))
 
-    def _part(self, examples: int, share: float, least: int) -> Iterator[Tensor]:
-        batches = self._epoch(examples)
+    def _part(self, examples: int, device: torch.device, share: float, least: int) -> Iterator[Tensor]:
+        batches = self._epoch(examples, device)
         yield from batches[: max(least, round(share * len(batches)))]
 
-    def _epoch(self, examples: int) -> list[Tensor]:
-        batches = list(torch.split(torch.randperm(examples), self.batch_size))
+    def _epoch(self, examples: int, device: torch.device) -> list[Tensor]:
+        # Brought there once per epoch: a device is not waited for between batches.
+        batches = list(torch.split(brought(torch.randperm(examples), device), self.batch_size))
         if len(batches) > 1 and len(batches[-1]) == 1:
             # BatchNorm has no variance of one example, and the example should count.
             batches[-2:] = [torch.cat(batches[-2:])]

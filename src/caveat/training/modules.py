@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
+from itertools import chain
 from typing import TypeVar
 
 import torch
@@ -69,6 +71,16 @@ def tensors_of(module: nn.Module) -> Tensors:
     there: Tensors = module.state_dict()
     left_out = frozen(module) | _again(module)
     return {name: tensor for name, tensor in there.items() if name not in left_out} if left_out else there
+
+
+def on_device(module: nn.Module, device: torch.device) -> nn.Module:
+    """A copy of a module on a device; tensors that are tied stay tied."""
+    found: dict[int, object] = {}
+    for _, tensor in chain(module.named_parameters(), module.named_buffers()):
+        there = tensor.detach().to(device)
+        learns = isinstance(tensor, nn.Parameter)
+        found[id(tensor)] = nn.Parameter(there, requires_grad=tensor.requires_grad) if learns else there
+    return deepcopy(module, found)
 
 
 def load(module: nn.Module, tensors: Tensors) -> nn.Module:

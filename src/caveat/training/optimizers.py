@@ -85,7 +85,7 @@ class Adam(Optimizer):
     def _change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
         for name in parameters.keys() - self.state.keys():
             moments = {part: torch.zeros_like(parameters[name]) for part in ("exp_avg", "exp_avg_sq")}
-            self.state[name] = moments | {"step": torch.zeros(())}
+            self.state[name] = moments | {"step": torch.zeros((), device=parameters[name].device)}
         means, squares, steps = (
             [self.state[name][part] for name in parameters] for part in ("exp_avg", "exp_avg_sq", "step")
         )

@@ -37,7 +37,7 @@ def in_bfloat16(module: nn.Module) -> Iterator[None]:
 
 def _in_bfloat16(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     def mixed(x: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(x.device.type, torch.bfloat16):
             return forward(x).float()
 
     return mixed

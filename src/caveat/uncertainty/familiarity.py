@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.overrides import wrap_torch_function
 
+from .beside import beside
+
 Tensors = dict[str, Tensor]
 SCORE = "unfamiliar"
 """The name of the score among `Prediction.scores`."""
@@ -51,15 +53,16 @@ def grouped(y: Tensor, classes: int) -> Tensor:
 
 
 def sums(h: Tensor, group: Tensor, classes: int) -> Tensors:
-    """What a silo sends of a stage's numbers h (N, d) of training inputs, `grouped` (N,): "counts" (C + 1,) of inputs,
-    "totals" (C + 1, d), and "squares" (d (d + 1) / 2,), the upper triangle of the second moments.
+    """What a silo sends of a stage's numbers h (N, d) of training inputs, `grouped` (N,) on the CPU: "counts" (C + 1,)
+    of inputs, "totals" (C + 1, d), and "squares" (d (d + 1) / 2,), the upper triangle of the second moments.
 
     float64; all of it adds up, over parts of a silo's inputs and over silos.
     """
-    h, group = h[group >= 0].double(), group[group >= 0]
-    counts = torch.bincount(group, minlength=classes + 1).double()
-    totals = h.new_zeros(classes + 1, h.shape[1]).index_add_(0, group, h)
-    rows, columns = torch.triu_indices(h.shape[1], h.shape[1])
+    there = (group >= 0).nonzero()[:, 0]
+    h, group = h[beside(there, h)].double(), group[there]
+    counts = beside(torch.bincount(group, minlength=classes + 1).double(), h)
+    totals = h.new_zeros(classes + 1, h.shape[1]).index_add_(0, beside(group, h), h)
+    rows, columns = torch.triu_indices(h.shape[1], h.shape[1], device=h.device)
     return {"counts": counts, "totals": totals, "squares": (h.T @ h)[rows, columns]}
 
 
@@ -72,7 +75,7 @@ def moments(added: Tensors) -> tuple[Tensor, Tensor]:
         raise ValueError("no inputs were counted")
     width = totals.shape[1]
     squares = totals.new_zeros(width, width)
-    rows, columns = torch.triu_indices(width, width)
+    rows, columns = torch.triu_indices(width, width, device=squares.device)
     squares[rows, columns] = added["squares"]
     squares[columns, rows] = added["squares"]
     there = counts > 0
@@ -124,6 +127,8 @@ def conformal(calibration: Tensor, new: Tensor) -> Tensor:
     ranked among all n + 1. For an input that is exchangeable with the calibration inputs, P(p <= a) <= a for every a.
     The least p is 1 / (n + 1), so that below 19 calibration inputs no p is as low as 0.05.
     """
+    if calibration.device.type != "cpu":  # a few numbers per input, in blocks that a device would be waited for
+        return beside(conformal(calibration.cpu(), new.cpu()), new)
     n, calibration, new = len(calibration), _settled(calibration), _settled(new)
     if not n:
         return torch.ones(len(new), dtype=torch.float64)

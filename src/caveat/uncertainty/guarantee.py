@@ -148,6 +148,7 @@ def fixed_sequence(
     """
     if not (0 < risk < 1 and 0 < confidence < 1):
         raise ValueError(f"risk ({risk}) and confidence ({confidence}) must lie strictly between 0 and 1")
+    counts = counts.cpu()
     answered, errors = _checked(counts)
     size, total = len(answered), int(answered[-1]) if total is None else total
     if total < answered[-1]:

@@ -15,6 +15,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from .beside import beside
 from .quantiles import conformal_index
 
 BINS = 4096
@@ -83,9 +84,8 @@ def _asinh(unit: float, most: float, count: int) -> Tensor:
 
 def bins(name: str, values: Tensor, classes: int | None = None) -> Tensor:
     """(N,) int64: the bin of each of (N,) scores. A score that is not a number counts as the least certain."""
-    return torch.bucketize(
-        values.double().nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf), edges(name, classes)[1:-1]
-    )
+    found = values.double().nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
+    return torch.bucketize(found, beside(edges(name, classes)[1:-1], found))
 
 
 def histogram(name: str, values: Tensor, classes: int | None = None) -> Tensor:

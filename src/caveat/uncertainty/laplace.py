@@ -45,8 +45,10 @@ def posterior(found: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
     """The posterior of a layer with that `weight` (C, D), the bias its last column, from `sums` of all inputs.
 
     "inputs" (D, D) and "outputs" (C, C - 1) have directions for columns, "variances" (D, C - 1) is the posterior
-    variance of each pair of them, and "prior" () the prior precision, of the largest marginal likelihood.
+    variance of each pair of them, and "prior" () the prior precision, of the largest marginal likelihood. All of them
+    are on the CPU.
     """
+    found, weight = {name: tensor.cpu() for name, tensor in found.items()}, weight.cpu()  # halving looks 100 times
     q = contrasts(len(weight))
     a, u = torch.linalg.eigh(found["inputs"])
     b, s = torch.linalg.eigh(q.T @ found["outputs"] @ q)
@@ -118,7 +120,7 @@ def mean_probabilities(outputs: Tensor, logits: Tensor, variances: Tensor) -> Te
     an input makes no difference.
     """
     classes = len(outputs)
-    rest = 1 - torch.eye(classes, dtype=outputs.dtype)
+    rest = 1 - torch.eye(classes, dtype=outputs.dtype, device=outputs.device)
     # Classes before inputs, as everywhere below: operations run along inputs, of which there are more.
     pull = (rest[:, :, None] * outputs).transpose(1, 2).flatten(0, 1)  # (C (C - 1), C)
     parts = []

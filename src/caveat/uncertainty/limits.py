@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from . import histograms
+from .beside import beside
 
 GRID = 100
 """Limits per grid."""
@@ -33,6 +34,7 @@ def score_edges(name: str, histogram: Tensor, size: int = GRID) -> Tensor:
     The last is the largest number there is, so that a score has a rank of 1 at most. Without any scores so are ranks:
     all other edges are the smallest number.
     """
+    histogram = histogram.cpu()
     index = torch.searchsorted(histogram.double().cumsum(0), histogram.sum() * limits(size))
     found = histograms.edges(name)[1:][index.clamp_max(len(histogram) - 1)]
     found[-1] = torch.inf
@@ -43,8 +45,9 @@ def score_edges(name: str, histogram: Tensor, size: int = GRID) -> Tensor:
 
 def ranks(edges: Tensor, scores: Tensor) -> Tensor:
     """(N,) float64 in (0, 1]: the ranks of scores (N,) among edges (J,); a score that is not a number has rank 1."""
+    edges = beside(edges, scores)
     below = torch.searchsorted(edges, scores.double().nan_to_num(nan=torch.inf, posinf=torch.inf).contiguous())
-    return limits(len(edges))[below.clamp_max(len(edges) - 1)]
+    return beside(limits(len(edges)), scores)[below.clamp_max(len(edges) - 1)]
 
 
 def counts(used_rank: Tensor, wrong: Tensor, size: int = GRID) -> Tensor:
@@ -64,10 +67,11 @@ def policy_counts(
     The policy: the local model answers where r_local <= limit, else the global one where r_global <= limit, else
     nobody. So as the limit grows an input may pass from the global model to the local one, and errors may come and
     go. All tensors are (n,), ranks in (0, 1], or infinite for an input that a model answers at no limit; None for a
-    model that is not at hand. Counts of disjoint sets of inputs add up. Raises ValueError where ranks or lengths do
-    not fit.
+    model that is not at hand. Counts are on the CPU, and those of disjoint sets of inputs add up. Raises ValueError
+    where ranks or lengths do not fit.
     """
-    models = [(r, w) for r, w in ((r_local, wrong_local), (r_global, wrong_global)) if r is not None and w is not None]
+    pairs = (r_local, wrong_local), (r_global, wrong_global)
+    models = [(r.cpu(), w.cpu()) for r, w in pairs if r is not None and w is not None]
     if not models or (r_local is None) != (wrong_local is None) or (r_global is None) != (wrong_global is None):
         raise ValueError("each model needs both its ranks and what it got wrong, and there must be one model at least")
     n = len(models[0][0])

@@ -84,7 +84,8 @@ def discount(a: Tensor, trust: float | Tensor) -> Tensor:
     `trust` is one number or (...), in [0, 1], or ValueError is raised. 1 leaves the opinion exactly as it is, 0 makes
     it vacuous; between them gradients flow to the trust as well, and at 1 none does.
     """
-    trust = torch.as_tensor(trust, dtype=a.dtype, device=a.device)
+    # One number stays on the CPU, where nobody waits to look at it.
+    trust = torch.as_tensor(trust, dtype=a.dtype)
     if not bool(((trust >= 0) & (trust <= 1)).all()):
         raise ValueError(f"trust is {trust.min():g} to {trust.max():g}, expected within [0, 1]")
     # u' / u = 1 + (1 - t) sum e / K, a sum of positive terms.
@@ -153,6 +154,13 @@ def _infinite(log_evidence: Tensor) -> Tensor:
 
 def _sums_of_others(x: Tensor) -> Tensor:
     """For each entry of the last axis the sum of all others, from those before and those after it."""
-    before = F.pad(x[..., :-1], (1, 0)).cumsum(-1)
-    after = F.pad(x[..., 1:], (0, 1)).flip(-1).cumsum(-1).flip(-1)
+    before = _running_sums(F.pad(x[..., :-1], (1, 0)))
+    after = _running_sums(F.pad(x[..., 1:], (0, 1)).flip(-1)).flip(-1)
     return before + after
+
+
+def _running_sums(x: Tensor) -> Tensor:
+    """`cumsum` over the last axis; by a product where there is no `cumsum` of the same bits every time."""
+    if x.device.type == "cpu":
+        return x.cumsum(-1)
+    return x @ x.new_ones(x.shape[-1], x.shape[-1]).triu()

@@ -83,6 +83,7 @@ def agreed(sums: Tensor) -> Tensor:
     """
     if sums.shape != (5, len(POWERS)) or not sums.isfinite().all():
         raise ValueError(f"sums are {tuple(sums.shape)}, expected the (5, {len(POWERS)}) finite ones of `message`")
+    sums = sums.cpu()
     b = near(sums[:3], 1.0, SPREAD)
     place = (math.log(b) - math.log(POWERS[0])) / STEP
     left = min(int(place), len(POWERS) - 2)
@@ -95,6 +96,7 @@ def near(own: Tensor, common: float, spread: float) -> float:
     """The b that is best by a `curve`, or the first three rows of a sum of messages, if ln b is normal around that of
     `common` with standard deviation `spread` before inputs are seen. From 1/256 to 256; `common` without inputs.
     """
+    own = own.cpu()
     away = torch.tensor([math.log(b) - math.log(common) for b in POWERS], dtype=torch.float64)
     curves = own[:3] + torch.stack([away.square() / 2, away, torch.ones_like(away)]) / spread**2
     return _optimum(curves) if own.any() else common

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, Tensors, Update
+from ..core.devices import brought
 from ..nn.stages import by_answer, numbers_of, recording
 from ..uncertainty import familiarity
 from .base import Wrapper
@@ -76,9 +77,9 @@ class Familiar(Wrapper):
         x, y = site.train
         group: Tensor | None = None
         for part in torch.split(torch.arange(len(y)), PART):
-            answers, numbers = self.observed(down, state, site, x[part])
+            answers, numbers = self.observed(down, state, site, x[brought(part, site.train.counted_on)])
             classes = next(iter(answers.values())).probs.shape[1]
-            group = familiarity.grouped(y, classes) if group is None else group
+            group = familiarity.grouped(y.cpu(), classes) if group is None else group
             for stage, h in numbers.items():
                 sums = familiarity.sums(h, group[part], classes)
                 found[stage] = {k: found[stage][k] + sums[k] for k in sums} if stage in found else sums

@@ -44,7 +44,7 @@ def domain_code(name: str) -> Tensor:
 
 def row_of(code: Tensor, domains: Tensor) -> int:
     """Where a domain's code (4,) stands among codes (G, 4), whose first row is the federation's; 0 if it does not."""
-    found = (domains == code).all(-1).nonzero().flatten().tolist()
+    found = (domains.cpu() == code.cpu()).all(-1).nonzero().flatten().tolist()
     return int(found[0]) if found else 0
 
 

@@ -26,7 +26,7 @@ from ..uncertainty.histograms import BINS, histogram
 from ..uncertainty.limits import GRID, policy_counts, ranks, score_edges
 from .base import Wrapper
 from .groups import ABOUT, NOBODY, Per, Whose, domain_code, known_domains, members, row_of
-from .switched import choose, scalar
+from .switched import choose, nowhere, scalar
 
 NUMBERS = ("limit", "answered", "errors", "total", "upper", "needed", "enough", "enough_share")
 """What a silo reports of its promise: fields of a guarantee, the limit 0 for none."""
@@ -208,12 +208,12 @@ class Guaranteed(Wrapper):
             return choose(answers, self.earlier(down["decision"]["limit"], state.get("decision", {}), answers))
         by = self.promise(down, state)
         if by is None:
-            return choose(answers, {w: torch.zeros(len(answer), dtype=torch.bool) for w, answer in answers.items()})
+            return choose(answers, nowhere(answers))
         return choose(answers, {w: self.rank(by.edges, w, answer) <= by.limit for w, answer in answers.items()})
 
     def earlier(self, limit: Tensor, kept: Tensors, answers: Answers) -> dict[Decision, Tensor]:
         """Which answers are within the limit, in a run that version 0.1 finished: a silo ranked by its own scores."""
-        within = {whose: torch.zeros(len(answer), dtype=torch.bool) for whose, answer in answers.items()}
+        within = nowhere(answers)
         known = {whose: kept[whose.name.lower()] for whose in answers if whose.name.lower() in kept}
         return within | {w: earlier_ranks(own, answers[w].score(self.score)) <= limit for w, own in known.items()}
 

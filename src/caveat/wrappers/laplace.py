@@ -31,6 +31,7 @@ from ..core import (
 )
 from ..nn.last_layer import LastLayer, last_layer, unobserved
 from ..uncertainty import entropy, laplace
+from ..uncertainty.beside import beside
 from .base import Wrapper, find
 from .private import Private
 
@@ -130,7 +131,7 @@ class Laplace(Wrapper):
         if known:
             return known
         layer, found = curvature(unobserved(module), site.train.x)
-        return laplace.posterior(found, layer.weight)
+        return {name: beside(each, layer.weight) for name, each in laplace.posterior(found, layer.weight).items()}
 
     def ask(self, module: nn.Module, found: Tensors, x: Tensor, whose: Decision) -> Prediction:
         """What a model says of (N, ...) inputs under a posterior of its last layer."""
@@ -139,7 +140,8 @@ class Laplace(Wrapper):
         variances = torch.cat([laplace.direction_variances(found, layer.hidden) for layer in seen])
         outputs = found["outputs"]
         probs = laplace.mean_probabilities(outputs, logits, variances)
-        within, between = laplace.decomposed(outputs, logits, variances, noise(self.draws, outputs.shape[1]))
+        drawn = beside(noise(self.draws, outputs.shape[1]), outputs)
+        within, between = laplace.decomposed(outputs, logits, variances, drawn)
         total = entropy(probs)
         uncertainty = {
             "total": total,
@@ -147,7 +149,7 @@ class Laplace(Wrapper):
             "epistemic": between,
             "logit_variance": laplace.logit_variance(variances),
         }
-        return Prediction(probs, uncertainty, torch.full((len(x),), int(whose)))
+        return Prediction(probs, uncertainty, torch.full_like(total, int(whose), dtype=torch.long))
 
 
 def curvature(module: nn.Module, x: Tensor) -> tuple[LastLayer, Tensors]:

@@ -27,6 +27,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from ..core import ConfigurationError, Method, Payload, Replies, Round, Site, State, Tensors, Update, Work
+from ..core.devices import home
 from .base import Wrapper, find
 from .trained import Carried
 
@@ -95,6 +96,7 @@ class Private(Wrapper):
         """
         step = next(islice(self.base.schedule(), site.round, None))
         update, after = step.work(down, state, site)
+        down, update = home(down), home(update)  # clipped and noised on the CPU, whatever computed it
         check_sent(self.name, down, update.payload)
         clipped = clip(down, update.payload, self.clip)
         nonce = fingerprint(site, clipped)

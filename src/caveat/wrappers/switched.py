@@ -35,6 +35,11 @@ def choose(answers: Answers, within: Mapping[Decision, Tensor]) -> Prediction:
     return chosen.abstaining(~trusted)
 
 
+def nowhere(answers: Answers) -> dict[Decision, Tensor]:
+    """(N,) for each model that none of its answers is within a limit."""
+    return {whose: torch.zeros_like(answer.decision, dtype=torch.bool) for whose, answer in answers.items()}
+
+
 def scalar(value: float) -> Tensor:
     """A threshold as a float64 scalar. What is kept and sent has to be finite: infinity becomes the largest number."""
     return torch.tensor(value, dtype=torch.float64).nan_to_num()

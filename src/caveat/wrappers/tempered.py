@@ -55,7 +55,7 @@ class Tempered(Wrapper):
     def measure(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         """Keep the likelihood of the validation split at a grid of powers, and send what the federation needs of it."""
         x, y = site.validation
-        found = {model: temperature.curve(torch.zeros(0, 1), y[:0]) for model in self.scaled}
+        found = {model: temperature.curve(torch.zeros(0, 1, device=y.device), y[:0]) for model in self.scaled}
         for whose, answer in (self.base.answer(down, state, site, x) if len(y) else {}).items():
             found[whose.name.lower()] = temperature.curve(answer.probs.log(), y)
         sent = {model: temperature.message(each) for model, each in found.items()} if self.shared else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
@@ -29,7 +30,7 @@ def audit_configured(
         data.load(config.data, config.seed),
         numbers(seeds, "--seeds", int, "0,1,2"),
         numbers(shares, "--shares", lambda text: float(Fraction(text)), "1/8,1/4,1/2,1"),
-        workers or config.engine.workers,
+        replace(config.engine, workers=workers or config.engine.workers),
         out,
         progress,
     )

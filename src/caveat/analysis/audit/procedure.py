@@ -17,6 +17,7 @@ from rich.text import Text
 from ..._version import __version__
 from ...config import EngineSettings, Evaluation
 from ...core import Method
+from ...core.devices import find_devices
 from ...core.settings import path_of
 from ...data import Silos
 from ...files.atomic import write_bytes, write_record
@@ -95,6 +96,7 @@ def audit(
     seeds: Sequence[int] = (0, 1, 2),
     shares: Sequence[float] = (1 / 8, 1 / 4, 1 / 2, 1),
     workers: int = 1,
+    device: str = "cpu",
     out: str | Path | None = None,
     progress: Progress | None = None,
     **settings: Unpack[python_calls.TrainingArguments],
@@ -110,8 +112,9 @@ def audit(
     """
     spec = python_calls.spec_of_call(silos, method, settings, python_calls.TrainingArguments, "audit")
     with python_calls.explained():
-        workers = EngineSettings(workers=workers).workers
-    return audit_of(spec, silos, seeds, shares, workers, out, progress)
+        engine = EngineSettings(workers=workers, device=device)
+        find_devices(engine.device, engine.workers)
+    return audit_of(spec, silos, seeds, shares, engine, out, progress)
 
 
 def audit_of(
@@ -119,16 +122,17 @@ def audit_of(
     silos: Silos,
     seeds: Sequence[int],
     shares: Sequence[float],
-    workers: int = 1,
+    engine: EngineSettings,
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Audit:
     """Audit the method of a specification, whose seed is not used. Raises what `audit` does."""
+    devices = find_devices(engine.device, engine.workers)
     spec = dataclasses.replace(spec, seed=0, evaluation=ONCE, method=with_equal_steps(spec.method, silos))
     with tempfile.TemporaryDirectory(prefix="caveat-") as passing:
         folder = path_of(out, "out") if out is not None else Path(passing)
         sweep = Sweep(
-            LocalRun(folder=folder, spec=spec, silos=silos, workers=workers),
+            LocalRun(folder=folder, spec=spec, silos=silos, workers=engine.workers, devices=devices),
             python_calls.listed(shares, float, "shares"),
             python_calls.listed(seeds, lambda seed: python_calls.whole(seed, "seeds"), "seeds"),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
@@ -24,6 +25,7 @@ from ...files.schema.record import as_json
 from ...files.schema.small_files import KeptState
 from ..allocator import keep_freed_memory
 from ..executor import Executor, Performed, SiloDiverged, SiloError
+from .anew import begin_anew, can_fork, handed_over
 from .children import end_with_parent
 from .collectors import AHEAD, BufferedReplies, ReplyCollector, StreamingMean
 from .shared_buffer import SharedBuffer
@@ -34,12 +36,14 @@ class EmbeddedEngine:
     ends them.
 
     With one worker everything runs in the calling process, so that a debugger can stop inside a silo. Results
-    are the same bits for any number of workers.
+    are the same bits for any number of workers. Workers take turns with `devices`, if there are several; each starts
+    its own.
     """
 
-    def __init__(self, executor: Executor, workers: int = 1) -> None:
+    def __init__(self, executor: Executor, workers: int = 1, devices: Sequence[torch.device] = ()) -> None:
         if workers > 1 and not hasattr(os, "fork"):
             raise ConfigurationError(f"engine.workers = {workers} needs a system with fork; use 1")
+        self.devices = devices or [executor.device]
         self.executor = executor
         self.method = executor.method
         self.silos: Sequence[SiloId] = executor.sorted_names
@@ -55,6 +59,8 @@ class EmbeddedEngine:
         self.down = SharedBuffer()
         self.count = workers if workers > 1 else 0
         self.workers: list[_Worker] = []
+        self.given: SharedBuffer | None = None
+        """What workers are handed that cannot be forked."""
         self.aside: ThreadPoolExecutor | None = None
         """A thread that adds up while workers work; it starts with the first sum, after the workers were forked."""
         if workers > 1:
@@ -63,9 +69,13 @@ class EmbeddedEngine:
     def __enter__(self) -> EmbeddedEngine:
         keep_freed_memory()
         self.executor.states.begin()
+        if self.count and not can_fork(self.executor.device):
+            self.given = handed_over(self.executor)
         try:
-            for _ in range(self.count):
-                self.workers.append(_Worker(self.executor, self.down, self.workers))
+            for number in range(self.count):
+                self.executor.device = self.devices[number % len(self.devices)]
+                self.executor.sharing = math.ceil(self.count / len(self.devices))
+                self.workers.append(_Worker(self.executor, self.down, self.workers, self.given))
         except BaseException:
             self.__exit__()
             raise
@@ -78,6 +88,8 @@ class EmbeddedEngine:
             worker.end()
         self.workers = []
         self.down.close()
+        if self.given is not None:
+            self.given.close()
 
     def begin(self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState]) -> None:
         """Have silos forget what they kept of a round that was never completed."""
@@ -157,9 +169,13 @@ class EmbeddedEngine:
 
 
 class _Worker:
-    """A forked process that carries out one order at a time. Orders and answers are JSON, tensors lie in buffers."""
+    """A process that carries out one order at a time, forked unless it is `given` what it needs. Orders and answers are
+    JSON, tensors lie in buffers.
+    """
 
-    def __init__(self, executor: Executor, down: SharedBuffer, others: Sequence[_Worker]) -> None:
+    def __init__(
+        self, executor: Executor, down: SharedBuffer, others: Sequence[_Worker], given: SharedBuffer | None = None
+    ) -> None:
         self.pipe, theirs = Pipe()
         self.buffers = [SharedBuffer() for _ in range(AHEAD)]
         """One for the replies of a group of silos, one for the next group's while those are being added up."""
@@ -167,6 +183,10 @@ class _Worker:
         self.order: dict[str, Any] = {}
         self.fresh = True
         """Whether nothing is left of the replies in the buffer of that number."""
+        if given is not None:
+            self.process = begin_anew(given, executor, down, self.buffers, theirs)
+            theirs.close()
+            return
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
@@ -179,7 +199,7 @@ class _Worker:
                 end_with_parent(parent)
                 for end in (self.pipe, *(other.pipe for other in others)):
                     end.close()
-                _serve(executor, down, self.buffers, theirs)
+                serve(executor, down, self.buffers, theirs)
             os._exit(0)
         theirs.close()
 
@@ -228,7 +248,8 @@ class _Worker:
             buffer.close()
 
 
-def _serve(executor: Executor, down: SharedBuffer, buffers: Sequence[SharedBuffer], pipe: Connection) -> None:
+def serve(executor: Executor, down: SharedBuffer, buffers: Sequence[SharedBuffer], pipe: Connection) -> None:
+    """Carry out the orders that come through a pipe, until nobody is at its other end."""
     # The parent's threads did not come along, and OpenMP would wait for them.
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError):

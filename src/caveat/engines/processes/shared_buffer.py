@@ -27,9 +27,12 @@ class SharedBuffer:
     A payload that was read is valid until the buffer is written from the start again, for which there is `unread`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, descriptor: int | None = None) -> None:
+        """`descriptor` is of a buffer of another process, which this one has inherited."""
         # Neither has a name: nothing is left behind, however the processes end.
-        if hasattr(os, "memfd_create"):
+        if descriptor is not None:
+            self.descriptor = descriptor
+        elif hasattr(os, "memfd_create"):
             self.descriptor = os.memfd_create("caveat")
         else:
             with tempfile.TemporaryFile() as file:

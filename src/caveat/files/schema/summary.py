@@ -120,13 +120,21 @@ class Newcomers(Record):
     mean: Metrics
 
 
+class DeviceRecord(Record):
+    """Where silos were trained and predict, if that is not the CPU: what has to be equal for equal bits."""
+
+    names: list[str]  # as torch has them, such as cuda:0
+    kind: str  # as its maker calls it
+    versions: dict[str, str]
+
+
 class Summary(File):
     """`summary.json`, with what a method and the wrappers around it say of their outcome."""
 
     SCHEMA: ClassVar = 2
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({
-        "absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "stopped", "classification",
+        "absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "stopped", "classification", "device",
     })  # fmt: skip
 
     schema_version: int = Field(alias="schema")
@@ -159,6 +167,7 @@ class Summary(File):
     milestones: list[dict[str, Figure]] = []
     traffic: Traffic | None = None
     seconds: dict[str, float] = {}
+    device: DeviceRecord | None = None
     newcomers: Newcomers | None = None
     reset: list[Reset] = []  # silos that began afresh, since their states were lost
     files: Sums = {}

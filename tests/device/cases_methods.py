@@ -1,0 +1,185 @@
+"""Every method, and all that is put around methods, on a device: the CPU's bits, and no waiting between batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from federations import METHODS, WRAPPED, Federation, assert_same, assert_same_states
+from shadow import SEEDS, Shadow, on_shadow, reads, without_double
+
+from caveat.core import Method, Payload, Silo, key
+from caveat.core.devices import CPU
+from caveat.engines.executor import SiloError
+from caveat.methods import FMLU, FedAvg, FedBABU, FedPN, FedRep
+from caveat.testing.federation import LATEST, small_silos
+from caveat.wrappers.base import Wrapper
+from caveat.wrappers.evaluation import TEST
+
+on_shadow()
+DEVICE = torch.device("shadow", 0)
+TWO = dict(list(small_silos().items())[:2])
+
+
+def short(method: Method) -> Method:
+    """With two rounds of training."""
+    changes: dict[str, Any] = {"rounds": 2} | ({"iterations": 2} if hasattr(method, "iterations") else {})
+    return method if isinstance(method, Wrapper) else replace(method, **changes)  # type: ignore[type-var]
+
+
+EVERY = [short(method) for method in METHODS + WRAPPED]
+each = pytest.mark.parametrize("method", EVERY, ids=[f"{type(m).__name__}-{i}" for i, m in enumerate(EVERY)])
+
+
+def measured(federation: Federation) -> dict[str, Payload]:
+    """What silos measure in the end."""
+    place, t = federation.place, len(federation.place.schedule)
+    down = federation.method.broadcast(federation.server)
+    kept = {silo: place.states.adopt(silo, LATEST) for silo in place.silos}
+    return {silo: place.perform(t, TEST, down, silo, kept[silo]).update.payload for silo in place.silos}
+
+
+@each
+def test_a_device_comes_to_the_bits_of_the_cpu(method: Method, tmp_path: Path) -> None:
+    """A tensor that was left on the device could not be compared with one on the CPU."""
+    here, there = (Federation(method, tmp_path / d.type, data=TWO, device=d) for d in (CPU, DEVICE))
+    assert_same(here.run(), there.run())
+    assert_same_states(here.states(), there.states())
+    assert_same_states(measured(here), measured(there))
+    assert isinstance(next(there.place.workplace.module.parameters()), Shadow)
+
+
+def waits(method: Method, folder: Path, silo: Silo) -> dict[str, int]:
+    """How often the host waits for the device in each of a method's works."""
+    federation = Federation(method, folder, data={silo.name: silo}, device=DEVICE)
+    perform, found = federation.place.perform, dict[str, int]()
+
+    def counted(t: int, address: str, *more: Any) -> Any:
+        with reads() as names:
+            done = perform(t, address, *more)
+        found[f"{t} {address}"] = len(names)
+        return done
+
+    federation.place.perform = counted  # type: ignore[method-assign]
+    federation.run()
+    return found
+
+
+def longer(method: Method, steps: int) -> Method:
+    """The method with so many steps in each of its trainings."""
+    training = replace(method.training, local_steps=steps, local_epochs=None)  # type: ignore[attr-defined]
+    epochs = {"personal_epochs": FedPN, "head_epochs": FedRep, "fine_tune_epochs": FedBABU}
+    more = {name: steps for name, kind in epochs.items() if isinstance(method, kind)}
+    return replace(method, training=training, **more)  # type: ignore[type-var]
+
+
+TRAINED = EVERY[: len(METHODS)]
+
+
+@pytest.mark.parametrize("method", TRAINED, ids=[f"{type(m).__name__}-{i}" for i, m in enumerate(TRAINED)])
+def test_training_does_not_wait_for_the_device_between_batches(method: Method, tmp_path: Path) -> None:
+    silo = TWO["silo-1"]
+    few, many = (waits(longer(method, steps), tmp_path / str(steps), silo) for steps in (2, 6))
+    assert few == many
+
+
+ASKED = [EVERY[i] for i in (1, 12, 16, 18, 21, *range(len(METHODS), len(EVERY)))]
+
+
+@pytest.mark.parametrize("method", ASKED, ids=[f"{type(m).__name__}-{i}" for i, m in enumerate(ASKED)])
+def test_predictions_do_not_wait_for_the_device_between_batches(method: Method, tmp_path: Path) -> None:
+    federation = Federation(method, tmp_path, data=TWO, device=DEVICE)
+    federation.run()
+    place, x = federation.place, TWO["silo-1"].test.x.repeat(60, 1)
+    there, state = place.workplace, place.state("silo-1", place.states.adopt("silo-1", LATEST))
+    down, kept = there.brought(method.broadcast(federation.server)), there.brought(state)
+    found = []
+    for inputs in (x[:600], x[:600], x):  # the first time constants are brought to the device
+        with reads() as names, there.working("predict"):
+            method.predict(down, kept, place.site_there("silo-1"), inputs.to(DEVICE))
+        found.append(names)
+    assert len(x) == 1200
+    assert len(found[1]) == len(found[2]), found[1:]
+
+
+def test_inputs_that_do_not_fit_come_to_the_device_batch_by_batch(tmp_path: Path) -> None:
+    method = FedAvg(rounds=2)
+    whole, streamed = (Federation(method, tmp_path / name, data=TWO, device=DEVICE) for name in ("whole", "streamed"))
+    streamed.place.workplace.room = 0
+    assert_same(whole.run(), streamed.run())
+    assert_same_states(measured(whole), measured(streamed))
+    there = streamed.place.workplace
+    assert not isinstance(there.silo(TWO["silo-1"]).train.x, torch.Tensor)
+    with reads() as names:
+        for batch in method.training.batches(60, there.silo(TWO["silo-1"]).train.counted_on):
+            x, y = there.silo(TWO["silo-1"]).train.batch(batch)
+            assert isinstance(x, Shadow)
+            assert isinstance(y, Shadow)
+    assert names == []
+
+
+def test_a_device_keeps_the_data_of_the_silos_that_fit_and_of_those_that_are_there(tmp_path: Path) -> None:
+    silos = small_silos()
+    there = Federation(FedAvg(rounds=1), tmp_path, data=silos, device=DEVICE).place.workplace
+    there.room = 2000  # of 1600, 1920 and 2240 bytes that silos have
+    first = silos["silo-0"]
+    assert there.silo(first) is there.silo(first)
+    room = there.room
+    assert isinstance(there.silo(first).train.x, Shadow)
+    assert not isinstance(there.silo(silos["silo-2"]).train.x, torch.Tensor)
+    del first, silos
+    assert there.room > room
+
+
+def test_a_device_draws_by_the_same_keys_as_the_cpu(tmp_path: Path) -> None:
+    federation = Federation(FedAvg(rounds=2), tmp_path, data=TWO, device=DEVICE)
+    SEEDS.clear()
+    federation.run()
+    works = [key(0, "train", t, silo) for t in range(2) for silo in ("silo-1", "silo-0")]
+    assert [seed for seed in SEEDS if seed in works] == works
+
+
+def test_a_device_without_float64_trains_and_leaves_the_rest_to_the_cpu(tmp_path: Path) -> None:
+    used = set[str]()
+    here, there = (Federation(WRAPPED[14], tmp_path / d.type, data=TWO, device=d) for d in (CPU, DEVICE))
+    perform = there.place.perform_there
+
+    def noted(t: int, address: str, *more: Any) -> Any:
+        used.add(address.rpartition(".")[2])
+        return perform(t, address, *more)
+
+    there.place.perform_there = noted  # type: ignore[method-assign]
+    with without_double():
+        assert_same(here.run(), there.run())
+        assert_same_states(measured(here), measured(there))
+    assert_same_states(here.states(), there.states())
+    assert used == {"train"}
+
+
+def test_a_method_that_trains_in_float64_says_so_where_there_is_none(tmp_path: Path) -> None:
+    method = next(method for method in EVERY if isinstance(method, FMLU))
+    with without_double(), pytest.raises(SiloError, match="'fmlu' trains in float64, which 'shadow' does not have"):
+        Federation(method, tmp_path, data=TWO, device=DEVICE).run()
+
+
+def test_what_cannot_be_repeated_is_refused_there_and_nowhere_else(tmp_path: Path) -> None:
+    there = Federation(FedAvg(rounds=1), tmp_path, device=DEVICE).place.workplace
+    x = torch.ones(3).to(DEVICE)
+    assert x.cumsum(0).tolist() == [1, 2, 3]
+    with there.working("test"), pytest.raises(RuntimeError, match="deterministic"):
+        x.cumsum(0)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_the_stand_in_refuses_what_a_gpu_would_and_counts_what_the_host_reads() -> None:
+    x, y = torch.ones(3, 2).to(DEVICE), torch.ones(2, 3)
+    with pytest.raises(RuntimeError, match="tensors on"):
+        x @ y
+    with reads() as names:
+        x[x > 2], x.sum().item(), x.cpu(), x.nonzero(), x[:, 0].tolist()
+        (x + 1).relu_().sum()
+    assert names == ["index", "_local_scalar_dense", "_to_copy", "nonzero", "_to_copy"]
+    assert not isinstance(x.cpu(), Shadow)

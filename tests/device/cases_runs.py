@@ -1,0 +1,226 @@
+"""Runs on a device: interrupted, gone on with, opened elsewhere; own models, frozen encoders, bfloat16, refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from commands import TINY, one_error, sets
+from commands import caveat as command
+from own_models import Unusual
+from own_runs import FAST, model_of, run, three_silos
+from shadow import on_shadow
+from shadow_models import Learning
+from torch import Tensor
+
+import caveat
+from caveat.core import ConfigurationError
+from caveat.core.devices import find_device, find_devices
+from caveat.engines.processes.anew import can_fork
+from caveat.federation.silo_file import read_silo_file
+from caveat.runs.progress import Silent
+from caveat.testing.same import assert_same
+
+on_shadow()
+SILOS = three_silos()
+
+
+class Stop(Silent):
+    """Interrupts a run after its first round."""
+
+    def round(self, *told: object) -> None:
+        raise KeyboardInterrupt
+
+
+MLP = caveat.ModelSettings(name="mlp", width=4, hidden=6)
+WAYS: dict[str, dict[str, Any]] = {
+    "own model, balanced": {
+        "model": Unusual,
+        "training": dataclasses.replace(FAST, class_weights="balanced", clip=1.0),
+    },
+    "frozen encoder, laplace": {
+        "model": caveat.ModelSettings(encoder=Learning, frozen=True, hidden=0),
+        "uncertainty": caveat.Uncertainty(source="laplace"),
+    },
+    "bfloat16, moments": {
+        "training": dataclasses.replace(FAST, precision="bfloat16", state="shared"),
+        "server": caveat.ServerOptimizer(optimizer="adam"),
+    },
+    "privacy, guaranteed": {
+        "privacy": caveat.Privacy(clip=1.0, noise=0.1),
+        "uncertainty": caveat.Uncertainty(policy="guaranteed", risk=0.5, sets=0.8),
+    },
+    "newcomers, ensemble": {"newcomers": ["s2"], "uncertainty": caveat.Uncertainty(source="ensemble", members=2)},
+    "own models": {"method": caveat.FML(), "personal": [caveat.PersonalModel(name="mlp", width=4)]},
+}
+
+
+def assert_same_prediction(one: caveat.Prediction, other: caveat.Prediction) -> None:
+    for field in dataclasses.fields(one):
+        mine, yours = getattr(one, field.name), getattr(other, field.name)
+        if isinstance(mine, Tensor):
+            assert torch.equal(mine, yours), field.name
+    assert one.uncertainty.keys() == other.uncertainty.keys()
+    assert all(torch.equal(each, other.uncertainty[name]) for name, each in one.uncertainty.items())
+
+
+def without_device(folder: Path) -> dict[str, Any]:
+    """What a summary says, but for times, sums of files and where it was computed."""
+    found = json.loads((folder / "summary.json").read_text())
+    return {key: value for key, value in found.items() if key not in ("seconds", "files", "sha256", "device")}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_goes_on_comes_to_what_the_cpu_comes_to(way: str, tmp_path: Path) -> None:
+    given = {"model": MLP} | WAYS[way]
+    here = run(SILOS, tmp_path / "here", **given)
+    with pytest.raises(KeyboardInterrupt):
+        run(SILOS, tmp_path / "there", progress=Stop(), device="shadow", **given)
+    there = run(SILOS, tmp_path / "there", device="shadow", **given)
+    assert_same(model_of(here), model_of(there))
+    assert without_device(here.folder) == without_device(there.folder)
+    assert here.rounds == there.rounds
+    assert here.summary.get("device") is None
+    assert there.summary["device"] == {
+        "names": ["shadow:0"], "kind": "shadow", "versions": {"torch": torch.__version__}
+    }  # fmt: skip
+    code = {Unusual: Unusual}.get(given["model"], given["model"].encoder if "frozen" in way else None)
+    for opened in (
+        there,
+        caveat.load(there.folder, device="shadow", model=code),
+        caveat.load(there.folder, model=code),
+    ):
+        for silo in (SILOS[1], SILOS[2]):  # of whom one may be a newcomer, whose data are asked
+            if silo.name in given.get("newcomers", []) and opened is not there:
+                continue
+            expected = here.predictor(silo.name)(silo.test.x)
+            assert_same_prediction(opened.predictor(silo.name)(silo.test.x), expected)
+    if "ensemble" not in way:
+        assert {p.device.type for p in there.module("s1").parameters()} == {"cpu"}
+
+
+@pytest.mark.parametrize("change", ["flip", "crop", "rotate", "erase", "brightness"])
+def test_inputs_are_changed_alike_everywhere(change: Any) -> None:
+    from caveat.data.augment import CHANGES
+
+    x = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    found = []
+    for device in ("cpu", "shadow"):
+        torch.manual_seed(1)
+        found.append(CHANGES[change](x.to(device)).cpu())
+    assert torch.equal(*found)
+    assert not torch.equal(found[0], x)
+
+
+def test_a_command_runs_and_predicts_on_a_device(tmp_path: Path) -> None:
+    for device in ("cpu", "shadow"):
+        done = command("run", *sets(*TINY), "--out", tmp_path / device, "--device", device, "--quiet")
+        assert done.exit_code == 0, done.output
+    assert without_device(tmp_path / "cpu") == without_device(tmp_path / "shadow")
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 8, 8, 1), np.uint8))
+    asked = ("predict", tmp_path / "shadow", tmp_path / "x.npz", "--silo", "silo-0", "--device")
+    assert command(*asked, "shadow").stdout == command(*asked, "cpu").stdout
+    assert 'device = "shadow"' in (tmp_path / "shadow" / "config.toml").read_text()
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:7", "mps", "cuda", "meta"])
+def test_a_device_that_is_not_there_is_one_sentence_before_anything_is_written(name: str, tmp_path: Path) -> None:
+    if name[:4] in ("cuda", "mps") and torch.get_device_module(name[:4].rstrip(":")).device_count():
+        pytest.skip(f"this machine has {name}")
+    found = one_error(command("run", *sets(*TINY), "--out", tmp_path / "run", "--device", name), 2)
+    assert found.startswith(f"error: engine.device = '{name}': ")
+    assert "expected cpu, auto, cuda, cuda:N or mps" in found
+    assert len(found.splitlines()) == 1
+    with pytest.raises(ConfigurationError, match=f"^device = '{name}': "):
+        run(SILOS, tmp_path / "run", device=name)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_number_that_is_too_large_and_a_name_that_is_none_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"^engine.device = 'shadow:7': this machine has shadow:0$"):
+        find_device("shadow:7")
+    for name in ("", "CUDA", "cuda:", "cuda:-1", "cpu:0", "cuda 1"):
+        with pytest.raises(ConfigurationError, match="expected cpu, auto, cuda, cuda:N or mps"):
+            caveat.config.EngineSettings(device=name)
+
+
+def test_a_device_that_does_not_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*size: object, **more: object) -> Tensor:
+        raise RuntimeError("CUDA error: out of memory\nCompile with DSA")
+
+    monkeypatch.setattr(torch, "zeros", broken)
+    with pytest.raises(ConfigurationError, match="does not start: RuntimeError: CUDA error: out of memory"):
+        find_device("shadow")
+
+
+def test_workers_take_turns_with_all_devices_unless_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caveat.core.devices.counted", lambda kind: 2)
+    first, second = torch.device("shadow", 0), torch.device("shadow", 1)
+    assert find_devices("shadow", 3) == (first, second)
+    assert find_devices("shadow", 1) == (first,)
+    assert find_devices("shadow:1", 3) == (second,)
+    assert find_devices("cpu", 3) == (torch.device("cpu"),)
+
+
+def test_auto_is_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"cuda": 0, "mps": 1}
+    monkeypatch.setattr("caveat.core.devices.counted", lambda kind: there[kind])
+    assert find_device("auto", start=False) == torch.device("mps", 0)
+    there["cuda"] = 1
+    assert find_device("auto", start=False) == torch.device("cuda", 0)
+    there |= {"cuda": 0, "mps": 0}
+    assert find_device("auto") == torch.device("cpu")
+
+
+def test_workers_begin_anew_where_a_process_cannot_be_forked(tmp_path: Path) -> None:
+    """As this one cannot, on the device or on the CPU, since it has trained on the device."""
+    model = caveat.ModelSettings(encoder=Learning)
+    one, two = (run(SILOS, tmp_path / str(n), model=model, workers=n, device="shadow") for n in (1, 2))
+    assert not can_fork(torch.device("shadow", 0))
+    assert not can_fork(torch.device("cpu"))
+    assert_same(model_of(one), model_of(two))
+    assert without_device(one.folder) == without_device(two.folder)
+
+
+def test_a_run_that_cannot_be_handed_over_is_refused_there(tmp_path: Path) -> None:
+    class Local(Learning):
+        pass
+
+    run(SILOS, tmp_path / "1", model=MLP, device="shadow")
+    with pytest.raises(ConfigurationError, match="cannot be given this run"):
+        run(SILOS, tmp_path / "2", model=caveat.ModelSettings(encoder=Local), workers=2, device="shadow")
+
+
+WORKERS = """
+import own_runs, shadow, torch, sys
+from caveat.engines.processes.anew import can_fork
+shadow.on_shadow()
+assert can_fork(torch.device("shadow", 0))
+own_runs.run(own_runs.three_silos(), sys.argv[1], workers=2, device="shadow")
+"""
+
+
+def test_workers_are_forked_where_a_process_has_not_used_the_device(tmp_path: Path) -> None:
+    here = run(SILOS, tmp_path / "here")
+    done = subprocess.run([sys.executable, "-c", WORKERS, tmp_path / "there"], text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert without_device(here.folder) == without_device(tmp_path / "there")
+
+
+def test_a_silo_names_its_own_device(tmp_path: Path) -> None:
+    file = tmp_path / "silo.toml"
+    text = 'silo = "ward"\nstate = "state"\ndevice = "{}"\n[data]\nsource = "npz:ward.npz"\n'
+    file.write_text(text.format("shadow"))
+    assert read_silo_file(file).device == "shadow"
+    file.write_text(text.format("cuda:9"))
+    with pytest.raises(ConfigurationError, match=r"silo.toml: device = 'cuda:9': "):
+        read_silo_file(file)
+    with pytest.raises(ConfigurationError, match=r"silo's silo.toml says where it computes"):
+        caveat.config.load(None, ["engine.name=flower", "data.source=silos", "engine.device=cuda"])
