@@ -63,7 +63,7 @@ def check(config: Config, silos: data.Silos, out: Path) -> None:
     """Raises ConfigurationError or DataError for what cannot be run on these silos, before anything is."""
     _check_engine(config)
     for name in (config.method.name, *config.beside):
-        _local_run(config, silos, out, name).check()
+        local_run(config, silos, out, name).check()
 
 
 def check_code(config: Config, silos: data.Silos, folder: Path) -> None:
@@ -72,7 +72,7 @@ def check_code(config: Config, silos: data.Silos, folder: Path) -> None:
     DataError where what it made then is damaged or gone.
     """
     for name in (config.method.name, *config.beside):
-        _local_run(config, silos, folder if name == config.method.name else folder / "beside" / name, name).check_code()
+        local_run(config, silos, folder if name == config.method.name else folder / "beside" / name, name).check_code()
 
 
 def resume(
@@ -178,7 +178,7 @@ def _kept_config(folder: Path) -> Config:
     return dataclasses.replace(config, data=configuration.by_own_rules(config.data, text))
 
 
-def _local_run(
+def local_run(
     config: Config,
     silos: data.Silos,
     folder: Path,
@@ -205,7 +205,7 @@ def _with_baselines(
 
     The caller holds the lock of the folder.
     """
-    main = _local_run(config, silos, out, None, workers, reset)
+    main = local_run(config, silos, out, None, workers, reset)
     carry_out(main, progress, config.method.name)
     rounds = read(out / "summary.json", Summary).rounds_run
     for name in config.beside:
@@ -215,7 +215,7 @@ def _with_baselines(
         keep_settings(config, folder)
         check_settings(config, folder, out / "config.toml")
         check_begun(folder)
-        carry_out(_local_run(same, silos, folder, name, workers), progress, name)
+        carry_out(local_run(same, silos, folder, name, workers), progress, name)
     return out
 
 
