@@ -5,25 +5,26 @@ What only counts differently is computed from the rehearsal; what computes other
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
-from ...core import ConfigurationError
+from ...core import ConfigurationError, Method
 from ...training.fit import Training
 from ..local import LocalRun
-from ..spec import RunSpec
 from .encoding import encoding_of
 from .estimate import EVALUATION, TRAINING, CostSheet
 from .rehearsal import PER_WORKER, Rehearsed, glance
 from .sample import typical
 
-LEAST = 0.05
-"""Share of the whole time that a saving has to be."""
+LEAST, CLEAR = 0.05, 0.1
+"""Share of the whole time that a saving has to be: one that is counted, and one that was timed."""
+WORTH = 20.0
+"""Seconds of a run for which other computations are rehearsed."""
 MOST = 6
 """Savings that are named."""
 PASSES = 5
@@ -48,15 +49,16 @@ class Saving:
 def savings(run: LocalRun, sheet: CostSheet) -> list[Saving]:
     """The largest savings in seconds, where they are worth something, largest first."""
     usual = sheet.seconds.most
-    found = [*_counted(sheet), *_rehearsed(run, sheet)]
-    worth = [each for each in found if each.seconds > LEAST * usual]
-    return sorted(worth, key=lambda each: -each.seconds)[:MOST]
+    found = [each for each in savings_by_counting(sheet) if each.seconds > LEAST * usual]
+    if usual > WORTH:
+        found += [each for each in _rehearsed(run, sheet) if each.seconds > CLEAR * usual]
+    return sorted(found, key=lambda each: -each.seconds)[:MOST]
 
 
 # What only counts differently.
 
 
-def _counted(sheet: CostSheet) -> Iterator[Saving]:
+def savings_by_counting(sheet: CostSheet) -> Iterator[Saving]:
     """Savings by doing less of what was rehearsed."""
     usual = sheet.seconds.most
     for key, value, other, changes in _fewer(sheet):
@@ -109,47 +111,65 @@ def _with_steps(sheet: CostSheet, steps: int) -> CostSheet:
 # What computes otherwise.
 
 
+class Otherwise(NamedTuple):
+    """A key with which a run computes otherwise."""
+
+    key: str
+    value: object
+    run: Callable[[], LocalRun]
+    changes: str
+    kinds: tuple[str, ...] = (TRAINING, EVALUATION)
+    """Phases that it changes."""
+
+
 def _rehearsed(run: LocalRun, sheet: CostSheet) -> Iterator[Saving]:
     """Savings by other computations, a round of which is carried out."""
-    usual = glance_at(run, sheet)
-    for key, value, other, changes in _otherwise(run, sheet):
+    others = list(_otherwise(run, sheet))
+    usual = glance_at(run, sheet) if others else {}
+    for each in others:
         try:
+            other = each.run()
             other.check()
             found = glance_at(other, sheet)
         except ConfigurationError:
             continue  # not for this method or model
-        saved = sum(each.most * (1 - found[kind] / usual[kind]) for kind, each in by_kind(sheet, key).items())
-        encoding = encoding_of(other, sheet.sizes, next(iter(sheet.sizes.of)))
-        spent = replace(sheet, encoding=encoding).encoding_seconds if encoding and not sheet.encoding else 0.0
-        yield Saving(key, value, saved - spent, changes)
+        saved = sum(sheet.of(kind).most * (1 - found[kind] / usual[kind]) for kind in each.kinds if usual[kind])
+        encoding = None if sheet.encoding else encoding_of(other, sheet.sizes, next(iter(sheet.sizes.of)))
+        spent = replace(sheet, encoding=encoding).encoding_seconds if encoding else 0.0
+        yield Saving(each.key, each.value, saved - spent, each.changes)
 
 
-def _otherwise(run: LocalRun, sheet: CostSheet) -> Iterator[tuple[str, object, LocalRun, str]]:
-    spec, cores = run.spec, os.cpu_count() or 1
-    total = sheet.seconds.most
-    workers = min(cores, max(sheet.cohort, 1))
-    if workers != run.workers and (workers > run.workers or run.workers > cores) and hasattr(os, "fork"):
-        yield "engine.workers", workers, replace(run, workers=workers), SAME
-    samples = getattr(spec.method, "mc_samples", 0)
-    if samples > PASSES and sheet.of(EVALUATION).most > 2 * LEAST * total:
-        yield "uncertainty.mc_samples", PASSES, replace(run, spec=_with_samples(spec, PASSES)), "coarser uncertainty"
-    training = getattr(spec.method, "training", None)
+def _otherwise(run: LocalRun, sheet: CostSheet) -> Iterator[Otherwise]:
+    spec, cores, method = run.spec, os.cpu_count() or 1, _fields(run.spec.method)
+    workers = min(cores, sheet.cohort)
+    if (workers > run.workers and hasattr(os, "fork")) or run.workers > cores:
+        yield Otherwise("engine.workers", workers, lambda: replace(run, workers=workers), SAME)
+    if method.get("mc_samples", 0) > PASSES and sheet.of(EVALUATION).most > 2 * LEAST * sheet.seconds.most:
+        changes = "coarser uncertainty"
+        yield Otherwise("uncertainty.mc_samples", PASSES, lambda: _with_samples(run), changes, (EVALUATION,))
+    training = method.get("training")
     if isinstance(training, Training) and training.precision == "float32" and has_bfloat16():
-        faster: Any = spec.method
-        method = dataclasses.replace(faster, training=replace(training, precision="bfloat16"))
-        yield "training.precision", "bfloat16", replace(run, spec=replace(spec, method=method)), "rounding in training"
+        low = partial(replace, training, precision="bfloat16")
+        changes = "rounding in training"
+        yield Otherwise("training.precision", "bfloat16", lambda: _with(run, training=low()), changes, (TRAINING,))
     if spec.model.encoder is not None and not spec.model.frozen:
-        frozen = replace(spec, model=replace(spec.model, frozen=True))
-        yield "model.frozen", True, replace(run, spec=frozen), OTHER
+        model = replace(spec.model, frozen=True)
+        yield Otherwise("model.frozen", True, lambda: replace(run, spec=replace(spec, model=model)), OTHER)
 
 
-def _with_samples(spec: RunSpec, samples: int) -> RunSpec:
-    method: Any = spec.method
-    return replace(
-        spec,
-        method=dataclasses.replace(method, mc_samples=samples),
-        uncertainty=replace(spec.uncertainty, mc_samples=samples),
-    )
+def _fields(method: Method) -> dict[str, Any]:
+    return vars(method)
+
+
+def _with(run: LocalRun, **fields: Any) -> LocalRun:
+    """A run whose method has other fields."""
+    method: Any = run.spec.method
+    return replace(run, spec=replace(run.spec, method=replace(method, **fields)))
+
+
+def _with_samples(run: LocalRun) -> LocalRun:
+    other = _with(run, mc_samples=PASSES)
+    return replace(other, spec=replace(other.spec, uncertainty=replace(run.spec.uncertainty, mc_samples=PASSES)))
 
 
 def has_bfloat16() -> bool:
@@ -164,9 +184,3 @@ def glance_at(run: LocalRun, sheet: CostSheet) -> dict[str, float]:
     other = replace(sheet, rehearsal=replace(sheet.rehearsal, workers=min(run.workers, sheet.cohort)))
     measured = sum(each.seconds for each in found.measuring.values()) / min(run.workers, sheet.cohort)
     return {TRAINING: other.round_seconds(found, sheet.cohort), EVALUATION: measured}
-
-
-def by_kind(sheet: CostSheet, key: str) -> dict[str, Any]:
-    """Seconds by what they are for, of what a key changes."""
-    kinds = {"training.precision": [TRAINING], "uncertainty.mc_samples": [EVALUATION]}
-    return {kind: sheet.of(kind) for kind in kinds.get(key, [TRAINING, EVALUATION])}

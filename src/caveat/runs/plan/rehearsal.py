@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 PER_WORKER = 2
 """Silos of a rehearsed round per worker."""
-ENOUGH = 1.5
+ENOUGH = 1.0
 """Seconds after which a round is not rehearsed again."""
 AGAIN = 4
 """Times at most that a round is rehearsed, of which the fastest counts."""
