@@ -9,7 +9,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from . import data, uncertainty
     from .analysis.audit.procedure import audit
-    from .api import compare, load, load_comparison, run
+    from .api import compare, load, load_comparison, plan, run
     from .core import (
         Answers,
         CaveatError,
@@ -67,7 +67,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # what runs log i
 
 _PLACES = {
     "data": "", "uncertainty": "",
-    "run": "api", "load": "api", "compare": "api", "load_comparison": "api",
+    "run": "api", "load": "api", "compare": "api", "load_comparison": "api", "plan": "api",
     "audit": "analysis.audit",
     "FederatedClassifier": "estimator",
     "export_model": "export.command",
@@ -148,6 +148,7 @@ __all__ = [
     "frozen_settings",
     "load",
     "load_comparison",
+    "plan",
     "register",
     "run",
     "uncertainty",

@@ -29,6 +29,8 @@ from .runs.execution import carry_out
 from .runs.kept_calls import is_call, kept_spec, open_call
 from .runs.local import LocalRun, Run
 from .runs.own_code import allow, codes_of
+from .runs.plan.plan import Plan
+from .runs.plan.plan import plan as plan_run
 from .runs.progress import Progress, Silent
 
 
@@ -94,6 +96,24 @@ def run(
     if out is None:
         weakref.finalize(found, shutil.rmtree, folder, ignore_errors=True)
     return found
+
+
+@python_calls.with_arguments(python_calls.RunArguments)
+def plan(
+    silos: Silos,
+    method: Method,
+    *,
+    workers: int = 1,
+    device: str = "cpu",
+    **settings: Unpack[python_calls.RunArguments],
+) -> Plan:
+    """What the same call of `run` will cost: rounds, steps, bytes, memory, seconds, and what would make it cheaper.
+
+    Every kind of round is rehearsed at a few silos, with the first few steps of training; nothing is kept of it.
+    `methods[0]` of what is returned has the figures, and `as_dict()` all as plain values. Raises what `run` does before
+    anything runs, and RunError if a silo fails in the rehearsal.
+    """
+    return plan_run(_checked(silos, method, workers, device, settings))
 
 
 def _check_finished(run: LocalRun) -> None:
@@ -171,10 +191,18 @@ def compare(
 
 def _check_call(silos: Silos, method: Method, *, workers: int = 1, device: str = "cpu", **settings: Any) -> None:
     """Raises ConfigurationError or DataError for a call of `run` that cannot be carried out; writes nothing."""
+    _checked(silos, method, workers, device, settings)
+
+
+def _checked(silos: Silos, method: Method, workers: int, device: str, settings: Mapping[str, Any]) -> LocalRun:
+    """The run of a call, in no folder. Raises ConfigurationError or DataError where it cannot be carried out."""
     spec = python_calls.spec_of_call(silos, method, settings, python_calls.RunArguments)
     with python_calls.explained():
-        find_devices(EngineSettings(workers=workers, device=device).device, workers, "device")
-    LocalRun(folder=Path(), spec=spec, silos=silos).check()
+        engine = EngineSettings(workers=workers, device=device)
+        devices = find_devices(engine.device, engine.workers, "device")
+    local_run = LocalRun(folder=Path(), spec=spec, silos=silos, workers=engine.workers, devices=devices)
+    local_run.check()
+    return local_run
 
 
 def load_comparison(folder: str | Path) -> Comparison:

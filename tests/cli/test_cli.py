@@ -21,6 +21,7 @@ from caveat.config import dump, load
 pytestmark = pytest.mark.usefixtures("nowhere")
 COMMANDS = {
     "run": {"--plugin", "--set", "--out", "--workers", "--tracker", "--quiet"},
+    "plan": {"--plugin", "--set", "--workers", "--json"},
     "resume": {"--model", "--plugin", "--reset", "--project", "--rounds", "--workers", "--tracker", "--quiet"},
     "predict": {"--model", "--plugin", "--silo", "--out"},
     "evaluate": {"--model", "--plugin", "--silo", "--target"},

@@ -33,6 +33,7 @@ from .export import export
 from .flower import flower
 from .foreign import foreign
 from .new import new
+from .plan import plan
 from .predict import evaluate, predict
 from .running import resume, run
 from .streams import outlets
@@ -85,6 +86,7 @@ def caveat(
 
 
 app.command()(run)
+app.command()(plan)
 app.command()(resume)
 app.command()(predict)
 app.command()(evaluate)

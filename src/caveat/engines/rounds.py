@@ -104,7 +104,7 @@ def run(
             raise ConfigurationError(f"{step.name!r} is in a schedule, but its work is to see the test split")
         sent, cohort = step.broadcast(server), participation.cohort(t, step, transport.silos)
         replies = transport.exchange(t, step.address, sent, cohort, step.linear)
-        server = _own(_aggregated(t, step, server, replies, site), replies)
+        server = owned(_aggregated(t, step, server, replies, site), replies)
         number += step.trains
         after(FinishedRound(t, number, step, sent, cohort, replies), server)
         # Replies lie in the memory of workers, which is used again in the next round if nobody has them any more.
@@ -122,7 +122,7 @@ def _aggregated(t: int, step: Round, server: State, replies: Replies, site: Site
         raise RunError(f"{told}; if training has diverged, try a lower training.lr") from error
 
 
-def _own(server: State, replies: Replies) -> State:
+def owned(server: State, replies: Replies) -> State:
     """The server's state with copies of those tensors that lie in the memory of replies."""
     theirs = {
         tensor.untyped_storage().data_ptr()

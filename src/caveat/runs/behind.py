@@ -113,3 +113,9 @@ def _there(encoder: FrozenEncoder, device: torch.device) -> FrozenEncoder:
 @lru_cache(maxsize=8)
 def _opened(folder: Path, width: int) -> FeatureCache:
     return FeatureCache(folder, width)
+
+
+def known_rows(encoder: FrozenEncoder, ids: list[bytes]) -> int:
+    """How many of the inputs with these hashes have rows that are kept."""
+    cache = _cache(encoder)
+    return len(ids) - len(cache.take(ids, torch.empty(len(ids), cache.width).numpy()))

@@ -68,7 +68,7 @@ def check(config: Config, silos: data.Silos, out: Path) -> None:
     _check_engine(config)
     find_device(config.engine.device, start=False)  # whoever checks may be forked yet
     for name in (config.method.name, *config.beside):
-        _local_run(config, silos, out, name).check()
+        local_run(config, silos, out, name).check()
 
 
 def check_code(config: Config, silos: data.Silos, folder: Path) -> None:
@@ -77,7 +77,7 @@ def check_code(config: Config, silos: data.Silos, folder: Path) -> None:
     DataError where what it made then is damaged or gone.
     """
     for name in (config.method.name, *config.beside):
-        _local_run(config, silos, folder if name == config.method.name else folder / "beside" / name, name).check_code()
+        local_run(config, silos, folder if name == config.method.name else folder / "beside" / name, name).check_code()
 
 
 def resume(
@@ -185,7 +185,7 @@ def _kept_config(folder: Path) -> Config:
     return dataclasses.replace(config, data=configuration.by_own_rules(config.data, text))
 
 
-def _local_run(
+def local_run(
     config: Config,
     silos: data.Silos,
     folder: Path,
@@ -214,7 +214,7 @@ def _with_baselines(
 
     The caller holds the lock of the folder.
     """
-    main = _local_run(config, silos, out, None, devices, workers, reset)
+    main = local_run(config, silos, out, None, devices, workers, reset)
     carry_out(main, progress, config.method.name)
     rounds = read(out / "summary.json", Summary).rounds_run
     for name in config.beside:
@@ -224,7 +224,7 @@ def _with_baselines(
         keep_settings(config, folder)
         check_settings(config, folder, out / "config.toml")
         check_begun(folder)
-        carry_out(_local_run(same, silos, folder, name, devices, workers), progress, name)
+        carry_out(local_run(same, silos, folder, name, devices, workers), progress, name)
     return out
 
 

@@ -101,7 +101,7 @@ class Recorder:
         metrics: dict[str, float] = {}
         if done.step.trains and done.number % self.run.spec.evaluation.every == 0:
             for split in self.run.spec.evaluation.splits:
-                metrics = self._evaluate(done.t, done.number, phase, split, server, self.run.measured)[0]
+                metrics = self.evaluate(done.t, done.number, phase, split, server, self.run.measured)[0]
                 if split == "validation":
                     self._watch(done.number, metrics["nll"])
             self.run_state.measured = done.t
@@ -196,10 +196,10 @@ class Recorder:
         final: dict[str, dict[SiloId, Payload]] = {}
         for split in SPLITS:
             known = split in self.run.spec.evaluation.splits and self.run_state.measured == t
-            final[split] = self._evaluate(t, number, "final", split, server, self.run.measured, not known)[1]
+            final[split] = self.evaluate(t, number, "final", split, server, self.run.measured, not known)[1]
         newcomers: dict[SiloId, Payload] = {}
         if self.run.spec.newcomers:
-            newcomers = self._evaluate(t, number, "final", "test", server, self.run.spec.newcomers)[1]
+            newcomers = self.evaluate(t, number, "final", "test", server, self.run.spec.newcomers)[1]
         self._lap("evaluate")
         self._write_model(t, server)
         self.states.add(self.run.states_at_hand())
@@ -258,9 +258,10 @@ class Recorder:
             lasting=True,
         )
 
-    def _evaluate(
+    def evaluate(
         self, t: int, number: int, phase: str, split: str, server: State, silos: Sequence[SiloId], write: bool = True
     ) -> tuple[dict[str, float], dict[SiloId, Payload]]:
+        """Have silos measure themselves on a split: means of some figures over silos, and what each silo sent."""
         evaluated = self.engine.method
         about = About(round=number, phase=phase, split=split)
         replies = self.engine.exchange(t, split, evaluated.broadcast(server), sorted(silos))

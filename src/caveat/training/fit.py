@@ -23,6 +23,7 @@ from .class_weights import ClassWeights
 from .modules import learning, to_train
 from .optimizers import SGD, Adam, AdamW, Moments, Optimizer
 from .precision import in_bfloat16
+from .rehearsal import watched
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A batch of inputs and labels to a scalar."""
@@ -144,7 +145,7 @@ class Training:
         to_train(site.module)
         steps = 0
         with in_bfloat16(site.module) if self.precision == "bfloat16" else nullcontext():
-            for batch in self.batches(site.examples, site.train.counted_on):
+            for batch in watched(self, site.examples, self.batches(site.examples, site.train.counted_on)):
                 optimizer.zero_grad()
                 loss(*site.train.batch(batch)).backward()  # type: ignore[no-untyped-call]
                 if correct is not None:

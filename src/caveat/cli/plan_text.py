@@ -1,0 +1,118 @@
+"""What `caveat plan` prints: a table per method in 80 columns, and lines of what it comes to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from ..html.text import cut, duration, plural, size
+from ..runs.plan.estimate import EVALUATION, Needs, PhaseCost, Span
+from ..runs.plan.plan import MethodCost, Plan
+
+HEADERS = ("phase", "rounds", "silos", "steps", "to a silo", "from a silo", "time")
+
+
+def dumps(found: Plan) -> str:
+    """All figures as JSON."""
+    return json.dumps(found.as_dict(), indent=1)
+
+
+def lines(found: Plan) -> Iterator[Table | str]:
+    """A table per method, and lines."""
+    for each in found.methods:
+        yield table(each)
+        yield from about(each)
+        yield ""
+    if len(found.methods) > 1:
+        names = " and ".join(each.method for each in found.methods)
+        yield f"{names} together: {seconds(found.seconds)}"
+        yield ""
+    yield from cheaper(found)
+
+
+def table(cost: MethodCost) -> Table:
+    """A row per phase, and one of them all."""
+    made = Table(title=Text(title(cost)), title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
+    for header in HEADERS:
+        made.add_column(header, justify="left" if header == "phase" else "right", no_wrap=True)
+    for i, each in enumerate(cost.phases):
+        made.add_row(*map(Text, row(each)), end_section=i == len(cost.phases) - 1)
+    totals = (cost.total("total_steps"), cost.total("total_down"), cost.total("total_up"))
+    steps, down, up = counts(totals[0]), bytes_of(totals[1]), bytes_of(totals[2])
+    made.add_row("in all", "", "", steps, down, up, seconds(cost.seconds))
+    return made
+
+
+def title(cost: MethodCost) -> str:
+    least, middle, most = cost.examples
+    each = f"{middle:,}" if least == most else f"{least:,} / {middle:,} / {most:,}"
+    seen = "" if cost.looked_at == cost.silos else f" (of {cost.looked_at} looked at)"
+    return (
+        f"{cut(cost.method, 20)}: {plural(cost.silos, 'silo')}, {each} training examples each{seen},\n"
+        f"{cost.parameters:,} parameters, {plural(cost.workers, 'worker')}"
+    )
+
+
+def row(phase: PhaseCost) -> tuple[str, ...]:
+    steps = phase.steps
+    of_silo = "" if steps is None else f"{steps.median:,}"
+    if steps is not None and steps.least < steps.most:
+        of_silo = f"{steps.least:,} / {steps.median:,} / {steps.most:,}"
+    return (
+        cut(phase.name, 18), counts(phase.rounds), f"{phase.silos:,}", of_silo, size(phase.bytes_down),
+        size(phase.bytes_up), seconds(phase.seconds),
+    )  # fmt: skip
+
+
+def about(cost: MethodCost) -> Iterator[str]:
+    """What the table does not say."""
+    measured = cost.total("total_up", EVALUATION)
+    yield f"bytes   {bytes_of(cost.total('total_up'))} from the silos, {bytes_of(measured)} of them figures"
+    beside = f"time    {duration(cost.seconds_beside)} of it for the start, the gallery and files"
+    if cost.seconds_encoding > 0:
+        beside += f", {duration(cost.seconds_encoding)} to encode once"
+    yield beside
+    yield memory(cost.needs)
+
+
+def memory(needs: Needs) -> str:
+    disk = f"{size(needs.disk)} of states on the disk"
+    if needs.total is None or needs.parent is None:
+        return f"memory  not known on this system; {disk}"
+    workers = f", {size(needs.worker)} in each of {needs.workers} workers" if needs.worker and needs.workers else ""
+    more = f"{size(needs.data)} of data, {size(needs.replies)} of replies and rows; {disk}"
+    return f"memory  {size(needs.total)}: {size(needs.parent)} in this process{workers},\n        {more}"
+
+
+def cheaper(found: Plan) -> Iterator[str]:
+    """What would make it cheaper."""
+    if not found.savings:
+        yield "No single key would make it much cheaper."
+        return
+    yield "cheaper with"
+    for each in found.savings:
+        value = "true" if each.value is True else each.value
+        yield f"  {f'{each.key} = {value}':<36} {duration(each.seconds):>8} less, {each.changes}"
+
+
+def counts(span: Span) -> str:
+    return _spanned(f"{round(span.least):,}", f"{round(span.most):,}")
+
+
+def bytes_of(span: Span) -> str:
+    return _spanned(size(span.least), size(span.most))
+
+
+def seconds(span: Span) -> str:
+    return _spanned(duration(span.least), duration(span.most))
+
+
+def _spanned(least: str, most: str) -> str:
+    if least == most:
+        return most
+    number, _, unit = least.partition(" ")
+    return f"{number} - {most}" if unit == most.partition(" ")[2] else f"{least} - {most}"

@@ -1,0 +1,240 @@
+"""What a run will cost is known before it: exactly where it can be, and without leaving anything behind."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import TINY, caveat, files, one_error, sets
+from own_runs import three_silos
+from torch import Tensor, nn
+
+import caveat as library
+from caveat.config import Evaluation
+from caveat.core import ConfigurationError, Data, Silo
+from caveat.data import Silos, population
+from caveat.files.ledger_totals import read_sent
+from caveat.runs.plan.cheaper import savings_by_counting
+from caveat.runs.plan.estimate import CostSheet, makespan
+from caveat.runs.plan.memory import Memory
+from caveat.runs.plan.phases import phases
+from caveat.runs.plan.plan import MethodCost
+from caveat.runs.plan.rehearsal import Bytes, Measuring, Rehearsal, Rehearsed
+from caveat.runs.plan.sample import Sizes
+from caveat.runs.plan.steps import Fit
+from caveat.runs.spec import RunSpec
+from caveat.training.fit import Training
+from caveat.training.rehearsal import watched
+
+ADAM = Training(batch_size=8, lr=0.01)
+SMALL = library.ModelSettings(name="mlp", width=4, features=4, hidden=4)
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "moments from the second round on": (library.FedPN(rounds=3, training=ADAM, layers=2, personal_epochs=2), {}),
+    "members that begin one after the other": (
+        library.FedAvg(rounds=2, training=ADAM),
+        {"uncertainty": library.Uncertainty(source="ensemble", members=3), "every": 2},
+    ),
+    "models of silos' own": (
+        library.FML(rounds=2, training=ADAM),
+        {"personal": [library.PersonalModel(name="mlp", width=8)], "uncertainty": library.Uncertainty(sets=0.9)},
+    ),
+    "a share of the silos": (
+        library.SCAFFOLD(rounds=4, training=Training(batch_size=8, local_epochs=1.5, optimizer="sgd", lr=0.1)),
+        {"participation": 0.5, "measured": 2, "splits": ("validation", "test")},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def silos() -> Silos:
+    return three_silos()
+
+
+def sent_in(cost: MethodCost) -> list[float]:
+    """Bytes of rounds from silos and to them, and of figures, at the most."""
+    rounds = ("training", "after training")
+    totals = cost.total("total_up", *rounds), cost.total("total_down", *rounds), cost.total("total_up", "evaluation")
+    return [total.most for total in totals]
+
+
+# What a run then takes
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bytes_are_those_of_the_run(silos: Silos, tmp_path: Path, case: str) -> None:
+    method, given = CASES[case]
+    cost = library.plan(silos, method, model=SMALL, **given).methods[0]
+    run = library.run(silos, method, model=SMALL, out=tmp_path / "run", **given)
+    traffic, ledger = run.summary["traffic"], read_sent(run.folder / "ledger.jsonl")
+    assert ledger is not None
+    assert sent_in(cost) == [traffic["bytes_up"], traffic["bytes_down"], ledger.total.measuring]
+    assert cost.total("rounds", "training") == (run.summary["rounds_run"],) * 2
+
+
+def test_a_run_that_may_end_early_is_a_range(silos: Silos, tmp_path: Path) -> None:
+    method = library.UEFL(
+        rounds=2, extra_rounds=1, iterations=3, codewords=4, segments=2, until="certain", threshold=9, training=ADAM
+    )
+    cost = library.plan(silos, method, model=SMALL).methods[0]
+    run = library.run(silos, method, model=SMALL, out=tmp_path / "run")
+    assert run.summary["rounds_run"] == 2
+    assert cost.total("rounds", "training") == (2, 4)
+    assert cost.total("total_up", "training", "after training").least == run.summary["traffic"]["bytes_up"]
+    assert cost.seconds.least < cost.seconds.most
+
+
+def test_so_is_one_that_stops_when_it_learns_no_more(silos: Silos) -> None:
+    method = library.FedAvg(rounds=20, training=ADAM)
+    cost = library.plan(silos, method, model=SMALL, stop_after=2, every=3).methods[0]
+    assert cost.total("rounds", "training") == (9, 20)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"local_epochs": 3}, {"local_epochs": 2.3}, {"local_epochs": 0.1}, {"local_steps": 7}]
+)
+def test_steps_are_counted_as_training_has_batches(given: dict[str, Any]) -> None:
+    training = Training(batch_size=4, **given)
+    fit = Fit(training.local_epochs, training.local_steps, 4, examples=0, done=1, seconds=0)
+    for examples in range(2, 30):
+        assert fit.count(examples) == len(list(training.batches(examples)))
+
+
+# What it leaves behind, and what it carries out
+
+
+class Counted(nn.Module):
+    """Counts the batches that it trains on."""
+
+    batches = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        Counted.batches += self.training
+        out: Tensor = self.linear(x)
+        return out
+
+
+def test_few_steps_are_carried_out_and_all_are_counted(silos: Silos) -> None:
+    training = Training(batch_size=8, local_steps=2_000)
+    model = library.ModelSettings(encoder=Counted, hidden=0)
+    cost = library.plan(silos, library.FedAvg(rounds=1, training=training), model=model).methods[0]
+    assert cost.total("total_steps") == (6_000, 6_000)
+    assert 0 < Counted.batches < 3_000
+    batches = iter([torch.arange(8)])
+    assert watched(training, 8, batches) is batches  # a run after it trains on all
+
+
+def test_few_silos_of_a_population_are_made() -> None:
+    made = set[int]()
+
+    def make(number: int, name: str) -> Silo:
+        made.add(number)
+        x = torch.randn(12, 2, generator=torch.Generator().manual_seed(number))
+        data = Data(x, torch.arange(12) % 2)
+        return Silo(name, "", data, data, data, data)
+
+    many = population(100_000, make, ["no", "yes"])
+    training = Training(batch_size=4)
+    cost = library.plan(
+        many, library.FedAvg(rounds=3, training=training), model=SMALL, participation=0.0005, measured=20
+    ).methods[0]
+    assert (cost.silos, cost.looked_at, cost.examples) == (100_000, 50, (12, 12, 12))
+    assert [each.silos for each in cost.phases if each.name in ("train", "measure test")] == [50, 20]
+    assert len(made) < 100
+
+
+def test_rows_of_a_frozen_encoder_are_not_kept(silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAVEAT_CACHE", str(tmp_path / "cache"))
+
+    def encoder() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 6), nn.ReLU())
+
+    model = library.ModelSettings(encoder=encoder, frozen=True, hidden=0)
+    cost = library.plan(silos, library.FedAvg(rounds=2, training=ADAM), model=model).methods[0]
+    assert cost.seconds_encoding > 0
+    assert cost.total("total_steps").most > 0
+    assert not (tmp_path / "cache").exists()
+
+
+# The command
+
+
+def test_the_command_writes_nothing_and_fits_80_columns(nowhere: Path) -> None:
+    result = caveat("plan", *sets(*TINY))
+    assert result.exit_code == 0, result.stderr
+    assert files(nowhere) == set()
+    assert all(len(line.rstrip()) <= 80 for line in result.stdout.splitlines())
+    for word in ("train", "temperature", "familiarity", "measure test", "in all", "memory", "cheaper"):
+        assert word in result.stdout
+
+
+def test_json_holds_all_methods_with_the_rounds_of_the_first(nowhere: Path) -> None:
+    own = ["method.name=uefl", "method.codewords=4", "method.iterations=2", "method.extra_rounds=1", "rounds=2"]
+    result = caveat("plan", *sets(*TINY, *own, 'beside=["fedavg"]'), "--json")
+    found = json.loads(result.stdout)
+    rounds = [[each["rounds"] for each in method["phases"] if each["name"] == "train"] for method in found["methods"]]
+    assert rounds == [[[3, 3]], [[3, 3]]]
+    assert found["seconds"][1] == pytest.approx(sum(method["seconds"][1] for method in found["methods"]))
+
+
+@pytest.mark.parametrize(
+    "bad", ["model.name=lenet6", "federation.min_silos=9", "data.silos=2000", "engine.name=flower"]
+)
+def test_what_a_run_refuses_is_refused_alike(nowhere: Path, bad: str) -> None:
+    run, plan = (caveat(command, *sets(*TINY, bad)) for command in ("run", "plan"))
+    assert one_error(plan, run.exit_code) == one_error(run, run.exit_code)
+    assert files(nowhere) == set()
+
+
+def test_so_is_a_bad_call(silos: Silos) -> None:
+    with pytest.raises(ConfigurationError, match="min_silos"):
+        library.plan(silos, library.FedAvg(training=ADAM), model=SMALL, min_silos=4)
+
+
+# Sums
+
+
+def sheet(method: library.FedAvg, **settings: Any) -> CostSheet:
+    """Four silos of 10, 10, 20 and 40 examples on two workers; a step takes 1 s, a silo 2 s more, figures 3 s."""
+    (train,) = phases(method)
+    fit = Fit(None, None, 10, examples=20, done=3, seconds=2)
+    message = Bytes(down=8, up=4)
+    found = Rehearsed(
+        phase=train, first=Bytes(2, 1), message=message, seconds=1, fits=(fit, fit), asked=2, extra=0, server=0.5,
+        books=0.25, measuring={"validation": Measuring(3, message)},
+    )  # fmt: skip
+    whole = Rehearsal(
+        phases=(found,), final={"test": Measuring(5, message)}, end=0, once=7, workers=2, parameters=1,
+        memory=Memory(100, 10, 8, 6),
+    )  # fmt: skip
+    sizes = Sizes({name: {"train": n} for name, n in zip("abcd", (10, 10, 20, 40), strict=True)}, 4, bytes=20)
+    return CostSheet(RunSpec(method=method, model=SMALL, **settings), whole, sizes)
+
+
+def test_seconds_are_those_of_the_last_worker() -> None:
+    # Steps 1, 1, 2, 4 of which the first one is within a silo's own second; the largest first: 4 | 2 + 1 + 1.
+    assert makespan([1, 1, 2, 4], 2) == 4
+    found = sheet(library.FedAvg(rounds=6))
+    train, validation, test = found.phases()
+    assert train.seconds.most == 6 * (4 + 4 * 0.5 + 0.25)
+    assert (train.steps.least, train.steps.median, train.steps.most) == (1, 1, 4) if train.steps else False
+    assert train.total_steps.most == 6 * 8
+    assert train.total_up.most == 4 * (1 + 5 * 4)
+    assert train.total_down.most == 4 * (2 + 5 * 8)
+    assert (validation.seconds.most, test.seconds.most) == (6 * 2 * 3, 2 * 5)
+    assert found.seconds.most == train.seconds.most + 36 + 10 + 7
+
+
+def test_savings_are_computed_for_the_run() -> None:
+    found = {each.key: (each.value, each.seconds) for each in savings_by_counting(sheet(library.FedAvg(rounds=6)))}
+    # One evaluation rather than six; a step of each silo rather than 1, 1, 2 and 4, so that both workers have two.
+    assert found == {"evaluation.every": (5, 5 * 2 * 3), "training.local_steps": (1, 6 * (4 - 2))}
+    rarely = sheet(library.FedAvg(rounds=6), evaluation=replace(Evaluation(), every=5))
+    assert {each.key for each in savings_by_counting(rarely)} == {"training.local_steps"}
