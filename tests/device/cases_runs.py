@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -212,6 +213,16 @@ def test_workers_are_forked_where_a_process_has_not_used_the_device(tmp_path: Pa
     done = subprocess.run([sys.executable, "-c", WORKERS, tmp_path / "there"], text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert without_device(here.folder) == without_device(tmp_path / "there")
+
+
+def test_a_classifier_trains_on_a_device_and_is_opened_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = SILOS[0].train.x.numpy(), SILOS[0].train.y.numpy()
+    there = caveat.FederatedClassifier(rounds=1, device="shadow").fit(x, y)
+    expected = caveat.FederatedClassifier(rounds=1).fit(x, y).predict_proba(x)
+    assert np.array_equal(there.predict_proba(x), expected)
+    packed = pickle.dumps(there)
+    monkeypatch.setattr("caveat.core.devices.counted", lambda kind: 0)
+    assert np.array_equal(pickle.loads(packed).predict_proba(x), expected)
 
 
 def test_a_silo_names_its_own_device(tmp_path: Path) -> None:
