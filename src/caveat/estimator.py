@@ -20,7 +20,8 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d,
 from torch import Tensor, nn
 
 from .api import load, run
-from .core import CaveatError, Data, Method, Prediction, Silo
+from .core import CaveatError, ConfigurationError, Data, Method, Prediction, Silo
+from .core.devices import find_device
 from .core.errors import shown
 from .data import Silos, from_arrays
 from .methods import METHODS
@@ -130,7 +131,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         super().__setstate__(state)
         if "run_" in state:
             own = self.model if callable(self.model) else None
-            self.run_ = _unpacked(state["run_"], own, self.device)
+            self.run_ = _unpacked(state["run_"], own, self._device_here())
 
     def _trained(self, arrays: Mapping[str, tuple[Any, Any]]) -> Run:
         silos = from_arrays(arrays, classes=list(map(str, range(len(self.classes_)))), seed=int(self.random_state))
@@ -144,6 +145,14 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             silos, method, rounds=self.rounds, training=training, model=self.model, uncertainty=self.uncertainty,
             seed=self.random_state, workers=self.workers, device=self.device, every=max(int(self.rounds), 1),
         )  # fmt: skip
+
+    def _device_here(self) -> str:
+        """The device where this machine has it, else the CPU: a pickled classifier predicts on any machine."""
+        try:
+            find_device(self.device, start=False)
+        except ConfigurationError:
+            return "cpu"
+        return self.device
 
     def _method(self) -> Method:
         if isinstance(self.method, Method):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -181,21 +182,21 @@ def test_auto_is_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_workers_begin_anew_where_a_process_cannot_be_forked(tmp_path: Path) -> None:
     """As this one cannot, on the device or on the CPU, since it has trained on the device."""
-    model = caveat.ModelSettings(encoder=Learning)
-    one, two = (run(SILOS, tmp_path / str(n), model=model, workers=n, device="shadow") for n in (1, 2))
+    plugin = Path(__file__).parents[1] / "helpers" / "shadow_models.py"
+    given = [*sets(*TINY, "beside=['local']"), "--device", "shadow", "--plugin", plugin, "--quiet"]
+    for workers in (1, 2):
+        done = command("run", *given, "--workers", workers, "--out", tmp_path / str(workers))
+        assert done.exit_code == 0, done.output
     assert not can_fork(torch.device("shadow", 0))
     assert not can_fork(torch.device("cpu"))
-    assert_same(model_of(one), model_of(two))
-    assert without_device(one.folder) == without_device(two.folder)
+    for part in (Path(), Path("beside", "local")):
+        assert without_device(tmp_path / "1" / part) == without_device(tmp_path / "2" / part)
 
 
-def test_a_run_that_cannot_be_handed_over_is_refused_there(tmp_path: Path) -> None:
-    class Local(Learning):
-        pass
-
+def test_a_run_that_no_other_process_can_make_again_has_one_worker_there(tmp_path: Path) -> None:
     run(SILOS, tmp_path / "1", model=MLP, device="shadow")
-    with pytest.raises(ConfigurationError, match="cannot be given this run"):
-        run(SILOS, tmp_path / "2", model=caveat.ModelSettings(encoder=Local), workers=2, device="shadow")
+    with pytest.raises(ConfigurationError, match="this process has used a GPU"):
+        run(SILOS, tmp_path / "2", model=MLP, workers=2, device="shadow")
 
 
 WORKERS = """
@@ -212,6 +213,16 @@ def test_workers_are_forked_where_a_process_has_not_used_the_device(tmp_path: Pa
     done = subprocess.run([sys.executable, "-c", WORKERS, tmp_path / "there"], text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert without_device(here.folder) == without_device(tmp_path / "there")
+
+
+def test_a_classifier_trains_on_a_device_and_is_opened_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = SILOS[0].train.x.numpy(), SILOS[0].train.y.numpy()
+    there = caveat.FederatedClassifier(rounds=1, device="shadow").fit(x, y)
+    expected = caveat.FederatedClassifier(rounds=1).fit(x, y).predict_proba(x)
+    assert np.array_equal(there.predict_proba(x), expected)
+    packed = pickle.dumps(there)
+    monkeypatch.setattr("caveat.core.devices.counted", lambda kind: 0)
+    assert np.array_equal(pickle.loads(packed).predict_proba(x), expected)
 
 
 def test_a_silo_names_its_own_device(tmp_path: Path) -> None:

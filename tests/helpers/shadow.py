@@ -221,7 +221,7 @@ def on_shadow() -> str:
     """The name of the device, after it was made known to torch; skips the test where torch has no hook for it."""
     hook = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
     if hook is None:
-        pytest.skip(f"torch {torch.__version__} lets no device be written in Python")
+        pytest.skip(f"torch {torch.__version__} lets no device be written in Python", allow_module_level=True)
     if not _KEPT:
         hook(NAME, backend_module=_Backend())
         fallback = torch.library.Library("_", "IMPL")

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,6 +23,7 @@ from ..files.reading import read
 from ..files.run_folder import other_kind
 from ..files.schema.small_files import SiloKeeps
 from ..files.schema.summary import Summary
+from ..methods.plugins import named
 from .answering import KeptRun
 from .begun import check_begun, check_same, check_settings, keep_settings
 from .execution import carry_out
@@ -96,7 +98,7 @@ def resume(
     they lost. Raises ConfigurationError for settings that are not those that the run began with, DataError or RunError
     for a folder that is damaged, StateLost for a silo's state that is.
     """
-    config = _kept_config(folder)
+    config = kept_config(folder)
     devices = find_devices(device or config.engine.device, workers or config.engine.workers)
     if rounds is not None or not (folder / "summary.json").exists():
         check_known(config)
@@ -120,7 +122,7 @@ def open_run(folder: Path, device: str = "cpu") -> Run:
     """A finished run, to predict with on a device; its data are read where they are asked for. Raises
     ConfigurationError if it is none, or if there is no such device.
     """
-    config = _kept_config(folder)
+    config = kept_config(folder)
     if not (folder / "summary.json").exists():
         project = " --project DIR" if config.engine.name == "flower" else ""
         raise ConfigurationError(f"{folder} is not finished; `caveat resume {folder}{project}` continues it")
@@ -178,7 +180,7 @@ def config_in(folder: Path) -> Config:
     return load_config(folder)
 
 
-def _kept_config(folder: Path) -> Config:
+def kept_config(folder: Path) -> Config:
     """The configuration of a run that is to be gone on with, by the rules of the version that began it."""
     config = load_config(folder)
     text = (folder / "config.toml").read_text(encoding="utf-8-sig")
@@ -197,8 +199,16 @@ def local_run(
     """The run of the configured method, or of a baseline beside it."""
     return LocalRun(
         spec=spec_of(config, name), folder=folder, silos=silos, workers=workers or config.engine.workers, reset=reset,
-        sync_seconds=config.engine.sync_seconds, devices=devices,
+        sync_seconds=config.engine.sync_seconds, devices=devices, rebuild=_rebuild(config, folder, name),
     )  # fmt: skip
+
+
+def _rebuild(config: Config, folder: Path, name: str | None) -> dict[str, Any]:
+    """What a worker needs to make a run again in a process that begins anew, see `runs.anew`."""
+    beside = folder.parent.name == "beside"
+    whole = folder.parent.parent if beside else folder
+    about = {"folder": str(whole.absolute()), "method": name if beside else None, "rounds": config.rounds}
+    return {"by": "caveat.runs.anew", **about, "plugins": named()}
 
 
 def _with_baselines(

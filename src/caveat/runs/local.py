@@ -19,6 +19,7 @@ from ..data.pools import Array
 from ..data.population import Population
 from ..data.splits import NAMES
 from ..engines.executor import Executor
+from ..engines.processes.anew import Rebuild
 from ..engines.processes.pool import EmbeddedEngine
 from ..files.atomic import write_json
 from ..files.checkpoints import SiloStore
@@ -46,6 +47,8 @@ class LocalRun(AnsweringRun):
 
     silos: data.Silos
     workers: int = 1
+    rebuild: Rebuild | None = None
+    """What workers need to make the run again where they cannot be forked; None for silos that no file says."""
 
     @cached_property
     def info(self) -> FederationInfo:
@@ -97,7 +100,7 @@ class LocalRun(AnsweringRun):
         return self.executor_of(silos, self.participants, SiloStore(self.folder / "state" / "silos"))
 
     def engine(self) -> EmbeddedEngine:
-        return EmbeddedEngine(self.executor(), self.workers, self.devices)
+        return EmbeddedEngine(self.executor(), self.workers, self.devices, self.rebuild)
 
     def prepare(self) -> None:
         super().prepare()

@@ -1,36 +1,31 @@
 """Workers that begin anew where a process cannot be forked: one that has started a GPU, or has trained beside one.
 
-What they need is handed to them once, pickled, in memory that has no name and only processes of this run can read.
+They are told in JSON what they need to make the run again, and share the buffers that their parent has made.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import os
-import pickle
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
 from ...core import ConfigurationError
-from ...core.devices import CPU, counted, known_kinds
-from ...core.errors import told
+from ...core.devices import counted, known_kinds
 from ..executor import Executor
-from .children import end_with_parent
 from .shared_buffer import SharedBuffer
 
-Serve = Callable[[Executor, SharedBuffer, Sequence[SharedBuffer], Connection], None]
+Rebuild = Mapping[str, Any]
+"""What the function `serve` of a module, the value of "by", needs to make a run again: a value of JSON."""
 BEGIN = """
-import json, sys
-given = json.loads(sys.argv[1])
-sys.path[:] = given["path"]
-from caveat.engines.processes.anew import serve_anew
-serve_anew(given)
+import importlib, json, sys
+about = json.loads(sys.argv[1])
+sys.path[:] = about["path"]
+importlib.import_module(about["rebuild"]["by"]).serve_anew(about)
 """
 
 
@@ -53,59 +48,32 @@ def can_fork(device: torch.device) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
 
 
-def handed_over(executor: Executor) -> SharedBuffer:
-    """What carries out works, as workers that begin anew read it.
-
-    Raises ConfigurationError for a run of which some part cannot be handed over.
-    """
-    try:
-        given = pickle.dumps(replace(executor, device=CPU))
-    except Exception as error:  # whatever a class of the user's raises
+def check_anew(rebuild: Rebuild | None, workers: int) -> None:
+    """Raises ConfigurationError for a run that a process which begins anew cannot make again."""
+    if rebuild is None:
         raise ConfigurationError(
-            "engine.workers: this process has used a GPU, or has trained beside one, so that it cannot be forked, and "
-            f"workers that begin anew cannot be given this run ({told(error)}); use 1, or a new process",
+            f"engine.workers = {workers}: this process has used a GPU, or has trained beside one, and torch can train "
+            "in no fork of it; use 1 worker, a new process, or `caveat run`, whose workers begin anew",
             "engine.workers",
-        ) from error
-    buffer = SharedBuffer()
-    with os.fdopen(os.dup(buffer.descriptor), "wb") as file:
-        file.write(given)
-    return buffer
+        )
 
 
 def begin_anew(
-    given: SharedBuffer, executor: Executor, down: SharedBuffer, buffers: Sequence[SharedBuffer], pipe: Connection
+    rebuild: Rebuild, executor: Executor, down: SharedBuffer, buffers: Sequence[SharedBuffer], pipe: Connection
 ) -> int:
     """Begin a process that serves at the other end of a pipe; return its number."""
-    descriptors = [given.descriptor, pipe.fileno(), down.descriptor, *(buffer.descriptor for buffer in buffers)]
+    descriptors = [pipe.fileno(), down.descriptor, *(buffer.descriptor for buffer in buffers)]
     about = {
-        "path": sys.path, "parent": os.getpid(), "device": str(executor.device), "sharing": executor.sharing,
-        "descriptors": descriptors,
+        "rebuild": dict(rebuild), "path": sys.path, "parent": os.getpid(), "device": str(executor.device),
+        "sharing": executor.sharing, "descriptors": descriptors,
     }  # fmt: skip
+    said = json.dumps(about)
     process = os.fork()
     if process == 0:
         try:
             for descriptor in descriptors:
                 os.set_inheritable(descriptor, True)
-            os.execv(sys.executable, [sys.executable, "-c", BEGIN, json.dumps(about)])
+            os.execv(sys.executable, [sys.executable, "-c", BEGIN, said])
         finally:
             os._exit(1)
     return process
-
-
-def serve_anew(about: dict[str, Any]) -> None:
-    """What such a process does."""
-    from .pool import serve
-
-    end_with_parent(about["parent"])
-    given, pipe, down, *buffers = about["descriptors"]
-    connection = Connection(pipe)
-    with mmap.mmap(given, 0, prot=mmap.PROT_READ) as memory:
-        try:
-            executor: Executor = pickle.loads(memory)
-        except Exception as error:
-            connection.recv_bytes()
-            why = f"a worker cannot be begun anew: {told(error)}; use engine.workers = 1, or a new process"
-            connection.send_bytes(json.dumps({"error": why, "kind": type(error).__name__}).encode())
-            return
-    executor.device, executor.sharing = torch.device(about["device"]), about["sharing"]
-    serve(executor, SharedBuffer(down), [SharedBuffer(each) for each in buffers], connection)

@@ -25,7 +25,7 @@ from ...files.schema.record import as_json
 from ...files.schema.small_files import KeptState
 from ..allocator import keep_freed_memory
 from ..executor import Executor, Performed, SiloDiverged, SiloError
-from .anew import begin_anew, can_fork, handed_over
+from .anew import Rebuild, begin_anew, can_fork, check_anew
 from .children import end_with_parent
 from .collectors import AHEAD, BufferedReplies, ReplyCollector, StreamingMean
 from .shared_buffer import SharedBuffer
@@ -40,7 +40,9 @@ class EmbeddedEngine:
     its own.
     """
 
-    def __init__(self, executor: Executor, workers: int = 1, devices: Sequence[torch.device] = ()) -> None:
+    def __init__(
+        self, executor: Executor, workers: int = 1, devices: Sequence[torch.device] = (), rebuild: Rebuild | None = None
+    ) -> None:
         if workers > 1 and not hasattr(os, "fork"):
             raise ConfigurationError(f"engine.workers = {workers} needs a system with fork; use 1")
         self.devices = devices or [executor.device]
@@ -59,8 +61,8 @@ class EmbeddedEngine:
         self.down = SharedBuffer()
         self.count = workers if workers > 1 else 0
         self.workers: list[_Worker] = []
-        self.given: SharedBuffer | None = None
-        """What workers are handed that cannot be forked."""
+        self.rebuild = rebuild
+        """What workers need to make the run again that cannot be forked."""
         self.aside: ThreadPoolExecutor | None = None
         """A thread that adds up while workers work; it starts with the first sum, after the workers were forked."""
         if workers > 1:
@@ -69,13 +71,14 @@ class EmbeddedEngine:
     def __enter__(self) -> EmbeddedEngine:
         keep_freed_memory()
         self.executor.states.begin()
-        if self.count and not can_fork(self.executor.device):
-            self.given = handed_over(self.executor)
+        forked = not self.count or can_fork(self.executor.device)
+        if not forked:
+            check_anew(self.rebuild, self.count)
         try:
             for number in range(self.count):
                 self.executor.device = self.devices[number % len(self.devices)]
                 self.executor.sharing = math.ceil(self.count / len(self.devices))
-                self.workers.append(_Worker(self.executor, self.down, self.workers, self.given))
+                self.workers.append(_Worker(self.executor, self.down, self.workers, None if forked else self.rebuild))
         except BaseException:
             self.__exit__()
             raise
@@ -88,8 +91,6 @@ class EmbeddedEngine:
             worker.end()
         self.workers = []
         self.down.close()
-        if self.given is not None:
-            self.given.close()
 
     def begin(self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState]) -> None:
         """Have silos forget what they kept of a round that was never completed."""
@@ -169,12 +170,12 @@ class EmbeddedEngine:
 
 
 class _Worker:
-    """A process that carries out one order at a time, forked unless it is `given` what it needs. Orders and answers are
-    JSON, tensors lie in buffers.
+    """A process that carries out one order at a time: a fork, unless it is told what to `rebuild`. Orders and answers
+    are JSON, tensors lie in buffers.
     """
 
     def __init__(
-        self, executor: Executor, down: SharedBuffer, others: Sequence[_Worker], given: SharedBuffer | None = None
+        self, executor: Executor, down: SharedBuffer, others: Sequence[_Worker], rebuild: Rebuild | None = None
     ) -> None:
         self.pipe, theirs = Pipe()
         self.buffers = [SharedBuffer() for _ in range(AHEAD)]
@@ -183,8 +184,8 @@ class _Worker:
         self.order: dict[str, Any] = {}
         self.fresh = True
         """Whether nothing is left of the replies in the buffer of that number."""
-        if given is not None:
-            self.process = begin_anew(given, executor, down, self.buffers, theirs)
+        if rebuild is not None:
+            self.process = begin_anew(rebuild, executor, down, self.buffers, theirs)
             theirs.close()
             return
         sys.stdout.flush()
