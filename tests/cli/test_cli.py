@@ -20,11 +20,13 @@ from caveat.config import dump, load
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 COMMANDS = {
-    "run": {"--plugin", "--set", "--out", "--workers", "--tracker", "--quiet"},
+    "run": {"--plugin", "--set", "--out", "--workers", "--device", "--tracker", "--quiet"},
     "plan": {"--plugin", "--set", "--workers", "--json"},
-    "resume": {"--model", "--plugin", "--reset", "--project", "--rounds", "--workers", "--tracker", "--quiet"},
-    "predict": {"--model", "--plugin", "--silo", "--out"},
-    "evaluate": {"--model", "--plugin", "--silo", "--target"},
+    "resume": {
+        "--model", "--plugin", "--reset", "--project", "--rounds", "--workers", "--device", "--tracker", "--quiet",
+    },
+    "predict": {"--model", "--plugin", "--silo", "--device", "--out"},
+    "evaluate": {"--model", "--plugin", "--silo", "--device", "--target"},
     "export": {"--silo", "--format", "--out", "--model", "--plugin"},
     "report": {"--out"},
     "audit": {"--plugin", "--set", "--seeds", "--shares", "--out", "--workers", "--quiet"},

@@ -80,7 +80,7 @@ def rows_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True, device: torch.
     missing = cache.take(ids, found)
     with one_thread(), deterministic(device):
         for part in (missing[i : i + PART] for i in range(0, len(missing), PART)):
-            found[part] = _there(encoder, device)(brought(x[torch.tensor(part)], device)).cpu().numpy()
+            found[part] = encoder_on(encoder, device)(brought(x[torch.tensor(part)], device)).cpu().numpy()
             try:
                 if keep:
                     cache.add([ids[i] for i in part], found[part])
@@ -105,7 +105,7 @@ def _cache(encoder: FrozenEncoder, device: torch.device) -> FeatureCache:
 
 
 @lru_cache(maxsize=1)
-def _there(encoder: FrozenEncoder, device: torch.device) -> FrozenEncoder:
+def encoder_on(encoder: FrozenEncoder, device: torch.device) -> FrozenEncoder:
     """The encoder on a device."""
     return encoder if device.type == "cpu" else replace(encoder, module=on_device(encoder.module, device))
 
@@ -115,7 +115,7 @@ def _opened(folder: Path, width: int) -> FeatureCache:
     return FeatureCache(folder, width)
 
 
-def known_rows(encoder: FrozenEncoder, ids: list[bytes]) -> int:
-    """How many of the inputs with these hashes have rows that are kept."""
-    cache = _cache(encoder)
+def known_rows(encoder: FrozenEncoder, ids: list[bytes], device: torch.device = CPU) -> int:
+    """How many of the inputs with these hashes have rows of a device that are kept."""
+    cache = _cache(encoder, device)
     return len(ids) - len(cache.take(ids, torch.empty(len(ids), cache.width).numpy()))

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from ...core import Data
+from ...core.devices import brought
 from ...engines.one_thread import one_thread
 from ...files.feature_cache import hashes
-from ..behind import PART, SilosBehind, known_rows
+from ..behind import PART, SilosBehind, encoder_on, known_rows
 from ..local import LocalRun
 from .sample import Sizes
 
@@ -49,16 +50,16 @@ def encoding_of(run: LocalRun, sizes: Sizes, silo: str) -> Encoding | None:
     """What a run's frozen encoder takes, by some inputs of a silo; None without such an encoder."""
     if (encoder := run.frozen_encoder) is None:
         return None
-    x = run.silos.by_name[silo].train.x
+    x, there = run.silos.by_name[silo].train.x, encoder_on(encoder, run.device)
     done, began = 0, time.perf_counter()
     with one_thread():
-        row = encoder(x[:1])  # the first one takes longer
+        row = there(brought(x[:1], run.device)).cpu()  # the first one takes longer
         began = time.perf_counter()
         while done < len(x) and time.perf_counter() - began < SECONDS:
-            encoder(x[done : done + 1])
+            there(brought(x[done : done + 1], run.device)).cpu()
             done += 1
     seconds = (time.perf_counter() - began) / max(done, 1)
     some = x[:PART]
-    known = known_rows(encoder, hashes(some.numpy())) / len(some)
+    known = known_rows(encoder, hashes(some.numpy()), run.device) / len(some)
     inputs = sum(sum(each.values()) for each in sizes.of.values()) * sizes.population / len(sizes.of)
     return Encoding(seconds, round(inputs), known, row.nbytes)
