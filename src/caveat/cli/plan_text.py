@@ -115,4 +115,4 @@ def _spanned(least: str, most: str) -> str:
     if least == most:
         return most
     number, _, unit = least.partition(" ")
-    return f"{number} - {most}" if unit == most.partition(" ")[2] else f"{least} - {most}"
+    return f"{number}-{most}" if unit == most.partition(" ")[2] else f"{least}-{most}"  # a space more is too wide
