@@ -6,15 +6,20 @@ and both heads, and beside those and the densities of both; the silo has 3 of 10
 densities of many classes in one go, beside a loop over classes that have one flow each.
 
 python benchmarks/answers.py
+python benchmarks/answers.py parts     what FedPN's answers of a perceptron consist of
 """
 
 from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
 
 import torch
 from mc_dropout import BATCH, PAIRS, ratio
 from torch import Tensor
 
-from caveat.core import Data, Payload, Site, State
+from caveat.core import Data, Decision, Payload, Prediction, Site, State
 from caveat.engines.executor import channels_last
 from caveat.engines.one_thread import one_thread
 from caveat.methods import FedAvg, FedPN
@@ -83,7 +88,44 @@ def flows(classes: int, features: int) -> float:
     return ratio(lambda: together.log_prob(z), lambda: [one.log_prob(z) for one in apart])
 
 
+def least(work: Callable[[], object]) -> float:
+    """Milliseconds of the fastest of many times."""
+    found = []
+    for _ in range(300):
+        began = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - began)
+    return 1000 * min(found)
+
+
+def parts() -> None:
+    settings, shape, classes = MODELS["mlp, 64 features"]
+    network = FedPN(layers=LAYERS).build(build_model(settings, shape, classes, seed=0)).eval()
+    assert isinstance(network, PosteriorNetwork)
+    known, x = torch.arange(classes) < 0.3 * classes, torch.randn(BATCH, *shape)
+    flows, head = network.posterior.flows, network.posterior.head
+    tokens = network.encoder(x)
+    z, own = embedding(tokens), int(known.sum())
+    distances = torch.rand(LAYERS, classes + own, BATCH, dtype=torch.float64)
+    log_alpha, evidence = torch.randn(BATCH, classes).double().exp(), torch.randn(BATCH).double()
+    found = {
+        "encoder, and both heads (the yardstick)": least(lambda: [network.encoder(x), head(tokens), head(tokens)]),
+        f"densities of {classes} and {own} classes": least(lambda: [flows.log_prob(z), flows.log_prob(z, known)]),
+        "  the square roots of their distances alone": least(distances.sqrt),
+        "measures of both answers": least(
+            lambda: [Prediction.from_dirichlet(log_alpha, Decision.LOCAL, evidence) for _ in range(2)]
+        ),
+    }
+    print(f"FedPN's answers of a perceptron, batch {BATCH}, one thread, ms:")
+    for name, milliseconds in found.items():
+        print(f"  {name:44} {milliseconds:6.2f}")
+
+
 def main() -> None:
+    if sys.argv[1:] == ["parts"]:
+        with one_thread(), torch.no_grad():
+            parts()
+        return
     print(f"answers over bare forward passes, batch {BATCH}, one thread, median of {PAIRS}:")
     print(f"  {'':34} FedAvg  FedPN  FedPN, over densities too")
     with one_thread():

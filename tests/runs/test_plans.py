@@ -167,7 +167,8 @@ def test_rows_of_a_frozen_encoder_are_not_kept(silos: Silos, tmp_path: Path, mon
 
 
 def test_the_command_writes_nothing_and_fits_80_columns(nowhere: Path) -> None:
-    result = caveat("plan", *sets(*TINY))
+    own = ["method.name=uefl", "method.codewords=4", 'method.until="certain"', "method.iterations=2", "rounds=12"]
+    result = caveat("plan", *sets(*TINY, *own))
     assert result.exit_code == 0, result.stderr
     assert files(nowhere) == set()
     assert all(len(line.rstrip()) <= 80 for line in result.stdout.splitlines())

@@ -47,6 +47,26 @@ def test_what_is_left_out_is_what_is_neutral() -> None:
     assert set(NEUTRAL) == Training.LATER
 
 
+# What stays as it is
+
+
+def test_no_gradient_is_computed_of_what_stays_and_the_rest_has_the_same_bits() -> None:
+    def trained_head(given: frozenset[str]) -> nn.Sequential:
+        torch.manual_seed(3)
+        module = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
+        optimised = {"3.weight", "3.bias"}
+        zeroed = None if given else (lambda name, g: g if name in optimised else torch.zeros_like(g))
+        training = Training(batch_size=4, lr=0.1, optimizer="sgd")
+        training.fit(site_of(module), lambda x, y: F.cross_entropy(module(x), y), zeroed, given)
+        return module
+
+    body = frozenset({"0.weight", "0.bias", "1.weight", "1.bias"})
+    found, expected = trained_head(body), trained_head(frozenset())
+    assert_same({"model": snapshot(found)}, {"model": snapshot(expected)})
+    assert all((p.grad is None) == (name in body) for name, p in found.named_parameters())
+    assert all(p.requires_grad for p in found.parameters())
+
+
 # Learning rates
 
 

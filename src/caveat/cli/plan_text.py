@@ -84,7 +84,7 @@ def memory(needs: Needs) -> str:
     if needs.total is None or needs.parent is None:
         return f"memory  not known on this system; {disk}"
     workers = f", {size(needs.worker)} in each of {needs.workers} workers" if needs.worker and needs.workers else ""
-    more = f"{size(needs.data)} of data, {size(needs.replies)} of replies and rows; {disk}"
+    more = f"{size(needs.data)} of data, {size(needs.replies)} of replies and rows,\n        {disk}"
     return f"memory  {size(needs.total)}: {size(needs.parent)} in this process{workers},\n        {more}"
 
 
@@ -115,4 +115,4 @@ def _spanned(least: str, most: str) -> str:
     if least == most:
         return most
     number, _, unit = least.partition(" ")
-    return f"{number} - {most}" if unit == most.partition(" ")[2] else f"{least} - {most}"
+    return f"{number}-{most}" if unit == most.partition(" ")[2] else f"{least}-{most}"  # a space more is too wide

@@ -125,8 +125,11 @@ class TrFedDis(FedBN):
             hidden, logits = module(x)
             evidence = opinions.softplus_log_evidence(logits)
             value = self.cross_entropy * sum(F.cross_entropy(each, y) for each in logits)
-            for opinion in (*evidence, self.fuse(evidence)) if self.evidential else ():
-                value = value + self.evidential * evidential_loss(opinion, y, annealed).mean()
+            if self.evidential:
+                # All three together: most of such a small loss is the number of its operators.
+                three = torch.stack((*evidence, self.fuse(evidence)))
+                for each in evidential_loss(three.flatten(0, 1), y.repeat(3), annealed).view(3, -1):
+                    value = value + self.evidential * each.mean()
             return value + self.disentangling * annealed * likeness(hidden).mean()
 
         return loss

@@ -20,7 +20,7 @@ from ..core.devices import CPU, brought
 from ..core.errors import shown
 from ..core.settings import LARGE, MANY, frozen_settings
 from .class_weights import ClassWeights
-from .modules import learning, to_train
+from .modules import learning, to_train, without_gradients
 from .optimizers import SGD, Adam, AdamW, Moments, Optimizer
 from .precision import in_bfloat16
 from .rehearsal import watched
@@ -135,7 +135,8 @@ class Training:
         with; by default those that the site carries, unless `state` is "fresh".
         Raises ConfigurationError if encoders are to compute in bfloat16 and the workspace has none.
         """
-        parameters = {name: p for name, p in learning(site.module).items() if name not in frozen}
+        learns = learning(site.module)
+        parameters = {name: p for name, p in learns.items() if name not in frozen}
         optimizer = self._optimizer(parameters, self.rate(site))
         carried = site.moments if moments is None and self.state != "fresh" else None
         if carried is not None:
@@ -144,7 +145,8 @@ class Training:
             moments.give(optimizer)
         to_train(site.module)
         steps = 0
-        with in_bfloat16(site.module) if self.precision == "bfloat16" else nullcontext():
+        still = without_gradients(p for name, p in learns.items() if name in frozen)
+        with still, in_bfloat16(site.module) if self.precision == "bfloat16" else nullcontext():
             for batch in watched(self, site.examples, self.batches(site.examples, site.train.counted_on)):
                 optimizer.zero_grad()
                 loss(*site.train.batch(batch)).backward()  # type: ignore[no-untyped-call]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from itertools import chain
 from typing import TypeVar
@@ -64,6 +65,19 @@ def to_train(module: nn.Module) -> None:
 def learning(module: nn.Module) -> dict[str, nn.Parameter]:
     """A module's parameters that require a gradient, by name."""
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+@contextmanager
+def without_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Within it no gradients of these parameters are computed, which takes a good part of a step of training."""
+    still = list(parameters)
+    for p in still:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in still:
+            p.requires_grad_(True)
 
 
 def tensors_of(module: nn.Module) -> Tensors:

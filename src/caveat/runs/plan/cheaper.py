@@ -31,7 +31,7 @@ PASSES = 5
 """MC samples that a prediction can do with."""
 RARELY = 5
 """Rounds between two evaluations."""
-SAME, FEWER, OTHER = "the same model", "fewer figures along the way", "another model"
+SAME, FEWER, OTHER = "the same model", "fewer figures meanwhile", "another model"
 
 
 @dataclass(frozen=True)
