@@ -59,6 +59,21 @@ class SettingsFile(File):
     settings: dict[str, Any]
 
 
+class StackedRecord(Record):
+    """Whether a work is carried out for many silos at once, in one batched call."""
+
+    stacked: bool
+    why: str = ""  # why not
+    gain: Figure = None  # how many times as fast that was, per silo, where it was measured
+
+
+class StackedFile(File):
+    """`stacked.json`: what was decided of stacked silos, so that a run goes on as it began."""
+
+    mode: str
+    works: dict[str, StackedRecord] = {}  # by address and what silos keep
+
+
 class BegunData(File):
     """`data.json`: what the data of a run mean, and what `splits.json` leaves out."""
 
