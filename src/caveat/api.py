@@ -7,7 +7,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from .analysis.compare.calls import compare_calls
 from .config import EngineSettings
@@ -37,6 +37,7 @@ def run(
     method: Method,
     *,
     workers: int = 1,
+    stacked: Literal["off", "auto", "on"] = "off",
     out: str | Path | None = None,
     progress: Progress | None = None,
     callbacks: Sequence[Callback] = (),
@@ -57,17 +58,21 @@ def run(
     Without one, the files go with the returned run. `reset` are silos that begin afresh when an interrupted run
     continues, since their private states were lost. `progress` is told what is shown on a terminal
     (`caveat.runs.progress` has `Plain` and `Live`), and `callbacks` are told all that `caveat.Callback` says, trackers
-    of experiments among them. Results do not depend on `workers`. Raises ConfigurationError or DataError before
-    anything runs, RunError if a silo fails.
+    of experiments among them. Results do not depend on `workers`. `stacked` is whether silos are trained side by side,
+    as one batched model, which is much faster for many silos with small models: "auto" where it is, as measured, "on"
+    wherever it can be; numbers then differ by rounding (docs/hardware.md). Raises ConfigurationError or DataError
+    before anything runs, RunError if a silo fails.
     """
     spec = python_calls.spec_of_call(silos, method, settings, python_calls.RunArguments)
     with python_calls.explained():
-        workers = EngineSettings(workers=workers).workers
+        engine = EngineSettings(workers=workers, stacked=stacked)
     if progress is not None:
         check_type(progress, Progress, "progress", "an object with begin, round, note and end (caveat.runs.progress)")
     told = Told(progress or Silent(), check_callbacks(callbacks))
     folder = path_of(out, "out") if out else Path(tempfile.mkdtemp(prefix="caveat-"))
-    local_run = LocalRun(folder=folder, spec=spec, silos=silos, workers=workers, reset=tuple(reset))
+    local_run = LocalRun(
+        folder=folder, spec=spec, silos=silos, workers=engine.workers, stacked=engine.stacked, reset=tuple(reset)
+    )
     try:
         python_calls.check_folder(folder)
         finished = (folder / "summary.json").exists()

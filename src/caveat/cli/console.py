@@ -79,6 +79,12 @@ Plugins = Annotated[
 Workers = Annotated[
     int | None, typer.Option(min=1, show_envvar=False, help="Worker processes; the result does not depend on them.")
 ]
+Stacked = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODE", show_envvar=False, help="Train silos side by side: off, auto or on; numbers differ by rounding."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Trackers = Annotated[
     list[str] | None,

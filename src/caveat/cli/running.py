@@ -16,6 +16,7 @@ from .console import (
     Quiet,
     RunArgument,
     SetOptions,
+    Stacked,
     Trackers,
     Workers,
     reported,
@@ -35,6 +36,7 @@ def run(
     out: Annotated[Path | None, typer.Option(metavar="RUN", help="A new folder [runs/...].")] = None,
     plugins: Plugins = None,
     workers: Workers = None,
+    stacked: Stacked = None,
     trackers: Trackers = None,
     quiet: Quiet = False,
 ) -> None:
@@ -48,7 +50,8 @@ def run(
         from ..trackers import tracker_of
 
         told = [tracker_of(each) for each in trackers or ()]
-        settings = load(config, [*(sets or ()), *([f"engine.workers={workers}"] if workers else ())])
+        engine = {"workers": workers, "stacked": stacked}
+        settings = load(config, [*(sets or ()), *(f"engine.{key}={value}" for key, value in engine.items() if value)])
         import_named(settings)
         stem = f"{find(config).stem}-{settings.method.name}-seed{settings.seed}"
         reporter.run = out or Path("runs") / stem

@@ -189,7 +189,7 @@ def _local_run(
     """The run of the configured method, or of a baseline beside it."""
     return LocalRun(
         spec=spec_of(config, name), folder=folder, silos=silos, workers=workers or config.engine.workers, reset=reset,
-        sync_seconds=config.engine.sync_seconds,
+        sync_seconds=config.engine.sync_seconds, stacked=config.engine.stacked,
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from ..data.population import Population
 from ..data.splits import NAMES
 from ..engines.executor import Executor
 from ..engines.processes.pool import EmbeddedEngine
+from ..engines.stacking.decisions import Mode, Stacking
 from ..files.atomic import write_json
 from ..files.checkpoints import SiloStore
 from ..files.reading import read
@@ -35,6 +36,7 @@ from .features import features
 from .gallery import gallery
 from .own_metrics import Metric, own_figures
 from .prepared import keep_preparation
+from .stacking import STACKED, keep_mode
 from .token_ids import check_ids
 
 ROUNDS = "rounds.jsonl"
@@ -46,6 +48,8 @@ class LocalRun(AnsweringRun):
 
     silos: data.Silos
     workers: int = 1
+    stacked: Mode = "off"
+    """Whether silos are trained side by side."""
 
     @cached_property
     def info(self) -> FederationInfo:
@@ -97,10 +101,11 @@ class LocalRun(AnsweringRun):
         return self.executor_of(silos, self.participants, SiloStore(self.folder / "state" / "silos"))
 
     def engine(self) -> EmbeddedEngine:
-        return EmbeddedEngine(self.executor(), self.workers)
+        return EmbeddedEngine(self.executor(), self.workers, Stacking(self.stacked, self.folder / STACKED))
 
     def prepare(self) -> None:
         super().prepare()
+        keep_mode(self.folder, self.stacked)
         silos = [*self.measured, *self.spec.newcomers]
         write_json(self.folder / "splits.json", data.splits_record(map(self.silos.named, silos)))
         keep_data(self.folder, self.silos, silos)

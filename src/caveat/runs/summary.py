@@ -22,6 +22,7 @@ from ..files.schema.summary import DomainRecord, Newcomers, Policy, Selective, S
 from ..uncertainty import histograms
 from .base import BaseRun
 from .classification import Classification
+from .stacking import works_of
 from .streams import by_model, summarise_streams
 
 MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
@@ -118,6 +119,7 @@ def summarise(
         seconds=run_state.seconds,
         newcomers=_newcomers_mean(method, newcomers, classes),
         reset=run_state.reset,
+        stacked=works_of(run.folder, method),
     )
 
 

@@ -104,7 +104,7 @@ class EmbeddedEngine:
 
         Raises SiloError if one fails.
         """
-        plan, stacked = self.stacking.plan(self.executor, t, address, payload, cohort, self.examples, self.states)
+        plan, stacked = self.stacking.plan(self.stacked_place, t, address, payload, cohort, self.examples, self.states)
         if plan:
             chunks = ChunkExchange(
                 t, address, payload, plan, stacked, self.states, self.durable, linear, self.examples, self._keep
@@ -113,6 +113,7 @@ class EmbeddedEngine:
                 chunks.spread(self.workers, self.down)
             else:
                 chunks.here(self.stacked_place)
+            self.stacking.fell_back(t, chunks.one_by_one)
             return chunks.result(len(self.silos))
         collector = self._collector(payload, cohort, linear)
         if self.workers:

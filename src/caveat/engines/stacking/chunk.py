@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -34,7 +35,7 @@ class ChunkOrder:
     """Which state each silo has kept, where it has any."""
     durable: int | None
     stacked: frozenset[str]
-    """The forms of states, see `form_name`, with which the work is carried out stacked."""
+    """The forms of states, see `StackedPlace.name`, with which the work is carried out stacked."""
 
 
 @dataclass
@@ -53,7 +54,7 @@ class ChunkDone:
     parts: list[ChunkPart] = field(default_factory=list)
     kept: list[KeptState] = field(default_factory=list)
     one_by_one: dict[str, str] = field(default_factory=dict)
-    """Why silos were carried out one after the other although they were to be stacked, by the address of the work."""
+    """Why silos were carried out one after the other although they were to be stacked, by `name`."""
 
 
 class StackedPlace:
@@ -62,6 +63,8 @@ class StackedPlace:
     def __init__(self, place: Executor) -> None:
         self.place = place
         self.masks: dict[str, dict[object, list[Mask]]] = {}
+        architectures = dict.fromkeys(id(place.own[silo]) for silo in sorted(place.own))
+        self.architecture = {module: number for number, module in enumerate(architectures)}
 
     def carry_out(self, order: ChunkOrder) -> ChunkDone:
         """Raises SiloError or StateLost as the executor does."""
@@ -72,17 +75,23 @@ class StackedPlace:
             forms.setdefault(form(before[silo]), []).append(silo)
         for silos in forms.values():
             states = [before[silo] for silo in silos]
-            if len(silos) < 2 or form_name(order.address, states[0]) not in order.stacked:
+            if len(silos) < 2 or self.name(order.address, silos[0], states[0]) not in order.stacked:
                 self._one_by_one(order, silos, done)
                 continue
             try:
                 ended = self.stacked(order.t, order.address, order.sent, silos, states)
             except Exception as error:
-                done.one_by_one[order.address] = why(error)
+                done.one_by_one[self.name(order.address, silos[0], states[0])] = why(error)
                 self._one_by_one(order, silos, done)
             else:
                 self._keep(order, silos, states, ended, done)
         return done
+
+    def name(self, address: str, silo: SiloId, state: State) -> str:
+        """What decides whether a work is stacked: its address, which groups a silo keeps, and its own architecture."""
+        groups = sorted(group for group, tensors in state.items() if tensors)
+        own = self.architecture.get(id(self.place.own.get(silo)), 0)
+        return address + (f" ({', '.join(groups)})" if groups else "") + (f" of model {own}" if own else "")
 
     def stacked(self, t: int, address: str, sent: Payload, silos: Sequence[SiloId], states: Sequence[State]) -> Ended:
         """The work at silos of one architecture whose states are of one form. Nothing is kept.
@@ -92,8 +101,9 @@ class StackedPlace:
         """
         place = self.place
         name, work = place.find_work(t, address)
-        masks = self.masks.setdefault(form_name(address, states[0]), {})
-        with one_thread():
+        masks = self.masks.setdefault(self.name(address, silos[0], states[0]), {})
+        with one_thread(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="There is a performance drop")  # what is slow is measured
             generators = [torch.Generator().manual_seed(key(place.seed, name, t, silo)) for silo in silos]
             data = StackedData([place.silos[silo].train for silo in silos], generators)
             batched: Tree = {"state": stack(states), "examples": torch.tensor([len(y) for y in data.labels])}
@@ -139,16 +149,12 @@ def one_of(payload: Payload, k: int) -> Payload:
 
 
 def form(state: State) -> Form:
-    """What states that are stacked have in common."""
+    """What states that are stacked have in common, in order: a file's tensors come in any."""
     return tuple(
-        (group, name, tensor.shape, tensor.dtype) for group, named in state.items() for name, tensor in named.items()
+        (group, name, tensor.shape, tensor.dtype)
+        for group, named in sorted(state.items())
+        for name, tensor in sorted(named.items())
     )
-
-
-def form_name(address: str, state: State) -> str:
-    """What decides whether a work is stacked: its address, and which groups a silo keeps."""
-    groups = sorted(group for group, tensors in state.items() if tensors)
-    return f"{address} ({', '.join(groups)})" if groups else address
 
 
 KNOWN = {

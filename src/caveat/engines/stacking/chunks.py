@@ -24,15 +24,16 @@ def chunks(
     sent: Payload,
     examples: Mapping[SiloId, int] | None,
     kind: Callable[[SiloId], object],
+    kept: int = 0,
 ) -> list[list[SiloId]]:
     """The silos of a cohort in chunks of the same `kind`, the largest silos together and first, where sizes are known.
 
-    Chunks of a kind are of about the same number of silos.
+    Chunks of a kind are of about the same number of silos. `kept` are the bytes that a step of training keeps for each.
     """
     groups: dict[object, list[SiloId]] = {}
     for silo in cohort if examples is None else sorted(cohort, key=lambda silo: (-examples[silo], silo)):
         groups.setdefault(kind(silo), []).append(silo)
-    most = max(2, min(MOST, MEMORY // (TIMES * max(size(sent), 1))))
+    most = max(2, min(MOST, MEMORY // max(TIMES * size(sent) + kept, 1)))
     found = list[list[SiloId]]()
     for silos in groups.values():
         count = max(math.ceil(len(silos) / most), 2 if len(silos) >= SHARED else 1)

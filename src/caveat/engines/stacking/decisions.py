@@ -12,7 +12,7 @@ from ...files.atomic import write_record
 from ...files.reading import record_of
 from ...files.schema.small_files import KeptState, StackedFile, StackedRecord
 from ..executor import Executor
-from .chunk import form, form_name, why
+from .chunk import StackedPlace, form, why
 from .chunks import chunks
 from .trial import GAIN, SILOS, check_same, gain
 
@@ -28,11 +28,11 @@ class Stacking:
         self.mode, self.file = mode, file
         known = None if file is None else record_of(file, StackedFile)
         self.works: dict[str, StackedRecord] = {} if known is None else dict(known.works)
-        """By the address of a work and the groups that silos keep, as `form_name` has it."""
+        """By the address of a work and the groups that silos keep, as `StackedPlace.name` has it."""
 
     def plan(
         self,
-        place: Executor,
+        stacked_place: StackedPlace,
         t: int,
         address: str,
         sent: Payload,
@@ -41,18 +41,23 @@ class Stacking:
         kept: Mapping[SiloId, KeptState],
     ) -> tuple[list[list[SiloId]], frozenset[str]]:
         """The chunks of a round, and with which forms of states they are stacked; none if it is carried out as ever."""
+        place = stacked_place.place
         if self.mode == "off" or address in place.method.evaluations:
             return [], frozenset()
-        found = chunks(cohort, sent, examples, lambda silo: (id(place.own.get(silo)), silo in kept))
-        stacked = set[str]()
-        for silos in found:
-            if len(silos) < 2:
-                continue
-            name = form_name(address, place.state(silos[0], kept.get(silos[0])))
+
+        def kind(silo: SiloId) -> object:
+            return id(place.own.get(silo)), silo in kept
+
+        found = chunks(cohort, sent, examples, kind)
+        stacked = dict[str, int]()
+        for silos in {kind(silos[0]): silos for silos in reversed(found) if len(silos) > 1}.values():
+            name = stacked_place.name(address, silos[0], place.state(silos[0], kept.get(silos[0])))
             if name not in self.works:
                 self._decide(name, place, t, address, sent, silos, kept)
             if self.works[name].stacked:
-                stacked.add(name)
+                stacked[name] = self.works[name].bytes
+        if stacked:
+            found = chunks(cohort, sent, examples, kind, max(stacked.values()))
         return (found if stacked else []), frozenset(stacked)
 
     def _decide(
@@ -70,8 +75,9 @@ class Stacking:
         times = None
         try:
             few = alike[:: max(1, len(alike) // SILOS)][:SILOS]
-            check_same(place, t, address, sent, few, [states[silo] for silo in few])
+            kept_bytes = check_same(place, t, address, sent, few, [states[silo] for silo in few])
             if self.mode == "auto":
+                alike = chunks(alike, sent, None, lambda silo: 0, kept_bytes)[0]
                 times = gain(place, t, address, sent, alike, [states[silo] for silo in alike])
         except Exception as error:
             # Whatever it is, the same work one silo after the other says it better, or does not fail.
@@ -79,15 +85,21 @@ class Stacking:
         else:
             slow = times is not None and times < GAIN
             told = f"stacked silos were {times:.2f} times as fast, expected {GAIN}" if slow else ""
-            made = StackedRecord(stacked=not slow, why=told, gain=times)
-        self.works[name] = made
+            made = StackedRecord.model_validate(
+                {"stacked": not slow, "bytes": kept_bytes}
+                | ({"why": told} if slow else {})
+                | ({} if times is None else {"gain": times})
+            )
         logger.info("round %d, %s: %s", t, name, "stacked" if made.stacked else f"one after the other: {made.why}")
+        self._keep(name, made)
+
+    def fell_back(self, t: int, reasons: Mapping[str, str]) -> None:
+        """Silos were carried out one after the other in round t although they were to be stacked; why, by work."""
+        for name, told in reasons.items():
+            if not self.works[name].why:
+                self._keep(name, self.works[name].model_copy(update={"why": f"in round {t} of the schedule {told}"}))
+
+    def _keep(self, name: str, made: StackedRecord) -> None:
+        self.works[name] = made
         if self.file is not None:
             write_record(self.file, StackedFile(schema=StackedFile.SCHEMA, mode=self.mode, works=self.works))
-
-
-def notes(works: Mapping[str, StackedRecord]) -> list[str]:
-    """What a run says of works that were carried out one silo after the other."""
-    return [
-        f"{name}: silos were trained one after the other: {found.why}" for name, found in works.items() if found.why
-    ]

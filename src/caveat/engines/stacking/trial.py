@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from ...core import Data, Payload, SiloId, State, seeded
 from ...training.stacked.site import NotStackable
@@ -27,14 +28,16 @@ SILOS = 3
 
 def check_same(
     place: Executor, t: int, address: str, sent: Payload, silos: Sequence[SiloId], states: list[State]
-) -> None:
-    """Raises NotStackable, or what a work has raised, unless stacked silos come to the numbers of each by itself.
+) -> int:
+    """The bytes that a step of training keeps for each silo.
 
-    Both are computed in float64, in which rounding cannot hide a difference, nor look like one.
+    Raises NotStackable, or what a work has raised, unless stacked silos come to the numbers of each by itself. Both are
+    computed in float64, in which rounding cannot hide a difference, nor look like one.
     """
-    exact = _exact(place, silos)
+    exact, saved = _exact(place, silos), _Saved()
     sent, states = in_float64(sent), [in_float64(state) for state in states]
-    ended = StackedPlace(exact).stacked(t, address, sent, silos, states)
+    with saved_tensors_hooks(saved.pack, saved.unpack):
+        ended = StackedPlace(exact).stacked(t, address, sent, silos, states)
     name, work = exact.find_work(t, address)
     for k, (silo, state) in enumerate(zip(silos, states, strict=True)):
         with one_thread(), seeded(exact.seed, name, t, silo):
@@ -45,6 +48,32 @@ def check_same(
             _compare(
                 one, {group: {name: each[k] for name, each in tensors.items()} for group, tensors in other.items()}
             )
+    return saved.most // len(silos) // 2  # float32 is half as wide
+
+
+class _Saved:
+    """Counts the bytes that autograd keeps for a step of training."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    def pack(self, tensor: Tensor) -> tuple[Tensor, _Counted]:
+        return tensor, _Counted(self, tensor.nbytes)
+
+    def unpack(self, kept: tuple[Tensor, _Counted]) -> Tensor:
+        return kept[0]
+
+
+class _Counted:
+    """As long as this is there, its bytes count."""
+
+    def __init__(self, saved: _Saved, size: int) -> None:
+        self.saved, self.size = saved, size
+        saved.now += size
+        saved.most = max(saved.most, saved.now)
+
+    def __del__(self) -> None:
+        self.saved.now -= self.size
 
 
 def _compare(one: Payload, other: Payload) -> None:

@@ -64,13 +64,17 @@ class StackedRecord(Record):
 
     stacked: bool
     why: str = ""  # why not
+    bytes: Size = 0  # that a step of training keeps for each silo
     gain: Figure = None  # how many times as fast that was, per silo, where it was measured
 
 
 class StackedFile(File):
     """`stacked.json`: what was decided of stacked silos, so that a run goes on as it began."""
 
-    mode: str
+    SCHEMA: ClassVar = 2
+    SEALED: ClassVar = True
+
+    mode: str  # engine.stacked
     works: dict[str, StackedRecord] = {}  # by address and what silos keep
 
 

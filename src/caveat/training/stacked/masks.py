@@ -51,8 +51,8 @@ class Masking(TorchFunctionMode):
             raise NotStackable("it drops other units from step to step")
 
 
-def drawn(masks: Sequence[Mask], generators: Sequence[torch.Generator]) -> list[Tensor]:
-    """For each mask (K, *shape), in which every silo's part is drawn by its generator."""
+def drawn(masks: Sequence[Mask], generators: Sequence[torch.Generator], device: torch.device) -> list[Tensor]:
+    """For each mask (K, *shape) on a device, in which every silo's part is drawn by its generator, on the CPU."""
     found = [torch.empty(len(generators), *mask.shape, dtype=mask.dtype) for mask in masks]
     parts = [each.unbind() for each in found]
     for silo, generator in enumerate(generators):
@@ -60,4 +60,4 @@ def drawn(masks: Sequence[Mask], generators: Sequence[torch.Generator]) -> list[
             part[silo].bernoulli_(1 - mask.p, generator=generator)
     for mask, each in zip(masks, found, strict=True):
         each.div_(1 - mask.p)
-    return found
+    return [each.to(device) for each in found]

@@ -18,7 +18,8 @@ Steps = tuple[int, ...]
 class StackedOptimizer:
     """An optimiser's steps at K silos, element by element the same as at each of them.
 
-    Fused kernels read all tensors as if they lay alike in memory, whatever their strides: here they do.
+    Fused kernels read gradients as if they lay in memory like their parameters, whatever their strides: the gradients
+    of a linear layer's weights, for instance, come transposed. All is contiguous here.
     """
 
     def __init__(self, optimizer: Optimizer, names: Sequence[str], parameters: Tensors, begun: Tensors) -> None:
@@ -46,19 +47,6 @@ class StackedOptimizer:
         """The silos with those at the same step beside each other."""
         return sorted(silos, key=self.steps.__getitem__) if self.counts else list(silos)
 
-    def lie_like(self, gradients: Mapping[str, Tensor | None]) -> None:
-        """Have the parameters (K, ...) of all silos, and what is remembered of them, lie in memory as gradients do,
-        which then need not be copied: those of a linear layer's weights come transposed.
-        """
-        for name, gradient in gradients.items():
-            if gradient is None or gradient.stride() == self.parameters[name].stride():
-                continue
-            if torch.empty_like(gradient).stride() == gradient.stride():  # without gaps
-                self.parameters[name] = torch.empty_like(gradient).copy_(self.parameters[name])
-                for place in (f"{part}.{name}" for part in self.parts):
-                    if place in self.memory:
-                        self.memory[place] = torch.empty_like(gradient).copy_(self.memory[place])
-
     @torch.no_grad()
     def step(
         self, silos: Sequence[int], index: Tensor | None, parameters: Mapping[str, Tensor],
@@ -74,11 +62,7 @@ class StackedOptimizer:
         memory = {place: self.memory[place] for place in (f"{part}.{name}" for name in moved for part in self.parts)}
         if index is not None:
             memory = {place: tensor.index_select(0, index) for place, tensor in memory.items()}
-        grads = {
-            name: _lying_like(parameters[name], gradient)
-            for name, gradient in gradients.items()
-            if gradient is not None
-        }
+        grads = {name: gradient.contiguous() for name, gradient in gradients.items() if gradient is not None}
         for begin, end in self._runs(silos):
             whole = end - begin == len(silos)
             here = {name: parameters[name] if whole else parameters[name][begin:end] for name in moved}
@@ -88,7 +72,9 @@ class StackedOptimizer:
             if self.counts:
                 for at, name in enumerate(self.names):
                     if name in self.optimizer.state:
-                        self.optimizer.state[name]["step"] = torch.tensor(float(self.steps[silos[begin]][at]))
+                        self.optimizer.state[name]["step"] = torch.tensor(
+                            float(self.steps[silos[begin]][at]), device=here[name].device
+                        )
             self.optimizer.change(here, grads if whole else {name: grads[name][begin:end] for name in moved})
         self.optimizer.state = {}
         if index is not None:
@@ -125,9 +111,3 @@ class StackedOptimizer:
                 if name in self.seen:
                     found[f"step.{name}"] = torch.tensor([float(steps[at]) for steps in self.steps])
         return found
-
-
-def _lying_like(parameter: Tensor, gradient: Tensor) -> Tensor:
-    if gradient.stride() == parameter.stride():
-        return gradient
-    return torch.empty_like(parameter).copy_(gradient)

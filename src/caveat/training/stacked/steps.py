@@ -105,18 +105,19 @@ class StackedFit:
             for silo in order:
                 steps[silo] += 1
         remembered = begun.optimizer.remembered() if begun.call.remembered is not None else {}
-        return Trained(begun.trained | begun.buffers, torch.tensor(steps), remembered)
+        return Trained(begun.trained | begun.buffers, torch.tensor(steps, device=self.data.x.device), remembered)
 
     def step(self, begun: Begun, group: Sequence[int], batches: Sequence[Tensor]) -> None:
         """One step of a group of silos, at an index batch each."""
-        index = None if list(group) == list(range(self.count)) else torch.tensor(group)
+        device = self.data.x.device
+        index = None if list(group) == list(range(self.count)) else torch.tensor(group, device=device)
         now, buffers, silos = begun.trained, begun.buffers, self.silos
         if index is not None:
             now, buffers, silos = chosen(now, index), chosen(buffers, index), chosen(silos, index)
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in now.items()}
         x, y = self.data.batches(group, batches)
         of_step = silos | {"parameters": leaves, "buffers": buffers, "x": x, "y": y}
-        masks = drawn(self._masks(of_step, index), [self.data.generators[silo] for silo in group])
+        masks = drawn(self._masks(of_step, index), [self.data.generators[silo] for silo in group], device)
         losses = self._losses(of_step, index, masks)
         gradients = dict(zip(leaves, _gradients(losses, list(leaves.values())), strict=True))
         with torch.no_grad():
@@ -124,8 +125,6 @@ class StackedFit:
                 gradients = self._corrected(silos, index, leaves, buffers, gradients)
             if begun.call.training.clip is not None:
                 _clip(gradients, begun.call.training.clip)
-            if index is None:
-                begun.optimizer.lie_like(gradients)
         begun.optimizer.step(group, index, now, gradients)
         if index is not None:
             for whole, part in ((begun.trained, now), (begun.buffers, buffers)):
@@ -189,9 +188,9 @@ def _groups(turns: Sequence[Iterator[Tensor]]) -> Iterator[tuple[list[int], dict
     """Silos that take a step together and their index batches, of the size that most of the next batches have."""
     batch = {silo: each for silo, turn in enumerate(turns) if (each := next(turn, None)) is not None}
     while batch:
-        sizes = Counter(map(len, batch.values()))
+        sizes = Counter(map(Tensor.numel, batch.values()))
         size = max(sizes, key=lambda size: (sizes[size], size))
-        group = sorted(silo for silo, each in batch.items() if len(each) == size)
+        group = sorted(silo for silo, each in batch.items() if each.numel() == size)
         yield group, batch
         for silo in group:
             after = next(turns[silo], None)
