@@ -31,6 +31,8 @@ class StackedOptimizer:
         self.counts = "step" in optimizer.parts
         self.seen = {name for name in names if f"{optimizer.parts[-1]}.{name}" in begun}
         self.parameters = parameters
+        self.counted = {name: begun[f"step.{name}"].dtype for name in self.seen if self.counts}
+        """The types of numbers of steps that were given."""
         self.memory = {
             f"{part}.{name}": begun[f"{part}.{name}"].to(parameters[name].dtype, copy=True).contiguous()
             for name in self.seen
@@ -109,5 +111,9 @@ class StackedOptimizer:
         if self.counts:
             for at, name in enumerate(self.names):
                 if name in self.seen:
-                    found[f"step.{name}"] = torch.tensor([float(steps[at]) for steps in self.steps])
+                    found[f"step.{name}"] = torch.tensor(
+                        [float(steps[at]) for steps in self.steps],
+                        dtype=self.counted.get(name, torch.float32),
+                        device=self.parameters[name].device,
+                    )
         return found

@@ -24,6 +24,11 @@ class Hidden:
     def __init__(self, name: str) -> None:
         self.name = name
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._refuse()
+
     def _refuse(self, *args: object) -> Any:
         raise NotStackable(f"it reads site.{self.name}, which is each silo's own")
 
