@@ -104,7 +104,9 @@ class EmbeddedEngine:
 
         Raises SiloError if one fails.
         """
-        plan, stacked = self.stacking.plan(self.stacked_place, t, address, payload, cohort, self.examples, self.states)
+        plan, stacked = self.stacking.plan(
+            self.stacked_place, t, address, payload, cohort, self.examples, self.states, max(self.count, 1)
+        )
         if plan:
             chunks = ChunkExchange(
                 t, address, payload, plan, stacked, self.states, self.durable, linear, self.examples, self._keep

@@ -34,8 +34,10 @@ class ChunkOrder:
     kept: Mapping[SiloId, KeptState]
     """Which state each silo has kept, where it has any."""
     durable: int | None
-    stacked: frozenset[str]
-    """The forms of states, see `StackedPlace.name`, with which the work is carried out stacked."""
+    stacked: Mapping[str, bool]
+    """The forms of states, see `StackedPlace.name`, with which the work is carried out stacked, and whether batches of
+    different sizes are padded.
+    """
 
 
 @dataclass
@@ -63,6 +65,8 @@ class StackedPlace:
     def __init__(self, place: Executor) -> None:
         self.place = place
         self.masks: dict[str, dict[object, list[Mask]]] = {}
+        self.has_padded = False
+        """Whether batches of different sizes came together when something was stacked last."""
         architectures = dict.fromkeys(id(place.own[silo]) for silo in sorted(place.own))
         self.architecture = {module: number for number, module in enumerate(architectures)}
 
@@ -79,7 +83,8 @@ class StackedPlace:
                 self._one_by_one(order, silos, done)
                 continue
             try:
-                ended = self.stacked(order.t, order.address, order.sent, silos, states)
+                padded = order.stacked[self.name(order.address, silos[0], states[0])]
+                ended = self.stacked(order.t, order.address, order.sent, silos, states, padded)
             except Exception as error:
                 done.one_by_one[self.name(order.address, silos[0], states[0])] = why(error)
                 self._one_by_one(order, silos, done)
@@ -93,7 +98,9 @@ class StackedPlace:
         own = self.architecture.get(id(self.place.own.get(silo)), 0)
         return address + (f" ({', '.join(groups)})" if groups else "") + (f" of model {own}" if own else "")
 
-    def stacked(self, t: int, address: str, sent: Payload, silos: Sequence[SiloId], states: Sequence[State]) -> Ended:
+    def stacked(
+        self, t: int, address: str, sent: Payload, silos: Sequence[SiloId], states: Sequence[State], padded: bool
+    ) -> Ended:
         """The work at silos of one architecture whose states are of one form. Nothing is kept.
 
         Raises NotStackable, or whatever comes of a work for which stacking is nothing; so it does where a number is not
@@ -105,14 +112,17 @@ class StackedPlace:
         with one_thread(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="There is a performance drop")  # what is slow is measured
             generators = [torch.Generator().manual_seed(key(place.seed, name, t, silo)) for silo in silos]
-            data = StackedData([place.silos[silo].train for silo in silos], generators)
-            batched: Tree = {"state": stack(states), "examples": torch.tensor([len(y) for y in data.labels])}
-            stacked = StackedWork(work, sent, place.site(silos[0], t))
+            device = next((p.device for p in place.module.parameters()), torch.device("cpu"))
+            data = StackedData([place.silos[silo].train for silo in silos], generators, device, padded)
+            counts = torch.tensor([len(y) for y in data.labels], device=device)
+            batched: Tree = {"state": moved(stack(states), device), "examples": counts}
+            stacked = StackedWork(work, moved(sent, device), place.site(silos[0], t))
             ended = carried_out(stacked, batched, data, masks)
+            self.has_padded = data.has_padded
         for tree in (ended.payload, ended.state):
             for tensors in tree.values():
                 for each, tensor in tensors.items():
-                    tensors[each] = tensor = tensor.detach().contiguous()
+                    tensors[each] = tensor = tensor.detach().contiguous().cpu()
                     if not all_finite(tensor):
                         raise NotStackable(f"{each} is not finite at one of the silos")
         return ended
@@ -141,6 +151,11 @@ def stack(states: Sequence[Payload]) -> Payload:
         group: {name: torch.stack([state[group][name] for state in states]) for name in tensors}
         for group, tensors in states[0].items()
     }
+
+
+def moved(payload: Payload, device: torch.device) -> Payload:
+    """A payload's tensors on a device, those that are there already as they are."""
+    return {group: {name: t.to(device) for name, t in tensors.items()} for group, tensors in payload.items()}
 
 
 def one_of(payload: Payload, k: int) -> Payload:

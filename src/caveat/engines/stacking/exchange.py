@@ -40,7 +40,7 @@ class ChunkExchange:
         address: str,
         sent: Payload,
         chunks: Sequence[Sequence[SiloId]],
-        stacked: frozenset[str],
+        stacked: Mapping[str, bool],
         kept: Mapping[SiloId, KeptState],
         durable: int | None,
         linear: Weights | None,

@@ -16,7 +16,7 @@ def as_order(order: ChunkOrder, down: dict[str, Any], linear: bool) -> dict[str,
     """An order whose payload lies in the buffer of what is sent."""
     return {
         "t": order.t, "work": order.address, "down": down, "silos": list(order.silos), "durable": order.durable,
-        "kept": [as_json(kept) for kept in order.kept.values()], "stacked": sorted(order.stacked), "linear": linear,
+        "kept": [as_json(kept) for kept in order.kept.values()], "stacked": dict(order.stacked), "linear": linear,
     }  # fmt: skip
 
 
@@ -24,7 +24,7 @@ def order_of(message: dict[str, Any], sent: Payload) -> ChunkOrder:
     kept = [KeptState.model_validate(each) for each in message["kept"]]
     return ChunkOrder(
         message["t"], message["work"], sent, message["silos"], {each.silo: each for each in kept}, message["durable"],
-        frozenset(message["stacked"]),
+        message["stacked"],
     )  # fmt: skip
 
 

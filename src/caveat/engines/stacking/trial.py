@@ -27,21 +27,30 @@ SILOS = 3
 
 
 def check_same(
-    place: Executor, t: int, address: str, sent: Payload, silos: Sequence[SiloId], states: list[State]
+    place: Executor,
+    t: int,
+    address: str,
+    sent: Payload,
+    silos: Sequence[SiloId],
+    states: list[State],
+    padded: bool = False,
 ) -> int:
     """The bytes that a step of training keeps for each silo.
 
     Raises NotStackable, or what a work has raised, unless stacked silos come to the numbers of each by itself. Both are
     computed in float64, in which rounding cannot hide a difference, nor look like one.
     """
-    exact, saved = _exact(place, silos), _Saved()
+    exact, saved = StackedPlace(_exact(place, silos)), _Saved()
     sent, states = in_float64(sent), [in_float64(state) for state in states]
     with saved_tensors_hooks(saved.pack, saved.unpack):
-        ended = StackedPlace(exact).stacked(t, address, sent, silos, states)
-    name, work = exact.find_work(t, address)
+        ended = exact.stacked(t, address, sent, silos, states, padded)
+    if padded and not exact.has_padded:
+        raise NotStackable("no batches of different sizes came together")
+    alone = exact.place
+    name, work = alone.find_work(t, address)
     for k, (silo, state) in enumerate(zip(silos, states, strict=True)):
-        with one_thread(), seeded(exact.seed, name, t, silo):
-            update, after = work(sent, state, exact.site(silo, t))
+        with one_thread(), seeded(alone.seed, name, t, silo):
+            update, after = work(sent, state, alone.site(silo, t))
         if update.examples != ended.examples[k]:
             raise NotStackable("it counts other examples")
         for one, other in ((update.payload, ended.payload), (after, ended.state)):
@@ -123,14 +132,22 @@ def in_float64(payload: Payload) -> Payload:
     }
 
 
-def gain(place: Executor, t: int, address: str, sent: Payload, silos: Sequence[SiloId], states: list[State]) -> float:
+def gain(
+    place: Executor,
+    t: int,
+    address: str,
+    sent: Payload,
+    silos: Sequence[SiloId],
+    states: list[State],
+    padded: bool = False,
+) -> float:
     """How many times as fast stacked silos are, per silo, than a few of them one after the other; each is warm."""
     name, work = place.find_work(t, address)
     few = list(zip(silos, states, strict=True))[:: max(1, len(silos) // SILOS)][:SILOS]
     stacked = StackedPlace(place)
 
     def together() -> None:
-        stacked.stacked(t, address, sent, silos, states)
+        stacked.stacked(t, address, sent, silos, states, padded)
 
     def alone() -> None:
         for silo, state in few:

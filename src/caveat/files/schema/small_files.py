@@ -64,8 +64,9 @@ class StackedRecord(Record):
 
     stacked: bool
     why: str = ""  # why not
+    padded: bool = False  # batches of different sizes are filled up with examples that do not count
     bytes: Size = 0  # that a step of training keeps for each silo
-    gain: Figure = None  # how many times as fast that was, per silo, where it was measured
+    gain: Figure = None  # how many times as fast that was with the run's workers, where it was measured
 
 
 class StackedFile(File):

@@ -51,13 +51,24 @@ class Masking(TorchFunctionMode):
             raise NotStackable("it drops other units from step to step")
 
 
-def drawn(masks: Sequence[Mask], generators: Sequence[torch.Generator], device: torch.device) -> list[Tensor]:
-    """For each mask (K, *shape) on a device, in which every silo's part is drawn by its generator, on the CPU."""
-    found = [torch.empty(len(generators), *mask.shape, dtype=mask.dtype) for mask in masks]
+def drawn(
+    masks: Sequence[Mask], generators: Sequence[torch.Generator], sizes: Sequence[int], device: torch.device
+) -> list[Tensor]:
+    """For each mask (K, *shape) on a device, in which every silo's part is drawn by its generator, on the CPU.
+
+    `sizes` are the examples of silos' batches, of which the largest has the shape of the mask: smaller ones draw less.
+    Raises NotStackable where examples are not along the first axis.
+    """
+    most, even = max(sizes), min(sizes) == max(sizes)
+    if not even and any(not mask.shape or mask.shape[0] % most for mask in masks):
+        raise NotStackable("what it drops is not along its examples")
+    make = torch.empty if even else torch.zeros
+    found = [make(len(generators), *mask.shape, dtype=mask.dtype) for mask in masks]
     parts = [each.unbind() for each in found]
-    for silo, generator in enumerate(generators):
+    for silo, (generator, size) in enumerate(zip(generators, sizes, strict=True)):
         for mask, part in zip(masks, parts, strict=True):
-            part[silo].bernoulli_(1 - mask.p, generator=generator)
+            of_silo = part[silo] if size == most else part[silo][: mask.shape[0] // most * size]
+            of_silo.bernoulli_(1 - mask.p, generator=generator)
     for mask, each in zip(masks, found, strict=True):
         each.div_(1 - mask.p)
     return [each.to(device) for each in found]

@@ -11,8 +11,8 @@ from torch import Tensor
 from ...core import Tensors
 from ..optimizers import SGD, Optimizer
 
-Steps = tuple[int, ...]
-"""How many steps each parameter of a silo has taken, in the order of the parameters."""
+Steps = tuple[float, ...]
+"""How many steps each parameter of a silo has taken, in the order of the parameters; a mean over silos is a fraction."""
 
 
 class StackedOptimizer:
@@ -40,7 +40,9 @@ class StackedOptimizer:
         }
         silos = len(next(iter(parameters.values()))) if parameters else 0
         columns = [
-            [int(step) for step in begun[f"step.{name}"].tolist()] if self.counts and name in self.seen else [0] * silos
+            [float(step) for step in begun[f"step.{name}"].tolist()]
+            if self.counts and name in self.seen
+            else [0.0] * silos
             for name in names
         ]
         self.steps: list[Steps] = list(zip(*columns, strict=True)) if columns else [()] * silos

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ...core import Data, Tensors
 from ..modules import learning, to_train
@@ -17,6 +18,9 @@ from .optimizer import StackedOptimizer
 from .replay import Ended, StackedWork, Trained, Tree, chosen
 from .site import FitCall, NotStackable
 
+IGNORED = -100
+"""A label that `torch.nn.functional.cross_entropy` leaves out of its mean."""
+
 
 @dataclass
 class StackedData:
@@ -24,6 +28,11 @@ class StackedData:
 
     silos: Sequence[Data]
     generators: Sequence[torch.Generator]
+    device: torch.device
+    padded: bool = False
+    """Whether batches of different sizes are taken together, see `batches`."""
+    has_padded: bool = field(default=False, init=False)
+    """Whether any were."""
     x: Tensor = field(init=False)
     y: Tensor = field(init=False)
     labels: list[Tensor] = field(init=False)
@@ -37,14 +46,25 @@ class StackedData:
         if not all(isinstance(x, Tensor) for x in xs):
             raise NotStackable("inputs are read as they are needed")
         self.labels = [silo.y for silo in self.silos]
-        self.x, self.y = torch.cat(xs), torch.cat(self.labels)
+        self.x, self.y = torch.cat(xs).to(self.device), torch.cat(self.labels).to(self.device)
         counts = [len(y) for y in self.labels]
         self.begins = [sum(counts[:k]) for k in range(len(counts))]
 
     def batches(self, silos: Sequence[int], index: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """The inputs (G, B, ...) and labels (G, B) of a step, from G index batches (B,)."""
-        at = torch.stack(list(index)) + torch.tensor([self.begins[silo] for silo in silos])[:, None]
-        return self.x[at], self.y[at]
+        """The inputs (G, B, ...) and labels (G, B) of a step, from G index batches.
+
+        Smaller batches are padded by the silo's first example, with `IGNORED` for a label: a mean cross-entropy does
+        not see those.
+        """
+        sizes = torch.tensor([each.numel() for each in index])
+        begins = torch.tensor([self.begins[silo] for silo in silos])[:, None]
+        if int(sizes.min()) == int(sizes.max()):
+            at = torch.stack(list(index)) + begins
+            return self.x[at], self.y[at]
+        self.has_padded = True
+        at = pad_sequence(list(index), batch_first=True) + begins
+        beyond = torch.arange(at.shape[1])[None] >= sizes[:, None]
+        return self.x[at], self.y[at].masked_fill(beyond.to(self.device), IGNORED)
 
 
 class Begun(NamedTuple):
@@ -99,17 +119,17 @@ class StackedFit:
             for y, generator in zip(self.data.labels, self.data.generators, strict=True)
         ]
         steps = [0] * self.count
-        for group, batch in _groups(turns):
+        for group, batch in _groups(turns, self.data.padded):
             order = begun.optimizer.order(group)
             self.step(begun, order, [batch[silo] for silo in order])
             for silo in order:
                 steps[silo] += 1
         remembered = begun.optimizer.remembered() if begun.call.remembered is not None else {}
-        return Trained(begun.trained | begun.buffers, torch.tensor(steps, device=self.data.x.device), remembered)
+        return Trained(begun.trained | begun.buffers, torch.tensor(steps, device=self.data.device), remembered)
 
     def step(self, begun: Begun, group: Sequence[int], batches: Sequence[Tensor]) -> None:
         """One step of a group of silos, at an index batch each."""
-        device = self.data.x.device
+        device = self.data.device
         index = None if list(group) == list(range(self.count)) else torch.tensor(group, device=device)
         now, buffers, silos = begun.trained, begun.buffers, self.silos
         if index is not None:
@@ -117,7 +137,12 @@ class StackedFit:
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in now.items()}
         x, y = self.data.batches(group, batches)
         of_step = silos | {"parameters": leaves, "buffers": buffers, "x": x, "y": y}
-        masks = drawn(self._masks(of_step, index), [self.data.generators[silo] for silo in group], device)
+        masks = drawn(
+            self._masks(of_step, index),
+            [self.data.generators[silo] for silo in group],
+            [each.numel() for each in batches],
+            device,
+        )
         losses = self._losses(of_step, index, masks)
         gradients = dict(zip(leaves, _gradients(losses, list(leaves.values())), strict=True))
         with torch.no_grad():
@@ -184,13 +209,15 @@ class StackedFit:
         return gradients if isinstance(found, Ended) else gradients | found
 
 
-def _groups(turns: Sequence[Iterator[Tensor]]) -> Iterator[tuple[list[int], dict[int, Tensor]]]:
-    """Silos that take a step together and their index batches, of the size that most of the next batches have."""
+def _groups(turns: Sequence[Iterator[Tensor]], padded: bool) -> Iterator[tuple[list[int], dict[int, Tensor]]]:
+    """Silos that take a step together and their index batches: all that have one where batches are `padded`, else those
+    of the size that most of the next batches have.
+    """
     batch = {silo: each for silo, turn in enumerate(turns) if (each := next(turn, None)) is not None}
     while batch:
         sizes = Counter(map(Tensor.numel, batch.values()))
         size = max(sizes, key=lambda size: (sizes[size], size))
-        group = sorted(silo for silo, each in batch.items() if each.numel() == size)
+        group = sorted(silo for silo, each in batch.items() if padded or each.numel() == size)
         yield group, batch
         for silo in group:
             after = next(turns[silo], None)
