@@ -82,6 +82,7 @@ def test_stacked_silos_come_to_the_numbers_of_each_by_itself(method: Method, tmp
     assert {name for name, record in works.items() if not record.stacked} <= refused.keys()
     assert any(record.stacked for record in works.values()) or type(method) in (FMLU, UEFL, FedPN)
     for name, record in works.items():
+        assert not record.padded  # a BatchNorm would see what does not count
         assert bool(record.why) != record.stacked
         assert record.stacked or refused[name] in record.why
     assert_near(apart.server, together.server)
@@ -125,6 +126,7 @@ def test_every_setting_of_training_is_followed(training: Training, tmp_path: Pat
     apart, _ = federation(method, tmp_path / "off", "off", model=plain)
     together, works = federation(method, tmp_path / "on", "on", model=plain)
     assert works["train"].stacked
+    assert works["train"].padded
     assert_near(apart.server, together.server)
 
 

@@ -47,13 +47,13 @@ def test_a_run_says_which_works_were_stacked_and_why_others_were_not(tmp_path: P
 def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
     keep_mode(tmp_path, "auto")
     keep_mode(tmp_path, "auto")
-    with pytest.raises(caveat.ConfigurationError, match="engine.stacked = 'off', but the run began with 'auto'"):
+    with pytest.raises(caveat.ConfigurationError, match=r"engine\.stacked = 'off', but the run began with 'auto'"):
         keep_mode(tmp_path, "off")
     begun = tmp_path / "begun" / "state"
     begun.mkdir(parents=True)
     (begun / "checkpoint.json").touch()
     keep_mode(begun.parent, "off")
-    with pytest.raises(caveat.ConfigurationError, match="engine.stacked = 'on', but the run began with 'off'"):
+    with pytest.raises(caveat.ConfigurationError, match=r"engine\.stacked = 'on', but the run began with 'off'"):
         keep_mode(begun.parent, "on")
 
 

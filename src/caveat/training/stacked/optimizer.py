@@ -12,7 +12,7 @@ from ...core import Tensors
 from ..optimizers import SGD, Optimizer
 
 Steps = tuple[float, ...]
-"""How many steps each parameter of a silo has taken, in the order of the parameters; a mean over silos is a fraction."""
+"""How many steps each parameter of a silo has taken, in their order; a mean over silos is a fraction."""
 
 
 class StackedOptimizer:

@@ -137,12 +137,8 @@ class StackedFit:
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in now.items()}
         x, y = self.data.batches(group, batches)
         of_step = silos | {"parameters": leaves, "buffers": buffers, "x": x, "y": y}
-        masks = drawn(
-            self._masks(of_step, index),
-            [self.data.generators[silo] for silo in group],
-            [each.numel() for each in batches],
-            device,
-        )
+        generators = [self.data.generators[silo] for silo in group]
+        masks = drawn(self._masks(of_step, index), generators, [each.numel() for each in batches], device)
         losses = self._losses(of_step, index, masks)
         gradients = dict(zip(leaves, _gradients(losses, list(leaves.values())), strict=True))
         with torch.no_grad():
