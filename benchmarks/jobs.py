@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -20,6 +20,8 @@ from caveat.core import Data, Method, Silo
 from caveat.engines.executor import Executor, channels_last
 from caveat.engines.one_thread import one_thread
 from caveat.engines.processes.pool import EmbeddedEngine
+from caveat.engines.rounds import Participation
+from caveat.engines.stacking.decisions import Stacking
 from caveat.files.checkpoints import SiloStore
 from caveat.methods import FedAvg
 from caveat.nn.models import ModelSettings, build_model
@@ -121,20 +123,25 @@ def _repeat(job: Job, silos: dict[str, Silo], pipe: Connection) -> None:
 
 
 @contextmanager
-def rounds(job: Job, method: Method, silos: dict[str, Silo], workers: int) -> Iterator[Callable[[], None]]:
-    """A function that carries out the next round on the embedded engine."""
+def rounds(
+    job: Job, method: Method, silos: Mapping[str, Silo], workers: int, stacking: Stacking | None = None, asked: int = 0
+) -> Iterator[Callable[[], None]]:
+    """A function that carries out the next round on the embedded engine, of all silos or of so many that are drawn."""
     with TemporaryDirectory() as folder:
         module = channels_last(method.build(job.module()))
-        place = Executor(Evaluated(method), module, silos, SiloStore(Path(folder)), 0)
+        names = None if isinstance(silos, dict) else silos.population.names  # type: ignore[attr-defined]
+        place = Executor(Evaluated(method), module, silos, SiloStore(Path(folder)), 0, names=names)
         site = place.site(next(iter(silos)))
         server, t = method.init_server(site), 0
         steps = iter(place.schedule)
-        with EmbeddedEngine(place, workers) as engine:
+        participation = Participation(0, asked / len(silos) if asked else 1.0)
+        with EmbeddedEngine(place, workers, stacking) as engine:
 
             def round() -> None:
                 nonlocal server, t
                 step = next(steps)
-                replies = engine.exchange(t, step.address, step.broadcast(server), engine.silos, step.linear)
+                cohort = participation.cohort(t, step, engine.silos)
+                replies = engine.exchange(t, step.address, step.broadcast(server), cohort, step.linear)
                 server = step.aggregate(server, replies, site)
                 t += 1
 

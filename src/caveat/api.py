@@ -7,7 +7,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from .analysis.compare.calls import compare_calls
 from .config import EngineSettings
@@ -41,6 +41,7 @@ def run(
     *,
     workers: int = 1,
     device: str = "cpu",
+    stacked: Literal["off", "auto", "on"] = "off",
     out: str | Path | None = None,
     progress: Progress | None = None,
     callbacks: Sequence[Callback] = (),
@@ -62,19 +63,27 @@ def run(
     continues, since their private states were lost. `progress` is told what is shown on a terminal
     (`caveat.runs.progress` has `Plain` and `Live`), and `callbacks` are told all that `caveat.Callback` says, trackers
     of experiments among them. `device` is where silos train and predict: "cpu", "cuda", "cuda:1", "mps", or "auto", the
-    first GPU if there is one; what is returned is on the CPU. Results do not depend on `workers`. Raises
+    first GPU if there is one; what is returned is on the CPU. `stacked` is whether silos are trained side by side, as
+    one batched model, which is much faster for many silos with small models: "auto" where it is, as measured, "on"
+    wherever it can be; numbers then differ by rounding (docs/hardware.md). Results do not depend on `workers`. Raises
     ConfigurationError or DataError before anything runs, RunError if a silo fails.
     """
     spec = python_calls.spec_of_call(silos, method, settings, python_calls.RunArguments)
     with python_calls.explained():
-        engine = EngineSettings(workers=workers, device=device)
+        engine = EngineSettings(workers=workers, device=device, stacked=stacked)
         devices = find_devices(engine.device, engine.workers, "device")
     if progress is not None:
         check_type(progress, Progress, "progress", "an object with begin, round, note and end (caveat.runs.progress)")
     told = Told(progress or Silent(), check_callbacks(callbacks))
     folder = path_of(out, "out") if out else Path(tempfile.mkdtemp(prefix="caveat-"))
     local_run = LocalRun(
-        folder=folder, spec=spec, silos=silos, workers=engine.workers, devices=devices, reset=tuple(reset)
+        folder=folder,
+        spec=spec,
+        silos=silos,
+        workers=engine.workers,
+        devices=devices,
+        stacked=engine.stacked,
+        reset=tuple(reset),
     )
     try:
         python_calls.check_folder(folder)

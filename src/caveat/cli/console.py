@@ -82,6 +82,12 @@ Workers = Annotated[
 Device = Annotated[
     str | None, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda, cuda:N, mps or auto [cpu].")
 ]
+Stacked = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODE", show_envvar=False, help="Train silos side by side: off, auto or on; numbers differ by rounding."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Trackers = Annotated[
     list[str] | None,

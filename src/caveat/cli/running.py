@@ -17,6 +17,7 @@ from .console import (
     Quiet,
     RunArgument,
     SetOptions,
+    Stacked,
     Trackers,
     Workers,
     reported,
@@ -37,6 +38,7 @@ def run(
     plugins: Plugins = None,
     workers: Workers = None,
     device: Device = None,
+    stacked: Stacked = None,
     trackers: Trackers = None,
     quiet: Quiet = False,
 ) -> None:
@@ -50,7 +52,7 @@ def run(
         from ..trackers import tracker_of
 
         told = [tracker_of(each) for each in trackers or ()]
-        engine = {"workers": workers, "device": device}
+        engine = {"workers": workers, "device": device, "stacked": stacked}
         more = [f"engine.{key}={value}" for key, value in engine.items() if value is not None]
         settings = load(config, [*(sets or ()), *more])
         import_named(settings)

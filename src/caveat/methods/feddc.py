@@ -24,7 +24,7 @@ from torch import Tensor
 from ..core import ConfigurationError, Payload, Replies, Site, State, Update
 from ..core.settings import LARGE, frozen_settings
 from ..training.fit import Training
-from ..training.modules import learning, load, snapshot, zeros
+from ..training.modules import load, parameter, snapshot, zeros
 from .fedavg import FedAvg
 
 
@@ -57,13 +57,13 @@ class FedDC(FedAvg):
 
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         w, c, h_k, c_k = down["model"], down["control"], state["drift"], state["control"]
-        theta = learning(load(site.module, w))
+        module = load(site.module, w)
 
         def corrected(name: str, grad: Tensor) -> Tensor:
-            return grad + self.alpha * (theta[name].detach() + h_k[name] - w[name]) - c_k[name] + c[name]
+            return grad + self.alpha * (parameter(module, name) + h_k[name] - w[name]) - c_k[name] + c[name]
 
-        steps = self.training.fit(site, self.objective(site.module, down), correct=corrected)
-        model = snapshot(site.module)
+        steps = self.training.fit(site, self.objective(module, down), correct=corrected)
+        model = snapshot(module)
         update = {name: model[name] - w[name] for name in h_k}
         change = {name: -c[name] - g / (steps * self.training.rate(site)) for name, g in update.items()}
         drift = {name: h_k[name] + g for name, g in update.items()}

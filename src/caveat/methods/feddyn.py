@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core import Payload, Replies, Site, State, Update
 from ..core.settings import LARGE, frozen_settings
-from ..training.modules import learning, load, snapshot, zeros
+from ..training.modules import load, parameter, snapshot, zeros
 from .fedavg import FedAvg
 
 
@@ -37,13 +37,13 @@ class FedDyn(FedAvg):
 
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         w, g_k = down["model"], state["gradient"]
-        theta = learning(load(site.module, w))
+        module = load(site.module, w)
 
         def regularised(name: str, grad: Tensor) -> Tensor:
-            return grad - g_k[name] + self.alpha * (theta[name].detach() - w[name])
+            return grad - g_k[name] + self.alpha * (parameter(module, name) - w[name])
 
-        self.training.fit(site, self.objective(site.module, down), correct=regularised)
-        model = snapshot(site.module)
+        self.training.fit(site, self.objective(module, down), correct=regularised)
+        model = snapshot(module)
         new = {name: g - self.alpha * (model[name] - w[name]) for name, g in g_k.items()}
         return Update({"model": model}, site.examples), state | {"gradient": new}
 

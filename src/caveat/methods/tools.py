@@ -7,7 +7,18 @@ from ..core import Aggregate, Weights, Work, always, evaluation, keep
 from ..core.settings import LARGE, MANY
 from ..nn.dropout import mc_dropout
 from ..training.fit import Loss, Training
-from ..training.modules import frozen, in_batches, learning, load, normalisation, snapshot, split, tensors_of, zeros
+from ..training.modules import (
+    frozen,
+    in_batches,
+    learning,
+    load,
+    normalisation,
+    parameter,
+    snapshot,
+    split,
+    tensors_of,
+    zeros,
+)
 
 __all__ = [
     "LARGE",
@@ -26,6 +37,7 @@ __all__ = [
     "load",
     "mc_dropout",
     "normalisation",
+    "parameter",
     "snapshot",
     "split",
     "tensors_of",

@@ -25,6 +25,7 @@ from .begun import check_goes_on
 from .callbacks import Told, settings_of
 from .progress import Progress
 from .recorder import Recorder
+from .stacking import told
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
         run.prepare()
         _check_samples(run, module)
         finish(run, progress)
+        for line in told(run.folder, run.complete_method):
+            progress.note(line)
         if isinstance(progress, Told):
             progress.finish(as_json(read(run.folder / "summary.json", Summary)))
     finally:

@@ -21,6 +21,7 @@ from ..data.splits import NAMES
 from ..engines.executor import Executor
 from ..engines.processes.anew import Rebuild
 from ..engines.processes.pool import EmbeddedEngine
+from ..engines.stacking.decisions import Mode, Stacking
 from ..files.atomic import write_json
 from ..files.checkpoints import SiloStore
 from ..files.reading import read
@@ -36,6 +37,7 @@ from .features import features
 from .gallery import gallery
 from .own_metrics import Metric, own_figures
 from .prepared import keep_preparation
+from .stacking import STACKED, keep_mode
 from .token_ids import check_ids
 
 ROUNDS = "rounds.jsonl"
@@ -49,6 +51,8 @@ class LocalRun(AnsweringRun):
     workers: int = 1
     rebuild: Rebuild | None = None
     """What workers need to make the run again where they cannot be forked; None for silos that no file says."""
+    stacked: Mode = "off"
+    """Whether silos are trained side by side."""
 
     @cached_property
     def info(self) -> FederationInfo:
@@ -100,10 +104,12 @@ class LocalRun(AnsweringRun):
         return self.executor_of(silos, self.participants, SiloStore(self.folder / "state" / "silos"))
 
     def engine(self) -> EmbeddedEngine:
-        return EmbeddedEngine(self.executor(), self.workers, self.devices, self.rebuild)
+        stacking = Stacking(self.stacked, self.folder / STACKED)
+        return EmbeddedEngine(self.executor(), self.workers, self.devices, self.rebuild, stacking)
 
     def prepare(self) -> None:
         super().prepare()
+        keep_mode(self.folder, self.stacked)
         silos = [*self.measured, *self.spec.newcomers]
         write_json(self.folder / "splits.json", data.splits_record(map(self.silos.named, silos)))
         keep_data(self.folder, self.silos, silos)

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import fields
 from functools import lru_cache
 from itertools import chain, islice
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,7 @@ from .modules import learning, to_train, without_gradients
 from .optimizers import SGD, Adam, AdamW, Moments, Optimizer
 from .precision import in_bfloat16
 from .rehearsal import watched
+from .stacked.site import FitCall, StackedSite
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A batch of inputs and labels to a scalar."""
@@ -135,9 +136,11 @@ class Training:
         with; by default those that the site carries, unless `state` is "fresh".
         Raises ConfigurationError if encoders are to compute in bfloat16 and the workspace has none.
         """
+        if isinstance(site, StackedSite):
+            return self._fit_stacked(site, loss, correct, frozen, moments)
         learns = learning(site.module)
         parameters = {name: p for name, p in learns.items() if name not in frozen}
-        optimizer = self._optimizer(parameters, self.rate(site))
+        optimizer = self.make_optimizer(parameters, self.rate(site))
         carried = site.moments if moments is None and self.state != "fresh" else None
         if carried is not None:
             moments = Moments(carried)
@@ -164,6 +167,27 @@ class Training:
                 carried.update(moments.tensors)
         return steps
 
+    def _fit_stacked(
+        self,
+        site: StackedSite,
+        loss: Loss,
+        correct: Callable[[str, Tensor], Tensor] | None,
+        frozen: frozenset[str],
+        moments: Moments | None,
+    ) -> int:
+        """The same for many silos at once, by whoever trains them; the number is a tensor."""
+        carried = site.moments if moments is None and self.state != "fresh" else None
+        if carried is not None:
+            moments = Moments(carried)
+        steps, after = site.trainer(
+            FitCall(self, site, loss, correct, frozen, None if moments is None else moments.tensors)
+        )
+        if moments is not None:
+            moments.tensors = moments.tensors | after
+        if carried is not None:
+            carried.update(after)
+        return cast(int, steps)
+
     def rate(self, site: Site) -> float:
         """The learning rate in the site's round.
 
@@ -187,34 +211,40 @@ class Training:
             weights = _class_weights(self.class_weights, logits.shape[-1], logits.dtype, logits.device)
         return F.cross_entropy(logits, y, weights, label_smoothing=self.label_smoothing)
 
-    def batches(self, examples: int, device: torch.device = CPU) -> Iterator[Tensor]:
-        """One round's index batches on a device, reshuffled every epoch by torch's global generator on the CPU, so that
-        examples come in one order on all devices.
+    def batches(
+        self, examples: int, device: torch.device = CPU, generator: torch.Generator | None = None
+    ) -> Iterator[Tensor]:
+        """One round's index batches on a device, reshuffled every epoch by a generator on the CPU, by default torch's
+        global one, so that examples come in one order on all devices.
         """
         if self.local_steps is not None:
-            endless = chain.from_iterable(self._epoch(examples, device) for _ in iter(int, 1))
+            endless = chain.from_iterable(self._epoch(examples, device, generator) for _ in iter(int, 1))
             return islice(endless, self.local_steps)
         epochs = self.local_epochs or 1
         whole = int(epochs)
         # The parts of an epoch are drawn when it begins: between them a model may draw, too.
-        drawn = chain.from_iterable(self._epoch(examples, device) for _ in range(whole))
+        drawn = chain.from_iterable(self._epoch(examples, device, generator) for _ in range(whole))
         if epochs == whole:
             return drawn
-        return chain(drawn, self._part(examples, device, epochs - whole, least=0 if whole else 1))
+        return chain(drawn, self._part(examples, epochs - whole, 0 if whole else 1, device, generator))
 
-    def _part(self, examples: int, device: torch.device, share: float, least: int) -> Iterator[Tensor]:
-        batches = self._epoch(examples, device)
+    def _part(
+        self, examples: int, share: float, least: int, device: torch.device, generator: torch.Generator | None
+    ) -> Iterator[Tensor]:
+        batches = self._epoch(examples, device, generator)
         yield from batches[: max(least, round(share * len(batches)))]
 
-    def _epoch(self, examples: int, device: torch.device) -> list[Tensor]:
+    def _epoch(self, examples: int, device: torch.device, generator: torch.Generator | None) -> list[Tensor]:
         # Brought there once per epoch: a device is not waited for between batches.
-        batches = list(torch.split(brought(torch.randperm(examples), device), self.batch_size))
+        order = torch.randperm(examples, generator=generator)
+        batches = list(torch.split(brought(order, device), self.batch_size))
         if len(batches) > 1 and len(batches[-1]) == 1:
             # BatchNorm has no variance of one example, and the example should count.
             batches[-2:] = [torch.cat(batches[-2:])]
         return batches
 
-    def _optimizer(self, parameters: Mapping[str, nn.Parameter], lr: float) -> Optimizer:
+    def make_optimizer(self, parameters: Mapping[str, nn.Parameter], lr: float) -> Optimizer:
+        """A fresh optimiser of these parameters, with a learning rate."""
         if self.optimizer == "sgd":
             return SGD(parameters, lr, self.weight_decay, self.momentum)
         return (AdamW if self.optimizer == "adamw" else Adam)(parameters, lr, self.weight_decay)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import deepcopy
 from itertools import chain
-from typing import TypeVar
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,10 @@ from ..core import Tensors
 from ..core.tensors import GIVEN
 
 Kind = TypeVar("Kind", bound=nn.Module)
+_SWAPS = ContextVar["Swaps | None"]("swaps", default=None)
+"""Who puts tensors in the place of a module's own, within works of stacked silos."""
+LEARNS = "learns"
+"""The attribute of a tensor in the place of a parameter: whether that one requires a gradient."""
 
 
 def expect(kind: type[Kind], module: nn.Module | None) -> Kind:
@@ -30,12 +36,17 @@ def frozen(module: nn.Module) -> frozenset[str]:
     part whose parameters are all such, statistics of its normalisation included. They are neither sent nor kept.
     """
     named = list(module.named_parameters(remove_duplicate=False))
-    names = {name for name, p in named if not p.requires_grad}
+    names = {name for name, p in named if not _requires(p)}
     if not names:
         return frozenset()
     for path, part in _still(module):
         names |= {f"{path}.{name}".lstrip(".") for name in part.state_dict()}
     return frozenset(names)
+
+
+def _requires(p: Tensor) -> bool:
+    found: bool = getattr(p, LEARNS, p.requires_grad)
+    return found
 
 
 def _again(module: nn.Module) -> set[str]:
@@ -47,11 +58,11 @@ def _again(module: nn.Module) -> set[str]:
 
 def _still(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The parts of a module that have parameters, none of which requires a gradient."""
-    if all(p.requires_grad for p in module.parameters()):
+    if all(map(_requires, module.parameters())):
         return
     for path, part in module.named_modules():
         parameters = list(part.parameters())
-        if parameters and not any(p.requires_grad for p in parameters):
+        if parameters and not any(map(_requires, parameters)):
             yield path, part
 
 
@@ -64,7 +75,13 @@ def to_train(module: nn.Module) -> None:
 
 def learning(module: nn.Module) -> dict[str, nn.Parameter]:
     """A module's parameters that require a gradient, by name."""
-    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+    return {name: p for name, p in module.named_parameters() if _requires(p)}
+
+
+def parameter(module: nn.Module, name: str) -> Tensor:
+    """A module's parameter of that name as it is now, without its gradient."""
+    found: Tensor = attrgetter(name)(module)
+    return found.detach()
 
 
 @contextmanager
@@ -99,6 +116,9 @@ def on_device(module: nn.Module, device: torch.device) -> nn.Module:
 
 def load(module: nn.Module, tensors: Tensors) -> nn.Module:
     """Put all of a module's tensors in place; a missing or unexpected name raises RuntimeError."""
+    if (swaps := _SWAPS.get()) is not None:
+        swaps.load(module, tensors)
+        return module
     there = tensors_of(module)
     if there.keys() != tensors.keys() or any(there[name].shape != tensor.shape for name, tensor in tensors.items()):
         whole = module.state_dict() | tensors if tensors.keys() >= there.keys() else tensors
@@ -107,6 +127,77 @@ def load(module: nn.Module, tensors: Tensors) -> nn.Module:
         for name, tensor in tensors.items():
             there[name].copy_(tensor)
     return module
+
+
+class Places(NamedTuple):
+    """Where the tensors of a module are."""
+
+    places: list[tuple[dict[str, Tensor | None], str, str, bool]]
+    """A dictionary and the key in it, the tensor's name, the first one of tied ones, and whether it learns."""
+    loaded: dict[str, tuple[torch.Size, torch.dtype]]
+    """The shapes and types of what `load` takes."""
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Places:
+        first: dict[int, str] = {}
+        places = [
+            (where, key, first.setdefault(id(tensor), f"{path}.{key}" if path else key), _requires(tensor))
+            for path, part in module.named_modules()
+            for where in (part._parameters, part._buffers)
+            for key, tensor in where.items()
+            if tensor is not None
+        ]
+        return cls(places, {name: (tensor.shape, tensor.dtype) for name, tensor in tensors_of(module).items()})
+
+
+class Swaps:
+    """Puts tensors themselves in the place of a module's own, for works of stacked silos: a number can be copied into a
+    tensor of K silos, but not those of K silos into one tensor.
+    """
+
+    def __init__(self, *lasting: nn.Module) -> None:
+        """`lasting` are modules that are there as long as this is: their places are looked for once."""
+        self.known: dict[int, Places | None] = {id(part): None for module in lasting for part in module.modules()}
+        self.own = [(where, key, where[key]) for module in lasting for where, key, *_ in Places.of(module).places]
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Within it `load` puts tensors in place by this. Afterwards lasting modules have their own ones again."""
+        token = _SWAPS.set(self)
+        try:
+            yield
+        finally:
+            _SWAPS.reset(token)
+            for where, key, tensor in self.own:
+                where[key] = tensor
+
+    def load(self, module: nn.Module, tensors: Tensors) -> None:
+        """As `load`, whose errors it raises, but for types: they have to be the module's."""
+        there = self._places(module).loaded
+        if there.keys() != tensors.keys():
+            module.load_state_dict(tensors, strict=True)  # says what is wrong
+        for name, tensor in tensors.items():
+            if there[name] != (tensor.shape, tensor.dtype):
+                raise RuntimeError(f"{name} is {tuple(tensor.shape)} {tensor.dtype}, the module's {there[name]}")
+        self.put(module, tensors)
+
+    def put(self, module: nn.Module, tensors: Tensors) -> None:
+        """Put tensors in the place of those of these names, and of what is tied to them. What is put there says like
+        the parameter before it whether it learns.
+        """
+        placed: Tensors = {}
+        for where, key, name, learns in self._places(module).places:
+            if name in tensors:
+                if name not in placed:
+                    placed[name] = tensor = tensors[name].view_as(tensors[name])  # for an attribute of ours alone
+                    setattr(tensor, LEARNS, learns)
+                where[key] = placed[name]
+
+    def _places(self, module: nn.Module) -> Places:
+        found = self.known.get(id(module)) or Places.of(module)
+        if id(module) in self.known:
+            self.known[id(module)] = found
+        return found
 
 
 def reset(module: nn.Module) -> None:
@@ -127,7 +218,7 @@ def reset(module: nn.Module) -> None:
 
 def _learns(part: nn.Module) -> bool:
     """Whether none of a part's own parameters, apart from those of the parts in it, is frozen."""
-    return all(p.requires_grad for p in part.parameters(recurse=False))
+    return all(map(_requires, part.parameters(recurse=False)))
 
 
 def snapshot(module: nn.Module, names: frozenset[str] | None = None) -> Tensors:

@@ -38,10 +38,10 @@ class Optimizer(ABC):
     def step(self) -> None:
         """Change all parameters that have a gradient."""
         gradients = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
-        self._change({name: self.parameters[name] for name in gradients}, gradients)
+        self.change({name: self.parameters[name] for name in gradients}, gradients)
 
     @abstractmethod
-    def _change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+    def change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
         """Change parameters in place by the gradients of the same names."""
 
 
@@ -56,7 +56,7 @@ class SGD(Optimizer):
         super().__init__(parameters, lr, weight_decay)
         self.momentum = momentum
 
-    def _change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+    def change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
         buffers: list[Tensor | None] = [self.state.get(name, {}).get("momentum_buffer") for name in parameters]
         if any(buffer is not None for buffer in buffers):  # torch takes all or none; 0 is what begins
             buffers = [
@@ -82,7 +82,7 @@ class Adam(Optimizer):
     parts = ("exp_avg", "exp_avg_sq", "step")
     function: Callable[..., None] = staticmethod(adam)
 
-    def _change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+    def change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
         for name in parameters.keys() - self.state.keys():
             moments = {part: torch.zeros_like(parameters[name]) for part in ("exp_avg", "exp_avg_sq")}
             self.state[name] = moments | {"step": torch.zeros((), device=parameters[name].device)}

@@ -25,6 +25,9 @@ from ...files.schema.record import as_json
 from ...files.schema.small_files import KeptState
 from ..allocator import keep_freed_memory
 from ..executor import Executor, Performed, SiloDiverged, SiloError
+from ..stacking.chunk import StackedPlace
+from ..stacking.decisions import Stacking
+from ..stacking.exchange import ChunkExchange, answer_of
 from .anew import Rebuild, begin_anew, can_fork, check_anew
 from .children import end_with_parent
 from .collectors import AHEAD, BufferedReplies, ReplyCollector, StreamingMean
@@ -41,12 +44,18 @@ class EmbeddedEngine:
     """
 
     def __init__(
-        self, executor: Executor, workers: int = 1, devices: Sequence[torch.device] = (), rebuild: Rebuild | None = None
+        self,
+        executor: Executor,
+        workers: int = 1,
+        devices: Sequence[torch.device] = (),
+        rebuild: Rebuild | None = None,
+        stacking: Stacking | None = None,
     ) -> None:
         if workers > 1 and not hasattr(os, "fork"):
             raise ConfigurationError(f"engine.workers = {workers} needs a system with fork; use 1")
         self.devices = devices or [executor.device]
         self.executor = executor
+        self.stacking, self.stacked_place = stacking or Stacking("off"), StackedPlace(executor)
         self.method = executor.method
         self.silos: Sequence[SiloId] = executor.sorted_names
         self.examples: Mapping[SiloId, int] | None = None
@@ -113,6 +122,19 @@ class EmbeddedEngine:
 
         Raises SiloError if one fails.
         """
+        plan, stacked = self.stacking.plan(
+            self.stacked_place, t, address, payload, cohort, self.examples, self.states, max(self.count, 1)
+        )
+        if plan:
+            chunks = ChunkExchange(
+                t, address, payload, plan, stacked, self.states, self.durable, linear, self.examples, self._keep
+            )
+            if self.workers:
+                chunks.spread(self.workers, self.down)
+            else:
+                chunks.here(self.stacked_place)
+            self.stacking.fell_back(t, chunks.one_by_one)
+            return chunks.result(len(self.silos))
         collector = self._collector(payload, cohort, linear)
         if self.workers:
             self._spread(t, address, payload, collector)
@@ -139,8 +161,11 @@ class EmbeddedEngine:
 
     def _take(self, collector: ReplyCollector, silo: SiloId, done: Performed) -> None:
         if done.kept is not None and done.kept != self.states.get(silo):
-            self.states[silo] = self.changed[silo] = done.kept
+            self._keep(done.kept)
         collector.take(silo, done.update)
+
+    def _keep(self, kept: KeptState) -> None:
+        self.states[kept.silo] = self.changed[kept.silo] = kept
 
     def _spread(self, t: int, address: str, payload: Payload, collector: ReplyCollector) -> None:
         self.down.restart()
@@ -219,23 +244,32 @@ class _Worker:
 
     def answer(self) -> tuple[SiloId, Performed]:
         """Wait for the answer. Raises StateLost or SiloError if the silo failed, RunError if the process has died."""
-        try:
-            answer = json.loads(self.pipe.recv_bytes())
-        except (EOFError, ConnectionResetError) as error:
-            raise self._dead() from error
-        if "error" in answer:
-            if answer["kind"] == StateLost.__name__:
-                raise StateLost(answer["error"], self.order["silo"])
-            kind = SiloDiverged if answer["kind"] == SiloDiverged.__name__ else SiloError
-            raise kind(answer["error"], self.order["silo"])
+        answer = self.receive()
         update = Update(self.buffers[self.order["slot"]].read(answer["up"]), answer["examples"])
         return self.order["silo"], Performed(update, _kept(answer["kept"]))
 
+    def receive(self) -> dict[str, Any]:
+        """What the process has answered. Raises as `answer` does."""
+        try:
+            answer: dict[str, Any] = json.loads(self.pipe.recv_bytes())
+        except (EOFError, ConnectionResetError) as error:
+            raise self._dead() from error
+        if "error" in answer:
+            kinds = {kind.__name__: kind for kind in (StateLost, SiloDiverged)}
+            raise kinds.get(answer["kind"], SiloError)(answer["error"], answer["silo"] or self.silo)
+        return answer
+
+    @property
+    def silo(self) -> SiloId:
+        """The silo of the order, the first one of several."""
+        return str(self.order["silos"][0] if "silos" in self.order else self.order["silo"])
+
     def _dead(self) -> RunError:
+        others = f" or one of the {len(self.order['silos']) - 1} beside it" if "silos" in self.order else ""
         return RunError(
-            f"a worker process died at silo {self.order['silo']!r} in round {self.order['t']}, work "
+            f"a worker process died at silo {self.silo!r}{others} in round {self.order['t']}, work "
             f"{self.order['work']!r}; was it out of memory?",
-            self.order["silo"],
+            self.silo,
         )
 
     def end(self) -> None:
@@ -253,6 +287,7 @@ def serve(executor: Executor, down: SharedBuffer, buffers: Sequence[SharedBuffer
     """Carry out the orders that come through a pipe, until nobody is at its other end."""
     # The parent's threads did not come along, and OpenMP would wait for them.
     torch.set_num_threads(1)
+    place = StackedPlace(executor)
     with contextlib.suppress(EOFError):
         while True:
             order = json.loads(pipe.recv_bytes())
@@ -260,16 +295,23 @@ def serve(executor: Executor, down: SharedBuffer, buffers: Sequence[SharedBuffer
             if order["fresh"]:
                 up.restart()
             try:
-                update, kept = executor.perform(
-                    order["t"], order["work"], down.read(order["down"]), order["silo"], _kept(order["kept"]),
-                    order["durable"],
-                )  # fmt: skip
-                answer: dict[str, Any] = {"up": up.write(update.payload), "examples": update.examples}
-                answer["kept"] = None if kept is None else as_json(kept)
+                if "silos" in order:
+                    answer = answer_of(place, order, down, up)
+                else:
+                    answer = _performed(executor, order, down, up)
             except Exception as error:
                 message = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
-                answer = {"error": message, "kind": type(error).__name__}
+                answer = {"error": message, "kind": type(error).__name__, "silo": getattr(error, "silo", None)}
             pipe.send_bytes(json.dumps(answer).encode())
+
+
+def _performed(executor: Executor, order: dict[str, Any], down: SharedBuffer, up: SharedBuffer) -> dict[str, Any]:
+    update, kept = executor.perform(
+        order["t"], order["work"], down.read(order["down"]), order["silo"], _kept(order["kept"]), order["durable"]
+    )
+    answer: dict[str, Any] = {"up": up.write(update.payload), "examples": update.examples}
+    answer["kept"] = None if kept is None else as_json(kept)
+    return answer
 
 
 def _kept(found: dict[str, Any] | None) -> KeptState | None:

@@ -59,6 +59,26 @@ class SettingsFile(File):
     settings: dict[str, Any]
 
 
+class StackedRecord(Record):
+    """Whether a work is carried out for many silos at once, in one batched call."""
+
+    stacked: bool
+    why: str = ""  # why not
+    padded: bool = False  # batches of different sizes are filled up with examples that do not count
+    bytes: Size = 0  # that a step of training keeps for each silo
+    gain: Figure = None  # how many times as fast that was with the run's workers, where it was measured
+
+
+class StackedFile(File):
+    """`stacked.json`: what was decided of stacked silos, so that a run goes on as it began."""
+
+    SCHEMA: ClassVar = 2
+    SEALED: ClassVar = True
+
+    mode: str  # engine.stacked
+    works: dict[str, StackedRecord] = {}  # by address and what silos keep
+
+
 class BegunData(File):
     """`data.json`: what the data of a run mean, and what `splits.json` leaves out."""
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from .costs import PrivacyRecord, Traffic
 from .figures import INSIDE, ORACLE, ClassificationRecord, Metrics, ModelRecord, Reliability, SiloStream, Stream
 from .record import Figure, File, Record, Size
-from .small_files import Reset, Sums
+from .small_files import Reset, StackedRecord, Sums
 
 
 class Codewords(Record):
@@ -135,6 +135,7 @@ class Summary(File):
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({
         "absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "stopped", "classification", "device",
+        "stacked",
     })  # fmt: skip
 
     schema_version: int = Field(alias="schema")
@@ -170,6 +171,7 @@ class Summary(File):
     device: DeviceRecord | None = None
     newcomers: Newcomers | None = None
     reset: list[Reset] = []  # silos that began afresh, since their states were lost
+    stacked: dict[str, StackedRecord] = {}  # by work, where silos were to be trained side by side
     files: Sums = {}
 
     @property

@@ -1,0 +1,167 @@
+"""Whether a work can be stacked, and whether it is worth while: tried before the first round in which it would be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from ...core import Data, Payload, SiloId, State, seeded
+from ...training.stacked.site import NotStackable
+from ..executor import Executor
+from ..one_thread import one_thread
+from .chunk import StackedPlace
+
+TOLERANCE = 1e-5
+"""How far a tensor of stacked silos may be from that of silos one after the other, of its largest number, where both
+are computed in float64. What a work makes of its number of steps is float32 there, which leaves 1e-7."""
+GAIN = 1.25
+"""How many times as fast stacked silos have to be to be worth while: less is lost in what is measured."""
+SILOS = 3
+"""Silos that are carried out both ways."""
+
+
+def check_same(
+    place: Executor,
+    t: int,
+    address: str,
+    sent: Payload,
+    silos: Sequence[SiloId],
+    states: list[State],
+    padded: bool = False,
+) -> int:
+    """The bytes that a step of training keeps for each silo.
+
+    Raises NotStackable, or what a work has raised, unless stacked silos come to the numbers of each by itself. Both are
+    computed in float64, in which rounding cannot hide a difference, nor look like one.
+    """
+    exact, saved = StackedPlace(_exact(place, silos)), _Saved()
+    sent, states = in_float64(sent), [in_float64(state) for state in states]
+    with saved_tensors_hooks(saved.pack, saved.unpack):
+        ended = exact.stacked(t, address, sent, silos, states, padded)
+    if padded and not exact.has_padded:
+        raise NotStackable("no batches of different sizes came together")
+    alone = exact.place
+    name, work = alone.find_work(t, address)
+    for k, (silo, state) in enumerate(zip(silos, states, strict=True)):
+        with one_thread(), seeded(alone.seed, name, t, silo):
+            update, after = work(sent, state, alone.site(silo, t))
+        if update.examples != ended.examples[k]:
+            raise NotStackable("it counts other examples")
+        for one, other in ((update.payload, ended.payload), (after, ended.state)):
+            _compare(
+                one, {group: {name: each[k] for name, each in tensors.items()} for group, tensors in other.items()}
+            )
+    return saved.most // len(silos) // 2  # float32 is half as wide
+
+
+class _Saved:
+    """Counts the bytes that autograd keeps for a step of training."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    def pack(self, tensor: Tensor) -> tuple[Tensor, _Counted]:
+        return tensor, _Counted(self, tensor.nbytes)
+
+    def unpack(self, kept: tuple[Tensor, _Counted]) -> Tensor:
+        return kept[0]
+
+
+class _Counted:
+    """As long as this is there, its bytes count."""
+
+    def __init__(self, saved: _Saved, size: int) -> None:
+        self.saved, self.size = saved, size
+        saved.now += size
+        saved.most = max(saved.most, saved.now)
+
+    def __del__(self) -> None:
+        self.saved.now -= self.size
+
+
+def _compare(one: Payload, other: Payload) -> None:
+    if {group: set(tensors) for group, tensors in one.items()} != {group: set(named) for group, named in other.items()}:
+        raise NotStackable("it comes to other tensors")
+    for group, tensors in one.items():
+        for name, tensor in tensors.items():
+            there = other[group][name]
+            if there.shape != tensor.shape or there.dtype != tensor.dtype:
+                raise NotStackable(f"{group}/{name} is {tuple(there.shape)} {there.dtype} instead of {tensor.dtype}")
+            if not tensor.numel():
+                continue
+            off, most = (there.double() - tensor.double()).abs().max().item(), tensor.double().abs().max().item()
+            if not off <= TOLERANCE * max(most, 1e-3):
+                raise NotStackable(f"{group}/{name} is off by {off:.2g}, of numbers up to {most:.2g}")
+
+
+def _exact(place: Executor, silos: Sequence[SiloId]) -> Executor:
+    """An executor at these silos that computes in float64, and keeps nothing."""
+    data = {silo: place.silos[silo] for silo in silos}
+    own = {id(module): deepcopy(module).double() for silo, module in place.own.items() if silo in data}
+    return replace(
+        place,
+        module=deepcopy(place.module).double(),
+        silos={
+            name: replace(
+                silo, train=_split(silo.train), validation=_split(silo.validation), calibration=_split(silo.calibration)
+            )
+            for name, silo in data.items()
+        },
+        own={silo: own[id(place.own[silo])] for silo in silos if silo in place.own},
+        names=list(silos),
+    )
+
+
+def _split(data: Data) -> Data:
+    if type(data).batch is not Data.batch or not isinstance(data.x, Tensor):
+        return data  # which stacked silos refuse
+    return Data(data.x.double() if data.x.is_floating_point() else data.x, data.y)
+
+
+def in_float64(payload: Payload) -> Payload:
+    """Copies of all tensors, with numbers that are no integers in float64."""
+    return {
+        group: {name: t.double() if t.dtype == torch.float32 else t.clone() for name, t in tensors.items()}
+        for group, tensors in payload.items()
+    }
+
+
+def gain(
+    place: Executor,
+    t: int,
+    address: str,
+    sent: Payload,
+    silos: Sequence[SiloId],
+    states: list[State],
+    padded: bool = False,
+) -> float:
+    """How many times as fast stacked silos are, per silo, than a few of them one after the other; each is warm."""
+    name, work = place.find_work(t, address)
+    few = list(zip(silos, states, strict=True))[:: max(1, len(silos) // SILOS)][:SILOS]
+    stacked = StackedPlace(place)
+
+    def together() -> None:
+        stacked.stacked(t, address, sent, silos, states, padded)
+
+    def alone() -> None:
+        for silo, state in few:
+            with one_thread(), seeded(place.seed, name, t, silo):
+                work(sent, {group: dict(tensors) for group, tensors in state.items()}, place.site(silo, t))
+
+    return _seconds(alone) / len(few) / (_seconds(together) / len(silos))
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    """The least of two, after one that is not counted."""
+    found = []
+    for _ in range(3):
+        began = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - began)
+    return min(found[1:])

@@ -1,0 +1,55 @@
+"""What a run's folder keeps of stacked silos: whether they are asked for, and which works are carried out so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..core import ConfigurationError, Method
+from ..engines.stacking.decisions import Mode
+from ..files.atomic import write_record
+from ..files.reading import record_of
+from ..files.schema.small_files import StackedFile, StackedRecord
+
+STACKED = "stacked.json"
+
+
+def keep_mode(folder: Path, mode: Mode) -> None:
+    """Write down how the run that begins in a folder trains silos, if that is not done yet.
+
+    Raises ConfigurationError if it began in another way: numbers differ by rounding.
+    """
+    known = record_of(folder / STACKED, StackedFile)
+    was = "off" if known is None else known.mode
+    if known is None and not (folder / "state" / "checkpoint.json").exists():
+        was = mode
+        if mode != "off":
+            write_record(folder / STACKED, StackedFile(schema=StackedFile.SCHEMA, mode=mode), lasting=True)
+    if was != mode:
+        raise ConfigurationError(
+            f"{folder}: engine.stacked = {mode!r}, but the run began with {was!r}; put it back, or begin another run",
+            "engine.stacked",
+        )
+
+
+def works_of(folder: Path, method: Method) -> dict[str, StackedRecord]:
+    """Which works of the run in a folder were carried out stacked, and why others that train were not: by their name,
+    with the groups that silos kept before.
+    """
+    known = record_of(folder / STACKED, StackedFile)
+    training = {step.name for step in method.schedule() if step.trains}
+    found = {}
+    for address, record in (known.works if known is not None else {}).items():
+        path, space, groups = address.partition(" ")
+        name = path.rpartition(".")[2]
+        if record.stacked or name in training:
+            found[name + space + groups] = record
+    return found
+
+
+def told(folder: Path, method: Method) -> list[str]:
+    """What there is to say of works that were to be stacked."""
+    return [
+        f"{name}: {'some ' if record.stacked else ''}silos were trained one after the other: {record.why}"
+        for name, record in works_of(folder, method).items()
+        if record.why
+    ]

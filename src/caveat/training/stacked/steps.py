@@ -1,0 +1,254 @@
+"""The loop over batches for K silos: each step is one batched call for all silos whose next batch has the same size."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ...core import Data, Tensors
+from ..modules import learning, to_train
+from .masks import Mask, Masking, drawn
+from .optimizer import StackedOptimizer
+from .replay import Ended, StackedWork, Trained, Tree, chosen
+from .site import FitCall, NotStackable
+
+IGNORED = -100
+"""A label that `torch.nn.functional.cross_entropy` leaves out of its mean."""
+
+
+@dataclass
+class StackedData:
+    """The training data of K silos, one after the other, and what each of them draws from."""
+
+    silos: Sequence[Data]
+    generators: Sequence[torch.Generator]
+    device: torch.device
+    padded: bool = False
+    """Whether batches of different sizes are taken together, see `batches`."""
+    has_padded: bool = field(default=False, init=False)
+    """Whether any were."""
+    x: Tensor = field(init=False)
+    y: Tensor = field(init=False)
+    labels: list[Tensor] = field(init=False)
+    """Of each silo, (n_k,)."""
+    begins: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        xs = [silo.x for silo in self.silos]
+        if any(type(silo).batch is not Data.batch for silo in self.silos):
+            raise NotStackable("training data are changed at random as they are taken")
+        if not all(isinstance(x, Tensor) for x in xs):
+            raise NotStackable("inputs are read as they are needed")
+        self.labels = [silo.y for silo in self.silos]
+        self.x, self.y = torch.cat(xs).to(self.device), torch.cat(self.labels).to(self.device)
+        counts = [len(y) for y in self.labels]
+        self.begins = [sum(counts[:k]) for k in range(len(counts))]
+
+    def batches(self, silos: Sequence[int], index: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """The inputs (G, B, ...) and labels (G, B) of a step, from G index batches.
+
+        Smaller batches are padded by the silo's first example, with `IGNORED` for a label: a mean cross-entropy does
+        not see those.
+        """
+        sizes = torch.tensor([each.numel() for each in index])
+        begins = torch.tensor([self.begins[silo] for silo in silos])[:, None]
+        if int(sizes.min()) == int(sizes.max()):
+            at = torch.stack(list(index)) + begins
+            return self.x[at], self.y[at]
+        self.has_padded = True
+        at = pad_sequence(list(index), batch_first=True) + begins
+        beyond = torch.arange(at.shape[1])[None] >= sizes[:, None]
+        return self.x[at], self.y[at].masked_fill(beyond.to(self.device), IGNORED)
+
+
+class Begun(NamedTuple):
+    """Where a call of fit starts."""
+
+    call: FitCall
+    trained: Tensors
+    """The parameters that it changes, (K, ...)."""
+    buffers: Tensors
+    optimizer: StackedOptimizer
+
+
+class StackedFit:
+    """Training of K silos in the middle of a work."""
+
+    def __init__(self, work: StackedWork, silos: Tree, data: StackedData, masks: dict[object, list[Mask]]) -> None:
+        """`silos` hold "state" and "examples"; `masks` what dropout drew before, by number of the call and size."""
+        self.work, self.silos, self.data, self.masks = work, silos, data, masks
+        self.count = len(data.silos)
+        self.number = len(work.trained)
+
+    def begin(self) -> Begun | Ended:
+        """Where the work's next call of fit starts; what the work has come to if it makes none any more."""
+        calls = list[FitCall]()
+
+        def where(call: FitCall, silo: Tree) -> Tree:
+            calls.append(call)
+            module = call.site.module
+            names = [name for name in learning(module) if name not in call.frozen]
+            every = dict(module.named_parameters())
+            found = {"parameters": {name: every[name] for name in names}, "buffers": dict(module.named_buffers())}
+            remembered = call.remembered or {}
+            kept = {f"{part}.{name}" for part in call.training.remembered for name in names} & remembered.keys()
+            return found | {"remembered": {name: remembered[name] for name in kept}}
+
+        found = self.work.replay(where, self.silos)
+        if isinstance(found, Ended):
+            return found
+        call = calls[0]
+        if call.training.precision != "float32":
+            raise NotStackable(f"training.precision = {call.training.precision!r}")
+        trained = {name: _own(t) for name, t in found["parameters"].items()}
+        buffers = {name: _own(t) for name, t in found["buffers"].items()}
+        optimizer = call.training.make_optimizer({}, call.training.rate(self.work.site))
+        return Begun(call, trained, buffers, StackedOptimizer(optimizer, list(trained), trained, found["remembered"]))
+
+    def train(self, begun: Begun) -> Trained:
+        """Carry out all its steps."""
+        training = begun.call.training
+        turns = [
+            training.batches(len(y), generator=generator)
+            for y, generator in zip(self.data.labels, self.data.generators, strict=True)
+        ]
+        steps = [0] * self.count
+        for group, batch in _groups(turns, self.data.padded):
+            order = begun.optimizer.order(group)
+            self.step(begun, order, [batch[silo] for silo in order])
+            for silo in order:
+                steps[silo] += 1
+        remembered = begun.optimizer.remembered() if begun.call.remembered is not None else {}
+        return Trained(begun.trained | begun.buffers, torch.tensor(steps, device=self.data.device), remembered)
+
+    def step(self, begun: Begun, group: Sequence[int], batches: Sequence[Tensor]) -> None:
+        """One step of a group of silos, at an index batch each."""
+        device = self.data.device
+        index = None if list(group) == list(range(self.count)) else torch.tensor(group, device=device)
+        now, buffers, silos = begun.trained, begun.buffers, self.silos
+        if index is not None:
+            now, buffers, silos = chosen(now, index), chosen(buffers, index), chosen(silos, index)
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in now.items()}
+        x, y = self.data.batches(group, batches)
+        of_step = silos | {"parameters": leaves, "buffers": buffers, "x": x, "y": y}
+        generators = [self.data.generators[silo] for silo in group]
+        masks = drawn(self._masks(of_step, index), generators, [each.numel() for each in batches], device)
+        losses = self._losses(of_step, index, masks)
+        gradients = dict(zip(leaves, _gradients(losses, list(leaves.values())), strict=True))
+        with torch.no_grad():
+            if begun.call.correct is not None:
+                gradients = self._corrected(silos, index, leaves, buffers, gradients)
+            if begun.call.training.clip is not None:
+                _clip(gradients, begun.call.training.clip)
+        begun.optimizer.step(group, index, now, gradients)
+        if index is not None:
+            for whole, part in ((begun.trained, now), (begun.buffers, buffers)):
+                for name, tensor in part.items():
+                    whole[name].index_copy_(0, index, tensor)
+
+    def _masks(self, silos: Tree, index: Tensor | None) -> list[Mask]:
+        """What dropout draws at a silo in such a step: found out once, on copies of what it may change."""
+        place = self.number, silos["x"].shape[1:], silos["x"].dtype
+        if place not in self.masks:
+            found = list[list[Mask]]()
+
+            def look(call: FitCall, silo: Tree) -> Tree:
+                masking = Masking(None)
+                self._loss(call, silo, masking)
+                found.append(masking.found)
+                return {}
+
+            buffers = {name: tensor.clone() for name, tensor in silos["buffers"].items()}
+            with torch.no_grad():
+                self.work.replay(look, silos | {"buffers": buffers}, index)
+            self.masks[place] = found[0]
+        return self.masks[place]
+
+    def _losses(self, silos: Tree, index: Tensor | None, masks: list[Tensor]) -> Tensor:
+        def loss(call: FitCall, silo: Tree) -> Tree:
+            masking = Masking(silo["masks"])
+            made = self._loss(call, silo, masking)
+            masking.check(len(silo["masks"]))
+            return {"loss": made}
+
+        found = self.work.replay(loss, silos | {"masks": masks}, index)
+        if isinstance(found, Ended):
+            raise NotStackable("it trains in one pass and not in another")
+        losses: Tensor = found["loss"]
+        return losses
+
+    def _loss(self, call: FitCall, silo: Tree, masking: Masking) -> Tensor:
+        module = call.site.module
+        self.work.swaps.put(module, silo["parameters"] | silo["buffers"])
+        to_train(module)
+        with masking:
+            return call.loss(silo["x"], silo["y"])
+
+    def _corrected(
+        self, silos: Tree, index: Tensor | None, leaves: Tensors, buffers: Tensors, gradients: dict[str, Tensor | None]
+    ) -> dict[str, Tensor | None]:
+        there = {name: gradient for name, gradient in gradients.items() if gradient is not None}
+        now = {name: tensor.detach() for name, tensor in leaves.items()}
+
+        def correct(call: FitCall, silo: Tree) -> Tree:
+            self.work.swaps.put(call.site.module, silo["parameters"] | silo["buffers"])
+            function = call.correct or (lambda name, gradient: gradient)
+            return {name: function(name, gradient) for name, gradient in silo["gradients"].items()}
+
+        found = self.work.replay(correct, silos | {"parameters": now, "buffers": buffers, "gradients": there}, index)
+        return gradients if isinstance(found, Ended) else gradients | found
+
+
+def _groups(turns: Sequence[Iterator[Tensor]], padded: bool) -> Iterator[tuple[list[int], dict[int, Tensor]]]:
+    """Silos that take a step together and their index batches: all that have one where batches are `padded`, else those
+    of the size that most of the next batches have.
+    """
+    batch = {silo: each for silo, turn in enumerate(turns) if (each := next(turn, None)) is not None}
+    while batch:
+        sizes = Counter(map(Tensor.numel, batch.values()))
+        size = max(sizes, key=lambda size: (sizes[size], size))
+        group = sorted(silo for silo, each in batch.items() if padded or each.numel() == size)
+        yield group, batch
+        for silo in group:
+            after = next(turns[silo], None)
+            if after is None:
+                del batch[silo]
+            else:
+                batch[silo] = after
+
+
+def _gradients(losses: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]:
+    return torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
+
+
+def _clip(gradients: dict[str, Tensor | None], most: float) -> None:
+    """Scale each silo's gradient down to an L2 norm, as `torch.nn.utils.clip_grad_norm_` does."""
+    there = [gradient for gradient in gradients.values() if gradient is not None]
+    norms = torch.stack([torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in there])
+    factor = (most / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1)
+    for gradient in there:
+        gradient.mul_(factor.view(-1, *[1] * (gradient.ndim - 1)))
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """A contiguous copy: what vmap gives may be one silo's tensor seen K times."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def carried_out(work: StackedWork, silos: Tree, data: StackedData, masks: dict[object, list[Mask]]) -> Ended:
+    """Carry out a work with all its calls of fit. Raises NotStackable for one that makes none."""
+    while True:
+        fit = StackedFit(work, silos, data, masks)
+        begun = fit.begin()
+        if isinstance(begun, Begun):
+            work.trained.append(fit.train(begun))
+        elif work.trained:
+            return begun
+        else:
+            raise NotStackable("it trains nothing")
