@@ -135,7 +135,7 @@ def rounds(
         server, t = method.init_server(site), 0
         steps = iter(place.schedule)
         participation = Participation(0, asked / len(silos) if asked else 1.0)
-        with EmbeddedEngine(place, workers, stacking) as engine:
+        with EmbeddedEngine(place, workers, stacking=stacking) as engine:
 
             def round() -> None:
                 nonlocal server, t

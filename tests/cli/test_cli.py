@@ -20,7 +20,7 @@ from caveat.config import dump, load
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 COMMANDS = {
-    "run": {"--plugin", "--set", "--out", "--workers", "--device", "--tracker", "--quiet"},
+    "run": {"--plugin", "--set", "--out", "--workers", "--device", "--stacked", "--tracker", "--quiet"},
     "plan": {"--plugin", "--set", "--workers", "--json"},
     "resume": {
         "--model", "--plugin", "--reset", "--project", "--rounds", "--workers", "--device", "--tracker", "--quiet",
