@@ -35,9 +35,9 @@ COMMANDS = {
     "data": {"--target", "--silo", "--categorical", "--numeric", "--decimal", "--separator"},
     "compare": {
         "--methods", "--variant", "--seeds", "--set", "--sweep", "--tune", "--tune-seeds", "--rounds-of", "--out",
-        "--plugin", "--workers", "--quiet",
+        "--plugin", "--workers", "--device", "--quiet",
     },
-    "reproduce": {"--list", "--scale", "--seeds", "--out", "--workers", "--quiet"},
+    "reproduce": {"--list", "--scale", "--seeds", "--out", "--workers", "--device", "--quiet"},
     "foreign": {
         "--federations", "--methods", "--set", "--seeds", "--out", "--plugin", "--model", "--workers", "--quiet",
         "--list",

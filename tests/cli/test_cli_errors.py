@@ -29,12 +29,21 @@ pytestmark = pytest.mark.usefixtures("nowhere")
         (["nothing.toml"], 2, "nothing.toml: no such file"),
         (["--out", "/dev/null/run"], 2, "/dev/null/run"),
         (sets("data.source=npz:nothing.npz"), 3, "nothing.npz"),
+        (["--device", "cuda:99"], 2, "engine.device = 'cuda:99'"),
+        (["--device", "gpu"], 2, "engine.device = 'gpu'"),
         (sets("data.silos=3000"), 3, "3000"),
         (sets("training.batch_size=1000"), 3, "1000"),
     ],
 )
 def test_what_cannot_run_writes_nothing(arguments: list[str], status: int, told: str, nowhere: Path) -> None:
     assert told in one_error(caveat("run", *arguments), status)
+    assert files(nowhere) == set()
+
+
+def test_a_comparison_where_no_such_device_is_writes_nothing(nowhere: Path) -> None:
+    command = ["compare", "digits", "--methods", "fedavg,local", "--seeds", "1"]
+    told = one_error(caveat(*command, "--device", "cuda:99", "--out", "made"), 2)
+    assert "engine.device = 'cuda:99'" in told
     assert files(nowhere) == set()
 
 

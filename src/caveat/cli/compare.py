@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import ConfigArgument, Plugins, Quiet, Reporter, SetOptions, Workers, import_typed, reported, show
+from .console import ConfigArgument, Device, Plugins, Quiet, Reporter, SetOptions, Workers, import_typed, reported, show
 
 
 class ScaleOption(StrEnum):
@@ -49,6 +49,7 @@ def compare(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, or one to continue.")] = None,
     plugins: Plugins = None,
     workers: Workers = None,
+    device: Device = None,
     quiet: Quiet = False,
 ) -> None:
     """Compare methods on the same data, over seeds and settings.
@@ -60,7 +61,7 @@ def compare(
         from ..config import find
 
         grid = asked(config, methods, variants or (), seeds, sets or (), sweeps or (), tune, tune_seeds, rounds_of)
-        _compare(grid, out or Path("runs") / f"compare-{find(config).stem}", workers, quiet, reporter)
+        _compare(grid, out or Path("runs") / f"compare-{find(config).stem}", workers, device, quiet, reporter)
 
 
 def reproduce(
@@ -70,6 +71,7 @@ def reproduce(
     seeds: Annotated[int, typer.Option(min=1, show_envvar=False, metavar="N", help="Repetitions.")] = 3,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, or one to continue.")] = None,
     workers: Workers = None,
+    device: Device = None,
     quiet: Quiet = False,
 ) -> None:
     """Make a paper's table again.
@@ -89,10 +91,10 @@ def reproduce(
         if gone := reproduce.missing(found):
             raise DataError(f"{table} needs {', '.join(gone)} in the folder that CAVEAT_DATA names")
         grid = reproduce.grid(found, reproduce.Scale(scale), tuple(range(seeds)))
-        _compare(grid, out or Path("runs") / f"{table}-{scale}", workers, quiet, reporter)
+        _compare(grid, out or Path("runs") / f"{table}-{scale}", workers, device, quiet, reporter)
 
 
-def _compare(grid: Any, folder: Path, workers: int | None, quiet: bool, reporter: Reporter) -> None:
+def _compare(grid: Any, folder: Path, workers: int | None, device: str | None, quiet: bool, reporter: Reporter) -> None:
     from ..analysis.compare.command import compare, concluded, lacking, shown
     from ..core import RunError
     from ..html.text import escaped
@@ -100,7 +102,7 @@ def _compare(grid: Any, folder: Path, workers: int | None, quiet: bool, reporter
 
     reporter.grid = folder
     grid = dataclasses.replace(grid, command=shlex.join(["caveat", *sys.argv[1:]]))
-    page = compare(grid, folder, workers or 2, on_terminal(quiet, "run"))
+    page = compare(grid, folder, workers or 2, on_terminal(quiet, "run"), device)
     show(shown(folder))
     typer.echo(f"tables: {folder / 'comparison.json'}\nreport: {page}")
     for line in concluded(folder):

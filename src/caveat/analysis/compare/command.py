@@ -153,8 +153,10 @@ def _seeds(text: str) -> tuple[int, ...]:
     return seeds
 
 
-def compare(grid: Grid, folder: Path, workers: int, progress: Progress) -> Path:
+def compare(grid: Grid, folder: Path, workers: int, progress: Progress, device: str | None = None) -> Path:
     """Carry out what the folder lacks of a comparison and write its tables and its page; return where the page is.
+
+    `device` is where runs compute, by default where their configurations say.
 
     Whatever can be checked is checked before anything is written; an interrupted comparison keeps its finished runs,
     and its unfinished ones continue. Raises ConfigurationError, DataError.
@@ -162,7 +164,7 @@ def compare(grid: Grid, folder: Path, workers: int, progress: Progress) -> Path:
     grid.check()
     results = ComparisonFolder(grid, folder)
     check_folder(results)
-    runner = Runner(results, workers, progress)
+    runner = Runner(results, workers, progress, device)
     runner.prepare()
     try:
         folder.mkdir(parents=True, exist_ok=True)

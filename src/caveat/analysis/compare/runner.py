@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import time
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -35,8 +36,9 @@ KEPT = 2
 class Runner:
     """Carries out runs in forked processes, so that one that fails or is killed takes no other along."""
 
-    def __init__(self, results: ComparisonFolder, workers: int, progress: Progress) -> None:
-        self.results, self.workers, self.progress = results, workers, progress
+    def __init__(self, results: ComparisonFolder, workers: int, progress: Progress, device: str | None = None) -> None:
+        """`device` is where runs compute, whatever their configurations say."""
+        self.results, self.workers, self.progress, self.device = results, workers, progress, device
         self.silos: dict[str, Silos] = {}
         self.running: dict[BaseProcess, tuple[PlannedRun, float]] = {}
         self.finished = 0
@@ -104,7 +106,8 @@ class Runner:
         return (known or waiting)[0]
 
     def _config(self, run: PlannedRun) -> Config:
-        return self.results.config(run, self.results.rounds(run))
+        config = self.results.config(run, self.results.rounds(run))
+        return config if self.device is None else replace(config, engine=replace(config.engine, device=self.device))
 
     def _begin(self, run: PlannedRun) -> None:
         self.results.check_begun(run)
@@ -187,7 +190,7 @@ def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: in
     torch.set_num_threads(1)  # the parent's threads did not come along, and OpenMP would wait for them
     try:
         if (place / "config.toml").exists():
-            resume(place, silos=silos)
+            resume(place, silos=silos, device=config.engine.device)
         else:
             start(config, place, silos=silos)
         write_report(place)
