@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from caveat.core import Data, Method, Silo
+from caveat.core.devices import CPU, brought
 from caveat.engines.executor import Executor, channels_last
 from caveat.engines.one_thread import one_thread
 from caveat.engines.processes.pool import EmbeddedEngine
@@ -63,21 +64,22 @@ class Job:
     def module(self) -> nn.Module:
         return channels_last(build_model(self.model, self.shape, self.classes, 0))
 
-    def bare(self, silos: dict[str, Silo]) -> Callable[[], None]:
-        """A round as one would write it by hand: load, train, sum."""
-        module, training = self.module(), self.training
+    def bare(self, silos: Mapping[str, Silo], device: torch.device = CPU) -> Callable[[], None]:
+        """A round as one would write it by hand: load, train, sum, with all data on the device."""
+        module, training = self.module().to(device), self.training
+        data = [(brought(silo.train.x, device), brought(silo.train.y, device)) for silo in silos.values()]
         weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
         def round() -> None:
             nonlocal weights
             sums = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in weights.items()}
-            for silo in silos.values():
+            for x, y in data:
                 module.load_state_dict(weights)
                 module.train()
                 optimizer = torch.optim.SGD(module.parameters(), training.lr, fused=True)
-                for batch in torch.randperm(self.examples).split(self.batch):
+                for batch in brought(torch.randperm(self.examples), device).split(self.batch):
                     optimizer.zero_grad()
-                    cross_entropy(module(silo.train.x[batch]), silo.train.y[batch]).backward()
+                    cross_entropy(module(x[batch]), y[batch]).backward()
                     optimizer.step()
                 for name, tensor in module.state_dict().items():
                     sums[name].add_(tensor, alpha=1 / len(silos))
@@ -124,13 +126,19 @@ def _repeat(job: Job, silos: dict[str, Silo], pipe: Connection) -> None:
 
 @contextmanager
 def rounds(
-    job: Job, method: Method, silos: Mapping[str, Silo], workers: int, stacking: Stacking | None = None, asked: int = 0
+    job: Job,
+    method: Method,
+    silos: Mapping[str, Silo],
+    workers: int,
+    stacking: Stacking | None = None,
+    asked: int = 0,
+    device: torch.device = CPU,
 ) -> Iterator[Callable[[], None]]:
     """A function that carries out the next round on the embedded engine, of all silos or of so many that are drawn."""
     with TemporaryDirectory() as folder:
         module = channels_last(method.build(job.module()))
         names = None if isinstance(silos, dict) else silos.population.names  # type: ignore[attr-defined]
-        place = Executor(Evaluated(method), module, silos, SiloStore(Path(folder)), 0, names=names)
+        place = Executor(Evaluated(method), module, silos, SiloStore(Path(folder)), 0, names=names, device=device)
         site = place.site(next(iter(silos)))
         server, t = method.init_server(site), 0
         steps = iter(place.schedule)
