@@ -20,7 +20,7 @@ from caveat.config import dump, load
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 COMMANDS = {
-    "run": {"--plugin", "--set", "--out", "--workers", "--tracker", "--quiet"},
+    "run": {"--plugin", "--set", "--out", "--workers", "--tracker", "--quiet", "--stacked"},
     "resume": {"--model", "--plugin", "--reset", "--project", "--rounds", "--workers", "--tracker", "--quiet"},
     "predict": {"--model", "--plugin", "--silo", "--out"},
     "evaluate": {"--model", "--plugin", "--silo", "--target"},
