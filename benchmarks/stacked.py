@@ -101,7 +101,7 @@ def measured(case: Case) -> str:
         one_thread(),
         rounds(job, method, silos, 2, asked=case.asked) as apart,
         rounds(job, method, silos, 2, Stacking("on"), case.asked) as together,
-        rounds(job, method, silos, 1, auto, case.asked) as asked,
+        rounds(job, method, silos, 2, auto, case.asked) as asked,
     ):
         asked()
         one, other = side_by_side(apart, together, pairs=case.pairs)

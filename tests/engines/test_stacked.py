@@ -277,3 +277,21 @@ def test_mixtures_are_stacked_although_they_are_made_anew_for_each_silo(tmp_path
     assert all(record.stacked for record in works.values())
     alphas: list[Tensor] = [state["mixture"]["alpha"] for state in found.states().values()]
     assert len({float(alpha) for alpha in alphas}) == len(alphas)
+
+
+@dataclass(frozen=True)
+class Annealed(FedAvg):
+    """Drops fewer units from round to round."""
+
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        for part in site.module.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = 0.4 / (1 + site.round)
+        return super().train(down, state, site)
+
+
+def test_dropout_may_change_from_round_to_round(tmp_path: Path) -> None:
+    apart, _ = federation(Annealed(rounds=3, training=FAST), tmp_path / "off", "off", model=plain)
+    together, works = federation(Annealed(rounds=3, training=FAST), tmp_path / "on", "on", model=plain)
+    assert works["train"].why == "in round 1 of the schedule it drops other units than before"
+    assert_near(apart.server, together.server)

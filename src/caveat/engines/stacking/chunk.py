@@ -86,6 +86,7 @@ class StackedPlace:
                 padded = order.stacked[self.name(order.address, silos[0], states[0])]
                 ended = self.stacked(order.t, order.address, order.sent, silos, states, padded)
             except Exception as error:
+                self.masks.clear()  # what is known of dropout may be of the past
                 done.one_by_one[self.name(order.address, silos[0], states[0])] = why(error)
                 self._one_by_one(order, silos, done)
             else:

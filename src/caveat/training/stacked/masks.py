@@ -25,9 +25,10 @@ class Mask(NamedTuple):
 class Masking(TorchFunctionMode):
     """Within it `F.dropout` takes the masks that are given, in the order of the calls; it lists them where none are."""
 
-    def __init__(self, masks: Sequence[Tensor] | None) -> None:
+    def __init__(self, masks: Sequence[Tensor] | None, known: Sequence[Mask] = ()) -> None:
+        """`known` is what the masks were drawn for."""
         super().__init__()
-        self.masks, self.found = masks, list[Mask]()
+        self.masks, self.known, self.found = masks, known, list[Mask]()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is F.dropout:
@@ -41,14 +42,14 @@ class Masking(TorchFunctionMode):
         self.found.append(mask)
         if self.masks is None:
             return x
-        if len(self.found) > len(self.masks) or self.masks[len(self.found) - 1].shape != x.shape:
-            raise NotStackable("it drops other units from step to step")
+        if len(self.found) > len(self.known) or self.known[len(self.found) - 1] != mask:
+            raise NotStackable("it drops other units than before")
         return x * self.masks[len(self.found) - 1]
 
-    def check(self, count: int) -> None:
-        """Raises NotStackable unless there were so many calls."""
-        if len(self.found) != count:
-            raise NotStackable("it drops other units from step to step")
+    def check(self) -> None:
+        """Raises NotStackable unless all masks were taken."""
+        if len(self.found) != len(self.known):
+            raise NotStackable("it drops other units than before")
 
 
 def drawn(

@@ -138,8 +138,9 @@ class StackedFit:
         x, y = self.data.batches(group, batches)
         of_step = silos | {"parameters": leaves, "buffers": buffers, "x": x, "y": y}
         generators = [self.data.generators[silo] for silo in group]
-        masks = drawn(self._masks(of_step, index), generators, [each.numel() for each in batches], device)
-        losses = self._losses(of_step, index, masks)
+        known = self._masks(of_step, index)
+        masks = drawn(known, generators, [each.numel() for each in batches], device)
+        losses = self._losses(of_step, index, known, masks)
         gradients = dict(zip(leaves, _gradients(losses, list(leaves.values())), strict=True))
         with torch.no_grad():
             if begun.call.correct is not None:
@@ -170,11 +171,11 @@ class StackedFit:
             self.masks[place] = found[0]
         return self.masks[place]
 
-    def _losses(self, silos: Tree, index: Tensor | None, masks: list[Tensor]) -> Tensor:
+    def _losses(self, silos: Tree, index: Tensor | None, known: list[Mask], masks: list[Tensor]) -> Tensor:
         def loss(call: FitCall, silo: Tree) -> Tree:
-            masking = Masking(silo["masks"])
+            masking = Masking(silo["masks"], known)
             made = self._loss(call, silo, masking)
-            masking.check(len(silo["masks"]))
+            masking.check()
             return {"loss": made}
 
         found = self.work.replay(loss, silos | {"masks": masks}, index)
