@@ -4,7 +4,7 @@ BIN := .venv/bin
 TESTERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 INSTALLED := .venv/.installed
 
-.PHONY: run test check bench package lowest flower-versions clean
+.PHONY: run test check bench bench-gpu package lowest flower-versions clean
 
 run: $(INSTALLED)  ## the demonstration: FedAvg and UEFL side by side on scikit-learn's digits
 	@rm -rf runs/digits
@@ -21,6 +21,9 @@ check: $(INSTALLED)  ## lint, format, types and layers
 
 bench: $(INSTALLED)  ## ratios, measured side by side: benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py
+
+bench-gpu: $(INSTALLED)  ## what a GPU gains: beside a bare loop, stacked silos, rivals, the papers' tables; hours
+	$(BIN)/python benchmarks/gpu.py --device $(or $(DEVICE),cuda) $(if $(CAVEAT_DATA),--data $(CAVEAT_DATA))
 
 package:  ## the wheel in an environment of its own, where what README.md shows has to run
 	@PYTHON=$(PYTHON) tests/package.sh

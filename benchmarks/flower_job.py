@@ -6,6 +6,7 @@ Writes the times at which rounds ended. EXAMPLES = 0 has clients send back what 
 """
 
 import json
+import os
 import sys
 import time
 
@@ -19,6 +20,8 @@ from torch.nn.functional import cross_entropy
 
 SILOS, EXAMPLES, ROUNDS, OUT = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[4]), sys.argv[5]
 MODEL = sys.argv[3]
+
+DEVICE = torch.device(os.environ.get("CAVEAT_BENCH_DEVICE", "cpu"))
 
 client = ClientApp()
 KEPT: dict = {}
@@ -39,19 +42,21 @@ def train(message: Message, context: Context) -> Message:
     """What a careful user would write: model and data are kept by the actor's process."""
     if "module" not in KEPT:
         torch.set_num_threads(1)
-        KEPT["module"] = model()
-        KEPT["x"], KEPT["y"] = torch.randn(max(EXAMPLES, 1), 1, 28, 28), torch.randint(10, (max(EXAMPLES, 1),))
+        KEPT["module"] = model().to(DEVICE)
+        x, y = torch.randn(max(EXAMPLES, 1), 1, 28, 28), torch.randint(10, (max(EXAMPLES, 1),))
+        KEPT["x"], KEPT["y"] = x.to(DEVICE), y.to(DEVICE)
     module, x, y = KEPT["module"], KEPT["x"], KEPT["y"]
     module.load_state_dict(message.content["arrays"].to_torch_state_dict())
     if EXAMPLES:
         module.train()
         optimizer = torch.optim.SGD(module.parameters(), 0.01, fused=True)
-        for batch in torch.randperm(EXAMPLES).split(64):
+        for batch in torch.randperm(EXAMPLES).to(DEVICE).split(64):
             optimizer.zero_grad()
             cross_entropy(module(x[batch]), y[batch]).backward()
             optimizer.step()
     metrics = MetricRecord({"num-examples": max(EXAMPLES, 1)})
-    return Message(RecordDict({"arrays": ArrayRecord(module.state_dict()), "metrics": metrics}), reply_to=message)
+    weights = {name: tensor.cpu() for name, tensor in module.state_dict().items()}
+    return Message(RecordDict({"arrays": ArrayRecord(weights), "metrics": metrics}), reply_to=message)
 
 
 class Timed(FedAvg):
@@ -76,6 +81,5 @@ def main(grid: Grid, context: Context) -> None:
 
 if __name__ == "__main__":
     init = {"num_cpus": 2, "include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
-    run_simulation(
-        server, client, SILOS, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": init}
-    )
+    resources = {"num_cpus": 1, "num_gpus": 0.0 if DEVICE.type == "cpu" else 0.5}
+    run_simulation(server, client, SILOS, backend_config={"client_resources": resources, "init_args": init})

@@ -1,6 +1,7 @@
 """The job of flower_job.py on caveat's embedded engine with two workers; the same arguments."""
 
 import json
+import os
 import sys
 import time
 
@@ -9,6 +10,7 @@ from jobs import LENET, Job, fedavg, rounds
 from torch import nn
 
 from caveat.core import Payload, Site, State, Update
+from caveat.core.devices import find_device
 from caveat.engines.allocator import use_huge_pages
 from caveat.engines.executor import channels_last
 from caveat.engines.one_thread import one_thread
@@ -41,7 +43,8 @@ if __name__ == "__main__":
     job = Plain(SILOS, max(EXAMPLES, 1), LENET.shape, ModelSettings(name="lenet5"))
     method = fedavg(job) if EXAMPLES else Idle(rounds=10**6, training=job.training)
     ends = []
-    with one_thread(), rounds(job, method, job.data(), 2) as round:
+    device = find_device(os.environ.get("CAVEAT_BENCH_DEVICE", "cpu"), start=False)
+    with one_thread(), rounds(job, method, job.data(), 2, device=device) as round:
         for _ in range(ROUNDS):
             round()
             ends.append(time.time())

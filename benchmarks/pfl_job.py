@@ -9,6 +9,7 @@ at 0.1, the two-layer CNN of 3x3 convolutions; no evaluation. Writes when it beg
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -38,6 +39,13 @@ class CNN(nn.Sequential):
 
     def metrics(self, *batch: torch.Tensor, eval: bool = True) -> dict[str, float]:
         return {}
+
+
+def device() -> torch.device:
+    """Where to train; pfl takes a GPU by itself where there is one."""
+    from caveat.core.devices import find_device
+
+    return find_device(os.environ.get("CAVEAT_BENCH_DEVICE", "cpu"), start=WORKERS == 1)
 
 
 def users() -> tuple[torch.Tensor, torch.Tensor]:
@@ -90,8 +98,9 @@ def clocked(round: Callable[[int], None]) -> list[float]:
 
 
 def bare() -> list[float]:
-    x, y = users()
-    module = CNN()
+    where = device()
+    x, y = (tensor.to(where) for tensor in users())
+    module = CNN().to(where)
     weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
     def round(t: int) -> None:
@@ -99,7 +108,7 @@ def bare() -> list[float]:
         for user in torch.randperm(USERS)[:COHORT].tolist():
             module.load_state_dict(weights)
             optimizer = torch.optim.SGD(module.parameters(), RATE)
-            for batch in torch.randperm(EXAMPLES).split(BATCH):
+            for batch in torch.randperm(EXAMPLES).to(where).split(BATCH):
                 optimizer.zero_grad()
                 module.loss(x[user][batch], y[user][batch]).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
@@ -125,7 +134,7 @@ def caveat() -> list[float]:
     silos = {f"{k:04d}": Silo(f"{k:04d}", "", Data(x[k], y[k]), none, none, none) for k in range(USERS)}
     method = FedAvg(rounds=ROUNDS, training=Training(batch_size=BATCH, optimizer="sgd", lr=RATE))
     with TemporaryDirectory() as folder:
-        place = Executor(Evaluated(method), channels_last(CNN()), silos, SiloStore(Path(folder)), 0)
+        place = Executor(Evaluated(method), channels_last(CNN()), silos, SiloStore(Path(folder)), 0, device=device())
         site = place.site("0000")
         server = method.init_server(site)
         steps = place.schedule

@@ -14,8 +14,11 @@ from shadow import SEEDS, Shadow, on_shadow, reads, without_double
 from caveat.core import Method, Payload, Silo, key
 from caveat.core.devices import CPU
 from caveat.engines.executor import SiloError
+from caveat.engines.processes.pool import EmbeddedEngine
+from caveat.engines.stacking.decisions import Stacking
 from caveat.methods import FMLU, FedAvg, FedBABU, FedPN, FedRep
 from caveat.testing.federation import LATEST, small_silos
+from caveat.training.fit import Training
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.evaluation import TEST
 
@@ -50,6 +53,18 @@ def test_a_device_comes_to_the_bits_of_the_cpu(method: Method, tmp_path: Path) -
     assert_same_states(here.states(), there.states())
     assert_same_states(measured(here), measured(there))
     assert isinstance(next(there.place.workplace.module.parameters()), Shadow)
+
+
+def test_silos_that_a_device_cannot_stack_are_carried_out_one_by_one(tmp_path: Path) -> None:
+    """The stand-in knows no vmap: what is found out in a round changes no bit, and is told."""
+    method = FedAvg(rounds=2, training=Training(batch_size=16, lr=0.05, optimizer="sgd"))
+    apart, together = (Federation(method, tmp_path / name, device=DEVICE) for name in ("apart", "together"))
+    apart.run()
+    stacking = Stacking("on")
+    together.run(engine=EmbeddedEngine(together.place, 1, stacking=stacking))
+    assert all("in round 0 of the schedule" in record.why for record in stacking.works.values())
+    assert stacking.works
+    assert_same(apart.server, together.server)
 
 
 def waits(method: Method, folder: Path, silo: Silo) -> dict[str, int]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ...core import Payload, SiloId, State, key
+from ...core import Data, Payload, SiloId, Site, State, key, seeded
 from ...core.aggregation import all_finite
+from ...core.devices import deterministic
 from ...files.schema.small_files import KeptState
 from ...training.stacked.masks import Mask
 from ...training.stacked.replay import Ended, StackedWork, Tree
@@ -113,12 +114,13 @@ class StackedPlace:
         with one_thread(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="There is a performance drop")  # what is slow is measured
             generators = [torch.Generator().manual_seed(key(place.seed, name, t, silo)) for silo in silos]
-            device = next((p.device for p in place.module.parameters()), torch.device("cpu"))
-            data = StackedData([place.silos[silo].train for silo in silos], generators, device, padded)
+            device, site, splits = self._there(silos, t)
+            data = StackedData(splits, generators, device, padded)
             counts = torch.tensor([len(y) for y in data.labels], device=device)
             batched: Tree = {"state": moved(stack(states), device), "examples": counts}
-            stacked = StackedWork(work, moved(sent, device), place.site(silos[0], t))
-            ended = carried_out(stacked, batched, data, masks)
+            stacked = StackedWork(work, moved(sent, device), site)
+            with seeded(place.seed, name, t, silos[0], device=device), deterministic(device):
+                ended = carried_out(stacked, batched, data, masks)
             self.has_padded = data.has_padded
         for tree in (ended.payload, ended.state):
             for tensors in tree.values():
@@ -127,6 +129,14 @@ class StackedPlace:
                     if not all_finite(tensor):
                         raise NotStackable(f"{each} is not finite at one of the silos")
         return ended
+
+    def _there(self, silos: Sequence[SiloId], t: int) -> tuple[torch.device, Site, list[Data]]:
+        """Where silos are trained, the first one's site there, and their training data."""
+        place = self.place
+        if place.device.type == "cpu":
+            return place.device, place.site(silos[0], t), [place.silos[silo].train for silo in silos]
+        there = [place.workplace.silo(place.silos[silo]).train for silo in silos]
+        return place.device, place.site_there(silos[0], t), there
 
     def _keep(
         self, order: ChunkOrder, silos: list[SiloId], before: Sequence[State], ended: Ended, done: ChunkDone

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from ...core import Data, Payload, SiloId, State, seeded
+from ...core.devices import CPU
 from ...training.stacked.site import NotStackable
 from ..executor import Executor
 from ..one_thread import one_thread
@@ -106,6 +107,7 @@ def _exact(place: Executor, silos: Sequence[SiloId]) -> Executor:
     own = {id(module): deepcopy(module).double() for silo, module in place.own.items() if silo in data}
     return replace(
         place,
+        device=CPU,  # where silos by themselves drop the same units as stacked ones
         module=deepcopy(place.module).double(),
         silos={
             name: replace(
@@ -151,8 +153,12 @@ def gain(
 
     def alone() -> None:
         for silo, state in few:
+            kept = {group: dict(tensors) for group, tensors in state.items()}
             with one_thread(), seeded(place.seed, name, t, silo):
-                work(sent, {group: dict(tensors) for group, tensors in state.items()}, place.site(silo, t))
+                if place.computes_here(t, address):
+                    work(sent, kept, place.site(silo, t))
+                else:
+                    place.perform_there(t, address, sent, kept, silo)
 
     return _seconds(alone) / len(few) / (_seconds(together) / len(silos))
 

@@ -153,7 +153,7 @@ def _in_short(run: LocalRun, folder: Path, sample: Sequence[SiloId]) -> Rehearse
     spec = replace(run.spec, evaluation=replace(run.spec.evaluation, every=10**9, stop_after=None))
     return RehearsedRun(
         folder=folder, spec=spec, silos=run.silos, workers=run.workers, sample=tuple(sample),
-        sync_seconds=run.sync_seconds,
+        sync_seconds=run.sync_seconds, devices=run.devices,
     )  # fmt: skip
 
 

@@ -55,11 +55,15 @@ class Masking(TorchFunctionMode):
 def drawn(
     masks: Sequence[Mask], generators: Sequence[torch.Generator], sizes: Sequence[int], device: torch.device
 ) -> list[Tensor]:
-    """For each mask (K, *shape) on a device, in which every silo's part is drawn by its generator, on the CPU.
+    """For each mask (K, *shape), in which every silo's part is drawn by its generator, on the CPU; on another device
+    all are drawn there at once, by its own generator.
 
     `sizes` are the examples of silos' batches, of which the largest has the shape of the mask: smaller ones draw less.
     Raises NotStackable where examples are not along the first axis.
     """
+    if device.type != "cpu":
+        whole = [torch.empty(len(sizes), *mask.shape, dtype=mask.dtype, device=device) for mask in masks]
+        return [each.bernoulli_(1 - mask.p).div_(1 - mask.p) for mask, each in zip(masks, whole, strict=True)]
     most, even = max(sizes), min(sizes) == max(sizes)
     if not even and any(not mask.shape or mask.shape[0] % most for mask in masks):
         raise NotStackable("what it drops is not along its examples")
@@ -72,4 +76,4 @@ def drawn(
             of_silo.bernoulli_(1 - mask.p, generator=generator)
     for mask, each in zip(masks, found, strict=True):
         each.div_(1 - mask.p)
-    return [each.to(device) for each in found]
+    return found

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ...core import Data, Tensors
+from ...core.devices import brought
 from ..modules import learning, to_train
 from .masks import Mask, Masking, drawn
 from .optimizer import StackedOptimizer
@@ -46,7 +47,7 @@ class StackedData:
         if not all(isinstance(x, Tensor) for x in xs):
             raise NotStackable("inputs are read as they are needed")
         self.labels = [silo.y for silo in self.silos]
-        self.x, self.y = torch.cat(xs).to(self.device), torch.cat(self.labels).to(self.device)
+        self.x, self.y = torch.cat(xs), torch.cat(self.labels)
         counts = [len(y) for y in self.labels]
         self.begins = [sum(counts[:k]) for k in range(len(counts))]
 
@@ -59,12 +60,13 @@ class StackedData:
         sizes = torch.tensor([each.numel() for each in index])
         begins = torch.tensor([self.begins[silo] for silo in silos])[:, None]
         if int(sizes.min()) == int(sizes.max()):
-            at = torch.stack(list(index)) + begins
+            at = brought(torch.stack(list(index)) + begins, self.device)
             return self.x[at], self.y[at]
         self.has_padded = True
         at = pad_sequence(list(index), batch_first=True) + begins
         beyond = torch.arange(at.shape[1])[None] >= sizes[:, None]
-        return self.x[at], self.y[at].masked_fill(beyond.to(self.device), IGNORED)
+        at = brought(at, self.device)
+        return self.x[at], self.y[at].masked_fill(brought(beyond, self.device), IGNORED)
 
 
 class Begun(NamedTuple):
