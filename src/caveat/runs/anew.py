@@ -15,7 +15,7 @@ from .. import data
 from ..core.errors import told
 from ..engines.executor import Executor
 from ..engines.processes.children import end_with_parent
-from ..engines.processes.pool import serve
+from ..engines.processes.worker import serve
 from ..engines.processes.shared_buffer import SharedBuffer
 from ..methods.plugins import use
 from .begun import check_same
