@@ -91,6 +91,9 @@ class Wrapper(Method):
     def remark(self, module: nn.Module) -> str:
         return self.base.remark(module)
 
+    def mismatch(self, module: nn.Module, own: nn.Module) -> str:
+        return self.base.mismatch(module, own)
+
     def milestone(self, server: State) -> dict[str, float]:
         return self.base.milestone(server)
 
