@@ -63,6 +63,7 @@ METHODS = {
     ),
     "perfedavg": "",
     "apfl": "uncertainty.temperature=true",
+    "ditto": "method.lam=0.5",
     "uefl": f"{UEFL} model.norm=true",
     "fedpn": FEDPN,
     "fml": "",

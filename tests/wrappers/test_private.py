@@ -166,6 +166,7 @@ ALLOWED = {
     "fedbabu",
     "perfedavg",
     "apfl",
+    "ditto",
     "trfeddis",
 }
 

@@ -1,6 +1,7 @@
 """The methods, by the name a configuration gives them. Nothing else in the package knows one by name."""
 
 from .apfl import APFL
+from .ditto import Ditto
 from .fedavg import FedAvg
 from .fedbabu import FedBABU
 from .fedbn import FedBN
@@ -34,6 +35,7 @@ METHODS = Methods({
     "fedbabu": FedBABU,
     "perfedavg": PerFedAvg,
     "apfl": APFL,
+    "ditto": Ditto,
     "uefl": UEFL,
     "fedpn": FedPN,
     "fml": FML,
@@ -61,6 +63,7 @@ __all__ = [
     "MOON",
     "SCAFFOLD",
     "UEFL",
+    "Ditto",
     "FedAvg",
     "FedBABU",
     "FedBN",
