@@ -13,6 +13,7 @@ from .fedprox import FedProx
 from .fedrep import FedRep
 from .fml import FML
 from .fmlu import FMLU
+from .ifca import IFCA
 from .local import Local
 from .moon import MOON
 from .perfedavg import PerFedAvg
@@ -30,6 +31,7 @@ METHODS = Methods({
     "moon": MOON,
     "feddyn": FedDyn,
     "feddc": FedDC,
+    "ifca": IFCA,
     "fedper": FedPer,
     "fedrep": FedRep,
     "fedbabu": FedBABU,
@@ -59,6 +61,7 @@ __all__ = [
     "APFL",
     "FML",
     "FMLU",
+    "IFCA",
     "METHODS",
     "MOON",
     "SCAFFOLD",
