@@ -75,6 +75,7 @@ ROWS = {
     "perfedavg": Row("perfedavg", LINEAR, sgd(0.1)),
     "apfl": Row("apfl", LINEAR, sgd(0.1)),
     "ditto": Row("ditto", LINEAR, sgd(0.1)),
+    "fedrod": Row("fedrod", LINEAR, sgd(0.1)),
     "fml": Row("fml", LINEAR, sgd(0.1)),
     "fmlu": Row("fmlu", LINEAR, sgd(0.1)),
     "trfeddis": Row("trfeddis", HIDDEN, caveat.Training(lr=0.001)),

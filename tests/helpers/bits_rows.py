@@ -65,6 +65,7 @@ METHODS = {
     "perfedavg": "",
     "apfl": "uncertainty.temperature=true",
     "ditto": "method.lam=0.5",
+    "fedrod": f"{PIXELS} data.labels.partition=draws data.labels.per_silo=4",
     "uefl": f"{UEFL} model.norm=true",
     "fedpn": FEDPN,
     "fml": "",

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
-from federations import FAST, Federation, assert_same, silos
+from federations import FAST, Federation, assert_same, model, silos
 from torch import Tensor, nn
 
-from caveat.core import Data, Site, Tensors
-from caveat.methods import Ditto, FedAvg, Local
+from caveat.core import ConfigurationError, Data, Decision, Site, Tensors
+from caveat.methods import Ditto, FedAvg, FedRoD, Local
+from caveat.methods.fedrod import balanced_softmax
 from caveat.training.fit import Training
-from caveat.training.modules import snapshot
+from caveat.training.modules import load, snapshot
 
 LR = 0.2
 ONE_STEP = Training(local_steps=1, batch_size=1000, optimizer="sgd", lr=LR)
@@ -82,3 +85,86 @@ def test_ditto_without_lambda_is_local_at_every_silo(tmp_path: Path) -> None:
 def test_ditto_s_federation_is_fedavg_s(tmp_path: Path) -> None:
     ours = Federation(Ditto(rounds=3, training=FAST, lam=2.0), tmp_path / "ditto").run()
     assert_same(ours, Federation(FedAvg(rounds=3, training=FAST), tmp_path / "fedavg").run())
+
+
+# FedRoD
+
+
+def test_balanced_softmax_is_that_of_its_paper_and_leaves_absent_classes_alone() -> None:
+    logits = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
+    y, n = torch.tensor([0, 1, 1, 0, 2, 2]), [7, 2, 1, 0]
+    terms = []
+    for row, c in zip(logits.tolist(), y.tolist(), strict=True):
+        terms.append(n[c] * math.exp(row[c]) / sum(m * math.exp(value) for m, value in zip(n, row, strict=True)))
+    loss = balanced_softmax(logits, y, torch.tensor(n))
+    assert loss.item() == pytest.approx(-sum(map(math.log, terms)) / 6, rel=1e-12)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert logits.grad is not None
+    assert not logits.grad[:, 3].any()
+    assert logits.grad[:, :3].all()
+    even = torch.full((4,), 3)
+    assert balanced_softmax(logits, y, even).item() == pytest.approx(F.cross_entropy(logits, y).item(), rel=1e-12)
+
+
+def test_fedrod_steps_along_both_gradients_each_for_its_own_layer() -> None:
+    data, w = examples(), snapshot(linear(1))
+    data = Data(data.x, data.y.clamp_max(1) * 2)  # classes 0 and 2, unequally often
+    layer = {"weight": torch.full((3, 2), 0.3), "bias": torch.tensor([0.1, 0.0, -0.2])}
+    method = FedRoD(training=ONE_STEP)
+    update, state = method.train({"model": w}, {"layer": layer}, site(linear(), data))
+    shift = torch.bincount(data.y, minlength=3).log()
+    generic = gradient(w, data, shift=shift)
+    added = {"0.weight": w["0.weight"] + layer["weight"], "0.bias": w["0.bias"] + layer["bias"]}
+    own = gradient(added, data)
+    assert_close(update.payload["model"], {name: w[name] - LR * generic[name] for name in NAMES})
+    assert_close(state["layer"], {name: tensor - LR * own[f"0.{name}"] for name, tensor in layer.items()})
+
+
+def test_fedrod_s_body_learns_from_the_balanced_loss_alone(tmp_path: Path) -> None:
+    """A silo's own layer moves nothing that is sent: another one gives the same bits of it."""
+    net, data = model(), silos()["silo-0"].train
+    down, method = {"model": snapshot(net)}, FedRoD(training=FAST)
+    sent = []
+    for value in (0.0, 3.0):
+        layer = {"weight": torch.full((3, 8), value), "bias": torch.full((3,), -value)}
+        torch.manual_seed(0)
+        update, _ = method.train(down, {"layer": layer}, site(model(), data))
+        sent.append(update.payload)
+    assert_same(*sent)
+
+
+def test_fedrod_answers_with_the_sum_of_logits_and_with_the_generic_ones(tmp_path: Path) -> None:
+    method = FedRoD(rounds=2, training=FAST, mc_samples=3)
+    federation = Federation(method, tmp_path)
+    where = federation.place.site("silo-1")
+    x = where.validation.x
+    assert set(method.answer(method.broadcast(federation.server), {}, where, x)) == {Decision.GLOBAL}
+    down, state = method.broadcast(federation.run()), federation.states()["silo-1"]
+    says = dict.fromkeys(Decision, torch.zeros(0))
+    for whose, module in method.loaded(down, state, where):
+        says[whose] = module.eval()(x).detach()
+    net = load(model(), down["model"]).eval()
+    hidden = net.head.hidden(net.encoder(x)).detach()
+    torch.testing.assert_close(says[Decision.GLOBAL], net(x).detach())
+    own = hidden @ state["layer"]["weight"].T + state["layer"]["bias"]
+    torch.testing.assert_close(says[Decision.LOCAL], says[Decision.GLOBAL] + own, atol=1e-5, rtol=1e-5)
+    assert own.abs().max() > 0.01
+    answers = method.answer(down, state, where, x)
+    assert set(answers) == {Decision.GLOBAL, Decision.LOCAL}
+
+
+class Pooled(nn.Module):
+    """Says the mean of a linear layer's logits over two halves of its hidden units."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.out = nn.Linear(2, 8), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.out(self.body(x).view(-1, 2, 4)).mean(1)
+        return logits
+
+
+def test_fedrod_refuses_a_model_that_does_not_end_in_a_linear_layer(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="fedrod needs a model that ends in a linear layer that learns"):
+        Federation(FedRoD(rounds=1), tmp_path, model=Pooled)

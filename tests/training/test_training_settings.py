@@ -194,7 +194,7 @@ def test_balanced_is_the_silo_s_own_list_of_weights(tmp_path: Path) -> None:
     assert not torch.equal(found[0]["model"]["head.1.weight"], found[2]["model"]["head.1.weight"])
 
 
-WEIGHED = [m for m in METHODS if type(m).__name__ not in ("FML", "FMLU", "TrFedDis", "FedPN")]
+WEIGHED = [m for m in METHODS if type(m).__name__ not in ("FML", "FMLU", "TrFedDis", "FedPN", "FedRoD")]
 
 
 @pytest.mark.parametrize("method", WEIGHED, ids=lambda method: type(method).__name__)

@@ -167,6 +167,7 @@ ALLOWED = {
     "perfedavg",
     "apfl",
     "ditto",
+    "fedrod",
     "trfeddis",
 }
 

@@ -11,6 +11,7 @@ from .fedper import FedPer
 from .fedpn import FedPN
 from .fedprox import FedProx
 from .fedrep import FedRep
+from .fedrod import FedRoD
 from .fml import FML
 from .fmlu import FMLU
 from .ifca import IFCA
@@ -38,6 +39,7 @@ METHODS = Methods({
     "perfedavg": PerFedAvg,
     "apfl": APFL,
     "ditto": Ditto,
+    "fedrod": FedRoD,
     "uefl": UEFL,
     "fedpn": FedPN,
     "fml": FML,
@@ -76,6 +78,7 @@ __all__ = [
     "FedPer",
     "FedProx",
     "FedRep",
+    "FedRoD",
     "Local",
     "PerFedAvg",
     "TrFedDis",
