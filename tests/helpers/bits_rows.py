@@ -66,6 +66,7 @@ METHODS = {
     "apfl": "uncertainty.temperature=true",
     "ditto": "method.lam=0.5",
     "fedrod": f"{PIXELS} data.labels.partition=draws data.labels.per_silo=4",
+    "fedala": f"method.share=0.5 model.name=cnn model.width=2 {SGD}",
     "uefl": f"{UEFL} model.norm=true",
     "fedpn": FEDPN,
     "fml": "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from federations import FAST, Federation, assert_same, model, silos
 from torch import Tensor, nn
 
 from caveat.core import ConfigurationError, Data, Decision, Site, Tensors
-from caveat.methods import Ditto, FedAvg, FedRoD, Local
+from caveat.methods import Ditto, FedALA, FedAvg, FedRoD, Local
 from caveat.methods.fedrod import balanced_softmax
 from caveat.training.fit import Training
 from caveat.training.modules import load, snapshot
@@ -168,3 +169,69 @@ class Pooled(nn.Module):
 def test_fedrod_refuses_a_model_that_does_not_end_in_a_linear_layer(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="fedrod needs a model that ends in a linear layer that learns"):
         Federation(FedRoD(rounds=1), tmp_path, model=Pooled)
+
+
+# FedALA
+
+
+def test_fedala_steps_along_the_gradient_of_its_mixture_and_cuts_to_0_and_1() -> None:
+    data, w, v = examples(), snapshot(linear(1)), snapshot(linear(2))
+    method = FedALA(training=replace(ONE_STEP, lr=1e-9), upper="all", eta=2.0, share=1.0)
+    weights = {"0.weight": torch.full((3, 2), 0.4), "0.bias": torch.tensor([0.0, 0.5, 1.0])}
+    _, state = method.train({"model": w}, {"own": v, "weights": weights}, site(linear(), data))
+    mixed = {name: v[name] + (w[name] - v[name]) * weights[name] for name in NAMES}
+    g = gradient(mixed, data)
+    steps = {name: weights[name] - 2.0 * g[name] * (w[name] - v[name]) for name in NAMES}
+    after = {name: step.clamp(0, 1) for name, step in steps.items()}
+    assert_close(state["weights"], after)
+    assert any((step < 0).any() or (step > 1).any() for step in steps.values())
+    assert_close(state["own"], {name: v[name] + (w[name] - v[name]) * after[name] for name in NAMES})
+
+
+def test_fedala_without_a_rate_is_fedavg_and_its_first_round_is(tmp_path: Path) -> None:
+    plain = Federation(FedAvg(rounds=1, training=FAST), tmp_path / "fedavg").run()
+    assert_same(Federation(FedALA(rounds=1, training=FAST), tmp_path / "first").run(), plain)
+    data, w, v = examples(), snapshot(linear(1)), snapshot(linear(2))
+    update, _ = FedALA(training=ONE_STEP, eta=0.0).train({"model": w}, {"own": v}, site(linear(), data))
+    g = gradient(w, data)
+    assert_close(update.payload["model"], {name: w[name] - LR * g[name] for name in NAMES})
+
+
+def test_fedala_takes_lower_layers_from_the_federation_and_mixes_the_last() -> None:
+    net, data = model(), silos()["silo-0"].train
+    w, v = snapshot(model(1)), snapshot(model(2))
+    weights = {"head.4.weight": torch.full((3, 8), 0.25), "head.4.bias": torch.full((3,), 0.25)}
+    method = FedALA(training=FAST, eta=0.0)
+    names = list(weights)
+    assert method.mixed(net) == names
+    load(net, w)
+    method.mix(w, {"own": v, "weights": weights}, site(net, data))
+    found = snapshot(net)
+    assert_same({"model": {n: t for n, t in found.items() if n not in names}},
+                {"model": {n: t for n, t in w.items() if n not in names}})  # fmt: skip
+    for name in names:
+        torch.testing.assert_close(found[name], 0.75 * v[name] + 0.25 * w[name])
+
+
+def test_fedala_learns_until_its_loss_has_settled_at_first_and_in_one_pass_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes, original = list[float](), FedALA.one_pass
+
+    def counted(self: FedALA, *given: object) -> tuple[Tensors, float]:
+        weights, loss = original(self, *given)  # type: ignore[arg-type]
+        passes.append(loss)
+        return weights, loss
+
+    monkeypatch.setattr(FedALA, "one_pass", counted)
+    method, w, v = FedALA(training=ONE_STEP), snapshot(linear(1)), snapshot(linear(2))
+    where = site(linear(), Data(examples().x, torch.zeros(40, dtype=torch.long)))
+    load(where.module, w)
+    weights = method.mix(w, {"own": v}, where)
+    assert len(passes) >= 10
+    assert torch.tensor(passes[-10:]).std(correction=0) < 0.1
+    assert passes[-1] <= passes[0]
+    passes.clear()
+    load(where.module, w)
+    method.mix(w, {"own": v, "weights": weights}, where)
+    assert len(passes) == 1

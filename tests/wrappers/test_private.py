@@ -168,6 +168,7 @@ ALLOWED = {
     "apfl",
     "ditto",
     "fedrod",
+    "fedala",
     "trfeddis",
 }
 

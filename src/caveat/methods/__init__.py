@@ -2,6 +2,7 @@
 
 from .apfl import APFL
 from .ditto import Ditto
+from .fedala import FedALA
 from .fedavg import FedAvg
 from .fedbabu import FedBABU
 from .fedbn import FedBN
@@ -40,6 +41,7 @@ METHODS = Methods({
     "apfl": APFL,
     "ditto": Ditto,
     "fedrod": FedRoD,
+    "fedala": FedALA,
     "uefl": UEFL,
     "fedpn": FedPN,
     "fml": FML,
@@ -69,6 +71,7 @@ __all__ = [
     "SCAFFOLD",
     "UEFL",
     "Ditto",
+    "FedALA",
     "FedAvg",
     "FedBABU",
     "FedBN",
