@@ -77,6 +77,7 @@ ROWS = {
     "ditto": Row("ditto", LINEAR, sgd(0.1)),
     "fedrod": Row("fedrod", LINEAR, sgd(0.1)),
     "fedala": Row("fedala", LINEAR, sgd(0.1)),
+    "fedproto": Row("fedproto", ADAPTER, sgd(0.1)),
     "fml": Row("fml", LINEAR, sgd(0.1)),
     "fmlu": Row("fmlu", LINEAR, sgd(0.1)),
     "trfeddis": Row("trfeddis", HIDDEN, caveat.Training(lr=0.001)),

@@ -67,6 +67,7 @@ METHODS = {
     "ditto": "method.lam=0.5",
     "fedrod": f"{PIXELS} data.labels.partition=draws data.labels.per_silo=4",
     "fedala": f"method.share=0.5 model.name=cnn model.width=2 {SGD}",
+    "fedproto": 'personal=[{name="mlp",width=8,hidden=8},{name="lenet5",features=8,hidden=8,silos=["silo-1"]}]',
     "uefl": f"{UEFL} model.norm=true",
     "fedpn": FEDPN,
     "fml": "",

@@ -10,6 +10,7 @@ from .feddc import FedDC
 from .feddyn import FedDyn
 from .fedper import FedPer
 from .fedpn import FedPN
+from .fedproto import FedProto
 from .fedprox import FedProx
 from .fedrep import FedRep
 from .fedrod import FedRoD
@@ -42,6 +43,7 @@ METHODS = Methods({
     "ditto": Ditto,
     "fedrod": FedRoD,
     "fedala": FedALA,
+    "fedproto": FedProto,
     "uefl": UEFL,
     "fedpn": FedPN,
     "fml": FML,
@@ -79,6 +81,7 @@ __all__ = [
     "FedDyn",
     "FedPN",
     "FedPer",
+    "FedProto",
     "FedProx",
     "FedRep",
     "FedRoD",
