@@ -68,6 +68,7 @@ ROWS = {
     "moon": Row("moon", ADAPTER, sgd(0.03)),
     "feddyn": Row("feddyn", LINEAR, sgd(0.03)),
     "feddc": Row("feddc", LINEAR, sgd(0.1, 0)),
+    "feddisco": Row("feddisco", LINEAR, sgd(0.1)),
     "ifca": Row("ifca", LINEAR, sgd(0.1)),
     "fedper": Row("fedper", ADAPTER, sgd(0.1)),
     "fedrep": Row("fedrep", ADAPTER, sgd(0.03), {"head_epochs": 5}),

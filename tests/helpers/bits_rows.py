@@ -54,6 +54,7 @@ METHODS = {
     ),
     "feddyn": f"method.alpha=0.1 federation.participation=0.3 federation.min_silos=2 {SGD}",
     "feddc": f"method.alpha=0.1 model.name=residual model.width=2 {SGD}",
+    "feddisco": f"{PIXELS} data.labels.partition=draws data.labels.per_silo=4",
     "ifca": "method.clusters=3",
     "fedper": f"model.name=lenet5 model.features=8 training.momentum=0.9 {SGD}",
     "fedrep": (

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
 from federations import FAST, Federation, assert_same, model
-from torch import nn
+from scipy.special import rel_entr
+from torch import Tensor, nn
 
-from caveat.core import Data, Decision, Replies, Silo, Site, Update
+from caveat.core import Data, Decision, Replies, Silo, Site, Tensors, Update
 from caveat.engines.rounds import Participation
-from caveat.methods import IFCA, FedAvg
+from caveat.methods import IFCA, FedAvg, FedDisco
 from caveat.nn.own import remember
 from caveat.training.fit import Training
 
@@ -114,3 +117,69 @@ def test_ifca_says_where_all_its_models_begin_alike() -> None:
     given = linear()
     remember(given)
     assert IFCA().remark(given).endswith("so that all clusters are the same: it is fedavg")
+
+
+# FedDisco
+
+
+def reference(counts: np.ndarray, discrepancy: str, a: float, b: float) -> np.ndarray:
+    """The weights from classes (S, C) of examples, as the authors' code has them, by SciPy's divergence."""
+    n = counts.sum(1) / counts.sum()
+    shares = counts / counts.sum(1, keepdims=True)
+    uniform = np.full(counts.shape[1], 1 / counts.shape[1])
+    if discrepancy == "kl":
+        d = rel_entr(shares, uniform).sum(1)
+        d = d / d.sum()
+    else:
+        d = np.linalg.norm(shares - uniform, axis=1)
+    found = np.maximum(n - a * d + b, 0)
+    return found / found.sum()
+
+
+@pytest.mark.parametrize(
+    ("discrepancy", "a", "b"), [("kl", 0.5, 0.1), ("kl", 2.0, 0.1), ("l2", 0.5, 0.1), ("l2", 0.2, 0)]
+)
+def test_feddisco_weighs_silos_as_its_paper(discrepancy: str, a: float, b: float) -> None:
+    counts = np.array([[30, 30, 30, 28], [50, 10, 0, 0], [0, 0, 0, 40], [9, 12, 8, 11]])
+    method = FedDisco(discrepancy=discrepancy, a=a, b=b)  # type: ignore[arg-type]
+    labels = [torch.repeat_interleave(torch.arange(4), torch.tensor(row)) for row in counts]
+    d = torch.stack([method.from_uniform(y, 4) for y in labels])
+    found = method.weights(torch.tensor(counts.sum(1)).double(), d)
+    np.testing.assert_allclose(found.numpy(), reference(counts, discrepancy, a, b), rtol=1e-12, atol=1e-15)
+    assert not np.allclose(found.numpy(), counts.sum(1) / counts.sum(), atol=0.01)
+
+
+def test_feddisco_averages_by_these_weights_what_silos_say_of_their_classes(tmp_path: Path) -> None:
+    method = FedDisco(rounds=1, training=FAST, a=0.8, b=0.05)
+    federation = Federation(method, tmp_path)
+    after = federation.run()["model"]
+    updates = list(federation.done[0].replies.updates.values())
+    counts = np.stack([silo.train.y.bincount(minlength=3).numpy() for silo in federation.place.silos.values()])
+    expected = reference(counts, "kl", 0.8, 0.05)
+    for name, tensor in after.items():
+        if tensor.is_floating_point():
+            mean = sum(w * u.payload["model"][name].double() for w, u in zip(expected, updates, strict=True))
+            torch.testing.assert_close(tensor, mean.float(), rtol=1e-5, atol=1e-6)  # type: ignore[union-attr]
+
+
+def test_feddisco_without_discrepancy_is_fedavg(tmp_path: Path) -> None:
+    ours = Federation(FedDisco(rounds=3, training=FAST, a=0, b=0), tmp_path / "feddisco").run()
+    plain = Federation(FedAvg(rounds=3, training=FAST), tmp_path / "fedavg").run()
+    for name, tensor in plain["model"].items():
+        torch.testing.assert_close(ours["model"][name], tensor, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("d", [[0.3, 0.3], [0.0, 0.0]])
+def test_feddisco_weighs_by_examples_where_no_weight_is_left_or_all_are_balanced(d: list[float]) -> None:
+    n = torch.tensor([10.0, 30.0]).double()
+    method = FedDisco(discrepancy="l2", a=100.0 if any(d) else 1.0, b=0)
+    expected: Tensor = n / 40
+    torch.testing.assert_close(method.weights(n, torch.tensor(d).double()), expected)
+
+
+def test_feddisco_tells_of_a_silo_s_classes_no_more_than_one_number(tmp_path: Path) -> None:
+    federation = Federation(FedDisco(rounds=1, training=FAST), tmp_path)
+    federation.run()
+    for update in federation.done[0].replies.updates.values():
+        told: Tensors = update.payload["classes"]
+        assert {name: tensor.shape for name, tensor in told.items()} == {"discrepancy": torch.Size([])}

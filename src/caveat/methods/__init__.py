@@ -7,6 +7,7 @@ from .fedavg import FedAvg
 from .fedbabu import FedBABU
 from .fedbn import FedBN
 from .feddc import FedDC
+from .feddisco import FedDisco
 from .feddyn import FedDyn
 from .fedper import FedPer
 from .fedpn import FedPN
@@ -34,6 +35,7 @@ METHODS = Methods({
     "moon": MOON,
     "feddyn": FedDyn,
     "feddc": FedDC,
+    "feddisco": FedDisco,
     "ifca": IFCA,
     "fedper": FedPer,
     "fedrep": FedRep,
@@ -78,6 +80,7 @@ __all__ = [
     "FedBABU",
     "FedBN",
     "FedDC",
+    "FedDisco",
     "FedDyn",
     "FedPN",
     "FedPer",
