@@ -19,8 +19,10 @@ from commands import caveat as command
 from old_calls import AS_THEN, AUDIT, COMPARE, HERE, HOME, HOSPITALS, METHODS, MODELS, Told, figures, predictions
 
 import caveat
-from caveat.core import ConfigurationError, Tensors
+from caveat.core import ConfigurationError, Method, Tensors
 from caveat.files.payloads import read_payload, to_bytes
+from caveat.runs.begun import check_goes_on
+from caveat.wrappers.switched import Switched
 
 
 def without_schema(found: dict[str, Any]) -> dict[str, Any]:
@@ -189,6 +191,18 @@ def test_a_guarantee_by_other_scores_is_left_to_version_0_1(old: Path) -> None:
     assert 'version 0.1 began this run with uncertainty.policy = "guaranteed"; ' in told
 
 
+@pytest.mark.parametrize(("method", "why"), [
+    (caveat.SCAFFOLD(), "its control variates were weighted otherwise than its models: finish it with version 0.1"),
+])  # fmt: skip
+def test_training_by_other_rules_is_left_to_version_0_1(old: Path, tmp_path: Path, method: Method, why: str) -> None:
+    for folder in (old / "interrupted", old / "interrupted" / "beside" / method.name, old / "call"):
+        with pytest.raises(ConfigurationError, match=f'method.name = "{method.name}"; {why}'):
+            check_goes_on(Switched(method), {"decision": {}}, folder, trains=True)
+        check_goes_on(method, {}, folder, trains=False)
+        check_goes_on(caveat.APFL(), {}, folder, trains=True)
+    check_goes_on(method, {}, tmp_path, trains=True)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_s_call_is_the_one_that_began(tmp_path: Path, method: str) -> None:
     text = json.dumps(CALLS[method])
@@ -202,7 +216,10 @@ def test_every_method_s_call_is_the_one_that_began(tmp_path: Path, method: str) 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_states_and_models_of_every_method_have_the_same_tensors(tmp_path: Path, method: str) -> None:
-    assert old_calls.tensors_of_method(method, tmp_path) == TENSORS[method]
+    known = TENSORS[method]
+    if method == "SCAFFOLD":  # of which interrupted runs are left to version 0.1
+        known = known | {"state": [*known["state"], *(f"seen/{name} F64 []" for name in ("silos", "total", "weight"))]}
+    assert old_calls.tensors_of_method(method, tmp_path) == known
 
 
 @pytest.mark.parametrize("model", MODELS)
