@@ -193,6 +193,7 @@ def test_a_guarantee_by_other_scores_is_left_to_version_0_1(old: Path) -> None:
 
 @pytest.mark.parametrize(("method", "why"), [
     (caveat.SCAFFOLD(), "its control variates were weighted otherwise than its models: finish it with version 0.1"),
+    (caveat.APFL(training=caveat.Training(weight_decay=0.1)), "weight decay drew its alpha to 0: finish it with"),
 ])  # fmt: skip
 def test_training_by_other_rules_is_left_to_version_0_1(old: Path, tmp_path: Path, method: Method, why: str) -> None:
     for folder in (old / "interrupted", old / "interrupted" / "beside" / method.name, old / "call"):

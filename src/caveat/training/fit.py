@@ -127,16 +127,19 @@ class Training:
         correct: Callable[[str, Tensor], Tensor] | None = None,
         frozen: frozenset[str] = frozenset(),
         moments: Moments | None = None,
+        undecayed: frozenset[str] = frozenset(),
     ) -> int:
         """Minimise `loss` over the site's training data in its workspace; return the number of steps.
 
         `correct` maps a parameter's name and gradient to the gradient that the optimiser sees, before it is clipped;
-        parameters named in `frozen` stay as they are. `moments` are what an optimiser starts from, and what it ends
-        with; by default those that the site carries, unless `state` is "fresh".
+        parameters named in `frozen` stay as they are, and those in `undecayed` have no weight decay. `moments` are what
+        an optimiser starts from, and what it ends with; by default those that the site carries, unless `state` is
+        "fresh".
         Raises ConfigurationError if encoders are to compute in bfloat16 and the workspace has none.
         """
         parameters = {name: p for name, p in learning(site.module).items() if name not in frozen}
         optimizer = self._optimizer(parameters, self.rate(site))
+        optimizer.undecayed = undecayed
         carried = site.moments if moments is None and self.state != "fresh" else None
         if carried is not None:
             moments = Moments(carried)
