@@ -253,6 +253,8 @@ def test_what_has_no_meaning_is_refused_by_its_key(settings: dict[str, Any], key
         ("fml", "training.label_smoothing=0.1"), ("trfeddis", "training.class_weights=[1, 2]"),
         ("apfl", "training.state='shared'"), ("trfeddis", "training.state='shared'"),
         ("scaffold", "training.clip=1"), ("fmlu", "training.state='shared'"),
+        ("fedrod", "training.class_weights='balanced'"), ("fedrod", "training.state='shared'"),
+        ("ditto", "training.state='kept'"), ("ifca", "training.state='kept'"), ("fedproto", "training.state='shared'"),
     ],
 )  # fmt: skip
 def test_what_has_no_meaning_for_a_method_is_refused_in_one_line(method: str, settings: str) -> None:
