@@ -295,6 +295,19 @@ def test_temperatures_of_two_kinds_are_not_compared(old: Path) -> None:
     done("report", "comparison")
 
 
+def test_runs_by_two_rules_are_neither_compared_nor_judged_together(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose method's rules are others since, which is said here of the methods of the folders."""
+    for kind in (caveat.TrFedDis, caveat.FMLU):
+        monkeypatch.setattr(kind, "changed_since_0_1", "it counted otherwise")
+    before = contents(old / "comparison" / "runs"), contents(old / "audit" / "runs")
+    told = refusal(*COMPARE)
+    assert "comparison was begun by version 0.1, with which " in told
+    assert told.endswith("would be another run: it counted otherwise; name a new folder")
+    told = refusal(*AUDIT)
+    assert "audit was begun by version 0.1, whose runs cannot be judged together with others: it counted" in told
+    assert before == (contents(old / "comparison" / "runs"), contents(old / "audit" / "runs"))
+
+
 def test_an_audit_goes_on_with_what_it_began_with_or_says_how(old: Path) -> None:
     told = refusal(*AUDIT, "--set", "uncertainty.familiarity=true")
     assert "audit with other settings: uncertainty; version 0.1 began it" in told
