@@ -87,20 +87,21 @@ def test_the_server_weighs_by_examples_of_the_class_and_keeps_what_nobody_sends(
     assert after["known"].tolist() == [True, True, True]
 
 
-def test_no_model_leaves_a_silo_and_architectures_may_differ(tmp_path: Path) -> None:
-    federation = Federation(FedProto(rounds=2, training=FAST), tmp_path)
-    federation.run()
-    sizes = {name: len(state["own"]) for name, state in federation.states().items()}
-    assert len(set(sizes.values())) == 2
-    for update in federation.done[0].replies.updates.values():
-        shapes = {name: tuple(tensor.shape) for name, tensor in update.payload["prototypes"].items()}
-        assert update.payload.keys() == {"prototypes"}
-        assert shapes == {"means": (3, 8), "counts": (3,)}
-
-
 def silos() -> caveat.data.Silos:
     draw = np.random.default_rng(0)
     return caveat.data.from_arrays({name: (draw.normal(size=(60, 3)), np.arange(60) % 3) for name in "ab"})
+
+
+def test_no_model_leaves_a_silo_and_encoders_may_differ(tmp_path: Path) -> None:
+    own = [caveat.PersonalModel(name="mlp", width=5, features=3, hidden=8, silos=("b",))]
+    usual = caveat.ModelSettings(name="mlp", hidden=8)
+    method = FedProto(rounds=2, training=FAST)
+    run = caveat.run(silos(), method, model=usual, personal=own, every=9, out=tmp_path / "run")
+    ledger = (run.folder / "ledger.jsonl").read_text()
+    assert '"prototypes/means"' in ledger
+    assert '"model/' not in ledger
+    sizes = [sum(p.numel() for p in run.module(name).parameters()) for name in "ab"]
+    assert sizes[0] > 2 * sizes[1]
 
 
 def test_it_has_no_use_for_the_model_of_another_run(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def small_model(seed: int = 0) -> Model:
 def small_architectures() -> tuple[nn.Module, nn.Module]:
     """The one above, and a smaller one without BatchNorm: the models of silos' own."""
     encoder = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), Tokens())
-    return small_model(), Model(encoder, head(1, 4, 8, 3, dropout=0.3, dropout_logits=False), tokens=1, features=4)
+    return small_model(), Model(encoder, head(1, 4, 4, 3, dropout=0.3, dropout_logits=False), tokens=1, features=4)
 
 
 def small_silo(k: int, generator: torch.Generator) -> Silo:
