@@ -1,9 +1,11 @@
-"""Ditto: every silo keeps a model of its own near the federation's, which FedAvg trains.
+"""Ditto as a method in a file of one's own: every silo keeps a model near the federation's, which FedAvg trains.
 
 Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, Algorithm 1 with FedAvg for the
 global model. Ours: a silo's own model starts as the federation's of its first round, and trains as long as that does.
 
-    caveat compare digits --methods fedavg,ditto --plugin examples/ditto.py --out runs/ditto
+caveat has a method `ditto` as well, so that this one has another name.
+
+    caveat compare digits --methods fedavg,myditto --plugin examples/ditto.py --out runs/myditto
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from caveat.methods.tools import LARGE, Loss, learning, load, snapshot
 
 @register
 @frozen_settings
-class Ditto(FedAvg):
+class MyDitto(FedAvg):
     """FedAvg, and at every silo a model of its own that stays near it (Li et al., ICML 2021)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
@@ -29,7 +31,7 @@ class Ditto(FedAvg):
     """Lambda, the weight of half the squared distance to the federation's model; 0 is training alone."""
 
     def __post_init__(self) -> None:
-        self.training.leave("ditto", "a silo trains two models, one after the other", "state")
+        self.training.leave(self.name, "a silo trains two models, one after the other", "state")
 
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         update, kept = super().train(down, state, site)

@@ -28,7 +28,7 @@ def plugin(registry: None) -> None:
 
 
 def ditto(**settings: object) -> FedAvg:
-    return METHODS["ditto"](**settings)  # type: ignore[call-arg, return-value]
+    return METHODS["myditto"](**settings)  # type: ignore[call-arg, return-value]
 
 
 def test_it_is_short_and_needs_two_public_places() -> None:
@@ -39,7 +39,7 @@ def test_it_is_short_and_needs_two_public_places() -> None:
 
 
 def test_it_keeps_the_contract() -> None:
-    check_method(ditto(rounds=4, training=FAST), {"Ditto": {"model": ["*"]}})
+    check_method(ditto(rounds=4, training=FAST), {"MyDitto": {"model": ["*"]}})
 
 
 def test_the_federation_s_model_is_that_of_fedavg(tmp_path: Path) -> None:
@@ -74,11 +74,11 @@ def test_the_larger_lambda_the_nearer_are_silos_to_the_federation(tmp_path: Path
 
 
 def test_it_is_compared_with_fedavg_by_name(nowhere: Path) -> None:
-    command = ["compare", "digits", "--methods", "fedavg,ditto", "--plugin", FILE, "--seeds", "0,1", "--out", "both"]
+    command = ["compare", "digits", "--methods", "fedavg,myditto", "--plugin", FILE, "--seeds", "0,1", "--out", "both"]
     done = caveat(*command, *sets(*TINY), "--quiet")
     assert done.exit_code == 0, done.stderr
     comparison = json.loads((nowhere / "both" / "comparison.json").read_text())
     assert [cell["status"] for cell in comparison["cells"]] == ["done"] * 4
-    assert [row["name"] for row in comparison["rows"]] == ["fedavg", "ditto"]
-    assert "ditto" in (nowhere / "both" / "report.html").read_text()
+    assert [row["name"] for row in comparison["rows"]] == ["fedavg", "myditto"]
+    assert "myditto" in (nowhere / "both" / "report.html").read_text()
     assert caveat("report", "both").exit_code == 0

@@ -35,7 +35,7 @@ def test_a_method_beside_takes_the_learning_rate_too() -> None:
 
 
 def test_models_for_silos_of_a_method_without_any_are_an_error() -> None:
-    with pytest.raises(ConfigurationError, match=r"personal is ignored by .* it belongs to fml, fmlu"):
+    with pytest.raises(ConfigurationError, match=r"personal is ignored by .* it belongs to fedproto, fml, fmlu"):
         load(None, ["method.name=fedavg", PERSONAL])
 
 

@@ -54,6 +54,8 @@ METHODS = {
     ),
     "feddyn": f"method.alpha=0.1 federation.participation=0.3 federation.min_silos=2 {SGD}",
     "feddc": f"method.alpha=0.1 model.name=residual model.width=2 {SGD}",
+    "feddisco": f"{PIXELS} data.labels.partition=draws data.labels.per_silo=4",
+    "ifca": "method.clusters=3",
     "fedper": f"model.name=lenet5 model.features=8 training.momentum=0.9 {SGD}",
     "fedrep": (
         'method.head_epochs=2 evaluation.every=2 evaluation.splits=["validation","test"] evaluation.silos=2 seed=1'
@@ -63,6 +65,10 @@ METHODS = {
     ),
     "perfedavg": "",
     "apfl": "uncertainty.temperature=true",
+    "ditto": "method.lam=0.5",
+    "fedrod": f"{PIXELS} data.labels.partition=draws data.labels.per_silo=4",
+    "fedala": f"method.share=0.5 model.name=cnn model.width=2 {SGD}",
+    "fedproto": 'personal=[{name="mlp",width=8,hidden=8},{name="lenet5",features=8,hidden=8,silos=["silo-1"]}]',
     "uefl": f"{UEFL} model.norm=true",
     "fedpn": FEDPN,
     "fml": "",

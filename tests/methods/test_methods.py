@@ -98,16 +98,62 @@ def test_scaffold_first_round_is_fedavg(tmp_path: Path) -> None:
         torch.testing.assert_close(scaffold["model"][name], tensor)
 
 
-def test_scaffold_control_is_the_mean_of_the_silos_controls_even_with_partial_participation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("weights", ["examples", "silos"])
+@pytest.mark.parametrize("rounds", [1, 5])
+def test_scaffold_control_is_the_mean_of_the_silos_controls_even_with_partial_participation(
+    tmp_path: Path, weights: str, rounds: int
+) -> None:
     from caveat.engines.rounds import Participation
 
-    federation = Federation(SCAFFOLD(rounds=5, training=FAST), tmp_path)
+    federation = Federation(SCAFFOLD(rounds=rounds, training=FAST, weights=weights), tmp_path)  # type: ignore[arg-type]
     server = federation.run(participation=Participation(0, share=0.6))
-    states = federation.states().values()
+    silos, states = federation.place.silos.values(), list(federation.states().values())
+    took_part = [bool(state["control"]["head.4.bias"].any()) for state in states]
+    assert took_part.count(True) == (2 if rounds == 1 else 3)
+    n = [len(silo.train) if weights == "examples" else 1 for silo in silos]
+    # One that has not taken part counts as the mean of those that have, with a control variate of 0.
+    seen = [k for k, here in zip(n, took_part, strict=True) if here]
+    shares = torch.tensor(n) / (3 * sum(seen) / len(seen))
     for name, control in server["control"].items():
-        mean = torch.stack([state["control"][name] for state in states]).mean(0)
+        mean = torch.tensordot(shares, torch.stack([state["control"][name] for state in states]), 1)
         torch.testing.assert_close(control, mean, atol=1e-6, rtol=1e-4)
     assert any(control.abs().max() > 1e-3 for control in server["control"].values())
+
+
+@pytest.mark.parametrize(("weights", "share"), [("examples", 1.0), ("examples", 0.6), ("silos", 0.6)])
+def test_scaffold_comes_to_rest_where_the_gradient_of_its_own_objective_is_0(weights: str, share: float) -> None:
+    """Silos of other sizes and labels, whose gradients at that point are far from 0, and from each other's."""
+    generator = torch.Generator().manual_seed(0)
+    data = {}
+    for k, count in enumerate((20, 60, 200)):
+        x = torch.randn(count, 2, generator=generator) + k
+        y = torch.where(
+            torch.rand(count, generator=generator) < 0.7, k, torch.randint(3, (count,), generator=generator)
+        )
+        data[f"silo-{k}"] = Data(x, y)
+    net = nn.Sequential(nn.Linear(2, 3)).double()
+    training = Training(local_steps=3, batch_size=1000, optimizer="sgd", lr=0.3)
+    method = SCAFFOLD(training=training, weights=weights)  # type: ignore[arg-type]
+    where = {name: Site(name, Data(part.x.double(), part.y), part, part, net) for name, part in data.items()}
+    server = method.init_server(where["silo-0"])
+    states = {name: method.init_silo(each) for name, each in where.items()}
+    draw = torch.Generator().manual_seed(1)
+    for _ in range(300 if share == 1 else 500):
+        cohort = sorted(data) if share == 1 else [f"silo-{k}" for k in torch.randperm(3, generator=draw)[:2].tolist()]
+        updates = {}
+        for name in cohort:
+            updates[name], states[name] = method.train(method.broadcast(server), states[name], where[name])
+        server = method.average(server, Replies(updates, 3), where["silo-0"])
+    load(net, server["model"])
+    gradients = {}
+    for name, each in where.items():
+        net.zero_grad()
+        F.cross_entropy(net(each.train.x), each.train.y).backward()
+        gradients[name] = torch.cat([p.grad.flatten() for p in net.parameters()])
+    n = torch.tensor([len(part) if weights == "examples" else 1 for part in data.values()]).double()
+    mean = torch.tensordot(n / n.sum(), torch.stack(list(gradients.values())), 1)
+    assert float(mean.norm()) < 1e-6
+    assert min(float(each.norm()) for each in gradients.values()) > 0.05
 
 
 def test_scaffold_control_of_a_silo_is_its_mean_gradient() -> None:

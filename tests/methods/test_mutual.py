@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,15 +130,16 @@ def test_the_servers_mean_is_by_certainty(tmp_path: Path) -> None:
     assert FML(weights="examples").average({}, found, site)["model"]["w"].item() == pytest.approx(80 / 60)
 
 
-def test_what_is_sent_is_the_mean_entropy_of_held_out_predictions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("split", ["validation", "train"])
+def test_what_is_sent_is_the_mean_entropy_of_predictions_held_out_or_not(tmp_path: Path, split: Any) -> None:
     """Not the entropy of the mean prediction, which tells how labels are spread and not how sure a model is."""
-    federation = Federation(FMLU(rounds=1, training=ADAM), tmp_path)
+    federation = Federation(FMLU(rounds=1, training=ADAM, entropy_on=split), tmp_path)
     federation.run()
     net = model()
     for name, update in federation.done[0].replies.updates.items():
         net.load_state_dict(update.payload["model"])
         with torch.no_grad():
-            probs = net.eval()(federation.place.silos[name].validation.x).double().softmax(-1).numpy()
+            probs = net.eval()(getattr(federation.place.silos[name], split).x).double().softmax(-1).numpy()
         sent = update.payload["uncertainty"]["entropy"].item()
         assert sent == pytest.approx(scipy_entropy(probs, axis=1).mean(), rel=1e-6)
         assert sent < scipy_entropy(probs.mean(0))

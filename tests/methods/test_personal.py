@@ -359,6 +359,19 @@ def test_apfl_keeps_the_weight_that_it_is_given_unless_adaptive(rivals: tuple[Te
     assert changed(v_after, v) == set(v)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_apfl_s_alpha_has_no_weight_decay(rivals: tuple[Tensors, Tensors, Data], optimizer: str) -> None:
+    w, v, data = rivals
+    training = replace(ONE_STEP, optimizer=optimizer, lr=0.01)
+    plain, decayed = (
+        apfl_round(APFL(training=replace(training, weight_decay=decay)), 0.3, w, v, data) for decay in (0.0, 0.5)
+    )
+    assert decayed[2] == plain[2]
+    assert plain[2] != pytest.approx(0.3, abs=1e-4)
+    for one, other in zip(plain[:2], decayed[:2], strict=True):
+        assert changed(one, other) == set(w)
+
+
 def test_apfl_trains_what_it_shares_as_fedavg() -> None:
     net, data = linear(), examples(50)
     w, training = snapshot(net), replace(FAST, local_epochs=3)

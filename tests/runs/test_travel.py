@@ -120,7 +120,7 @@ def assert_same(found: Prediction, expected: Prediction) -> None:
 
 @pytest.mark.filterwarnings("ignore::caveat.core.DataWarning")
 @pytest.mark.parametrize("sets", [
-    *([f"method.name={name}", *FEW.get(name, ())] for name in METHODS if name != "ditto"),
+    *([f"method.name={name}", *FEW.get(name, ())] for name in METHODS if name != "myditto"),
     ["method.name=fedavg", "uncertainty.source=ensemble", "uncertainty.members=2"],
     ["method.name=fedper", "uncertainty.source=laplace", "uncertainty.policy=switch"],
     ["method.name=apfl", "uncertainty.policy=guaranteed", "uncertainty.risk=0.5", "uncertainty.per=silo"],

@@ -214,7 +214,7 @@ def test_balanced_is_the_silo_s_own_list_of_weights(tmp_path: Path) -> None:
     assert not torch.equal(found[0]["model"]["head.1.weight"], found[2]["model"]["head.1.weight"])
 
 
-WEIGHED = [m for m in METHODS if type(m).__name__ not in ("FML", "FMLU", "TrFedDis", "FedPN")]
+WEIGHED = [m for m in METHODS if type(m).__name__ not in ("FML", "FMLU", "TrFedDis", "FedPN", "FedRoD")]
 
 
 @pytest.mark.parametrize("method", WEIGHED, ids=lambda method: type(method).__name__)
@@ -273,6 +273,8 @@ def test_what_has_no_meaning_is_refused_by_its_key(settings: dict[str, Any], key
         ("fml", "training.label_smoothing=0.1"), ("trfeddis", "training.class_weights=[1, 2]"),
         ("apfl", "training.state='shared'"), ("trfeddis", "training.state='shared'"),
         ("scaffold", "training.clip=1"), ("fmlu", "training.state='shared'"),
+        ("fedrod", "training.class_weights='balanced'"), ("fedrod", "training.state='shared'"),
+        ("ditto", "training.state='kept'"), ("ifca", "training.state='kept'"), ("fedproto", "training.state='shared'"),
     ],
 )  # fmt: skip
 def test_what_has_no_meaning_for_a_method_is_refused_in_one_line(method: str, settings: str) -> None:

@@ -166,6 +166,9 @@ ALLOWED = {
     "fedbabu",
     "perfedavg",
     "apfl",
+    "ditto",
+    "fedrod",
+    "fedala",
     "trfeddis",
 }
 

@@ -22,8 +22,10 @@ from caveat.wrappers.private import Private
 from caveat.wrappers.trained import Carried, trained
 
 MOMENTUM = replace(FAST, momentum=0.9)
-ALONE = ("FML", "FMLU", "TrFedDis", "APFL")
-"""Whose silos train more than what they send."""
+ALONE = ("FML", "FMLU", "TrFedDis", "APFL", "FedRoD", "FedProto")
+"""Whose silos train more than what they send, or something else."""
+AFRESH = ("FedPN", "SCAFFOLD", "FedDC", "Ditto", "IFCA")
+"""Whose optimisers begin every round afresh, or have a way of their own."""
 
 
 def carrying(method: Any, state: str) -> Method:
@@ -34,7 +36,7 @@ def carrying(method: Any, state: str) -> Method:
 
 def takes(method: Method, state: str) -> bool:
     name = type(method).__name__
-    return name not in ("FedPN", "SCAFFOLD", "FedDC") and not (state == "shared" and name in ALONE)
+    return name not in AFRESH and not (state == "shared" and name in ALONE)
 
 
 EVERY = [(method, state) for method in METHODS for state in ("kept", "shared") if takes(method, state)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,15 @@ def wrote(file: Path) -> bool:
         return file.is_file() and is_earlier(tomllib.loads(file.read_text(encoding="utf-8-sig")))
     except (OSError, ValueError, RecursionError):
         return False  # whoever loads it says what is wrong with it
+
+
+def began(folder: Path) -> bool:
+    """Whether version 0.1 began the run of a folder, or the one that it is beside, from a configuration or a call."""
+    whole = folder.parent.parent if folder.parent.name == "beside" else folder
+    try:
+        return wrote(whole / "config.toml") or is_earlier(json.loads((whole / "call.json").read_text("utf-8")))
+    except (OSError, ValueError, RecursionError, AttributeError):
+        return False  # whoever reads it says what is wrong with it
 
 
 def with_defaults(table: dict[str, Any]) -> dict[str, Any]:

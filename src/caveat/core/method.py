@@ -197,6 +197,15 @@ class Method:
         """A sentence for whoever runs the method on this module, where it is not what it is called; else empty."""
         return ""
 
+    @property
+    def changed_since_0_1(self) -> str:
+        """What training with these settings did otherwise in version 0.1, whose interrupted runs cannot go on then."""
+        return ""
+
+    def mismatch(self, module: nn.Module, own: nn.Module) -> str:
+        """Why a silo's own model, where it is `personal`, does not go with the federation's; empty where it does."""
+        return ""
+
     def milestone(self, server: State) -> dict[str, float]:
         """Named numbers that describe the server's state, e.g. the iteration a run is in; for rows and reports."""
         return {}

@@ -1,17 +1,23 @@
 """The methods, by the name a configuration gives them. Nothing else in the package knows one by name."""
 
 from .apfl import APFL
+from .ditto import Ditto
+from .fedala import FedALA
 from .fedavg import FedAvg
 from .fedbabu import FedBABU
 from .fedbn import FedBN
 from .feddc import FedDC
+from .feddisco import FedDisco
 from .feddyn import FedDyn
 from .fedper import FedPer
 from .fedpn import FedPN
+from .fedproto import FedProto
 from .fedprox import FedProx
 from .fedrep import FedRep
+from .fedrod import FedRoD
 from .fml import FML
 from .fmlu import FMLU
+from .ifca import IFCA
 from .local import Local
 from .moon import MOON
 from .perfedavg import PerFedAvg
@@ -29,11 +35,17 @@ METHODS = Methods({
     "moon": MOON,
     "feddyn": FedDyn,
     "feddc": FedDC,
+    "feddisco": FedDisco,
+    "ifca": IFCA,
     "fedper": FedPer,
     "fedrep": FedRep,
     "fedbabu": FedBABU,
     "perfedavg": PerFedAvg,
     "apfl": APFL,
+    "ditto": Ditto,
+    "fedrod": FedRoD,
+    "fedala": FedALA,
+    "fedproto": FedProto,
     "uefl": UEFL,
     "fedpn": FedPN,
     "fml": FML,
@@ -57,19 +69,25 @@ __all__ = [
     "APFL",
     "FML",
     "FMLU",
+    "IFCA",
     "METHODS",
     "MOON",
     "SCAFFOLD",
     "UEFL",
+    "Ditto",
+    "FedALA",
     "FedAvg",
     "FedBABU",
     "FedBN",
     "FedDC",
+    "FedDisco",
     "FedDyn",
     "FedPN",
     "FedPer",
+    "FedProto",
     "FedProx",
     "FedRep",
+    "FedRoD",
     "Local",
     "PerFedAvg",
     "TrFedDis",

@@ -4,8 +4,9 @@ Deng et al., Adaptive Personalized Federated Learning, arXiv 2003.13461, 2020, A
 logits.
 
 Ours: alpha takes a step with every batch (the authors' code: one per round, with a term that draws it to 0), by the
-training's optimiser; a silo's own model starts as the federation's of its first round; and the mixture's BatchNorm has
-statistics of its own, measured on the mixture while it trains, since those of two models do not mix.
+training's optimiser but without its weight decay, which would draw it to 0 too; a silo's own model starts as the
+federation's of its first round; and the mixture's BatchNorm has statistics of its own, measured on the mixture while it
+trains, since those of two models do not mix.
 """
 
 from __future__ import annotations
@@ -66,10 +67,15 @@ class APFL(FedAvg):
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         mixture = self.mixture(down, state, site)
         frozen = frozenset[str]() if self.adaptive else frozenset({"alpha"})
-        self.training.fit(replace(site, module=mixture), self.both(mixture, down), frozen=frozen)
+        both = replace(site, module=mixture)
+        self.training.fit(both, self.both(mixture, down), frozen=frozen, undecayed=frozenset({"alpha"}))
         clip(mixture.alpha)
         kept = {"own": snapshot(mixture.own), "mixture": {"alpha": mixture.alpha.detach().clone()}}
         return Update({"model": snapshot(mixture.shared)}, site.examples), state | kept
+
+    @property
+    def changed_since_0_1(self) -> str:
+        return "weight decay drew its alpha to 0" if self.adaptive and self.training.weight_decay else ""
 
     def both(self, mixture: Mixture, down: Payload) -> Loss:
         """The shared model's loss, whose gradient is w's, and the mixture's, whose gradients are v's and alpha's."""

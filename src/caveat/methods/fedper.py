@@ -32,24 +32,25 @@ class FedPer(FedAvg):
         return names_below(module, path_of_part(module, self.stays, self.name))
 
 
-def path_of_part(module: nn.Module, stays: str, method: str) -> str:
-    """Where a module's head is ("head"), or its last linear layer ("last").
+def path_of_part(module: nn.Module, part: str, method: str, setting: str = "stays") -> str:
+    """Where a module's head is ("head"), or its last linear layer ("last"), as a setting of the method says.
 
     Raises ConfigurationError, which says what a module of one's own lacks, if it has none.
     """
-    if stays == "head":
+    if part == "head":
         if not isinstance(getattr(module, "head", None), nn.Module):
             raise ConfigurationError(
                 f"{method} needs to know a model's head, and {type(module).__name__} shows none: give it attributes "
-                '`encoder` and `head`, and have it compute head(encoder(x)), or set method.stays = "last", for its '
-                "last linear layer",
+                f'`encoder` and `head`, and have it compute head(encoder(x)), or set method.{setting} = "last", for '
+                "its last linear layer",
                 "model",
             )
         return "head"
-    linear = [path for path, part in module.named_modules() if isinstance(part, nn.Linear)]
+    linear = [path for path, each in module.named_modules() if isinstance(each, nn.Linear)]
     if not linear:
         raise ConfigurationError(
-            f"{{key}} = 'last': {type(module).__name__} has no linear layer that could stay at a silo", "method.stays"
+            f"{{key}} = 'last': {type(module).__name__} has no linear layer",
+            f"method.{setting}",
         )
     return str(linear[-1])
 

@@ -6,12 +6,13 @@ silo's meme at the server.
 
 Where the paper is silent: in the loss each example has its teacher's weight, which gets no gradient, or a model could
 lower the loss by making the other uncertain; at the server H is the mean entropy over a silo's validation split, which
-neither model was trained on. Each of the two can be switched off, as in Table 4; without both this is FML.
+neither model was trained on. The paper says "private data", which may be the training split: `entropy_on` = "train".
+Each of the two can be switched off, as in Table 4; without both this is FML.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,10 @@ class FMLU(FML):
     weigh_loss: bool = True
     """A teacher's predictions count as much as it is certain of each; otherwise by alpha and beta, as in FML."""
     weigh_mean: bool = True
-    """Memes count as much as they are certain on held-out data, in the server's mean; otherwise as in FML."""
+    """Memes count as much as they are certain on data of their silo, in the server's mean; otherwise as in FML."""
+    LATER: ClassVar = frozenset({"entropy_on"})
+    entropy_on: Literal["validation", "train"] = "validation"
+    """Inputs over which a meme's certainty at the server is measured: held out, or those that it was trained on."""
     scaled: bool = False
     """Divide each example's loss by the sum of its weights, which otherwise exceeds that of FML (paper)."""
 
@@ -43,6 +47,10 @@ class FMLU(FML):
             )
         if self.scaled and not self.weigh_loss:
             raise ConfigurationError("method.scaled = true has no meaning while weigh_loss = false", "method.scaled")
+        if self.entropy_on != FMLU.entropy_on and not self.weigh_mean:
+            raise ConfigurationError(
+                f"method.entropy_on = {self.entropy_on!r} has no meaning while weigh_mean = false", "method.entropy_on"
+            )
 
     def mutual(self, meme: Tensor, own: Tensor, y: Tensor) -> Tensor:
         """The sum of eq. 3 and 4, from the logits (N, C) of both models; or that of FML, unless `weigh_loss`."""
@@ -59,12 +67,13 @@ class FMLU(FML):
     def update(self, meme: nn.Module, site: Site) -> Update:
         update = super().update(meme, site)
         if self.weigh_mean:
-            update.payload["uncertainty"] = self.held_out(meme, site)
+            update.payload["uncertainty"] = self.uncertainty(meme, site)
         return update
 
-    def held_out(self, meme: nn.Module, site: Site) -> Tensors:
-        """The mean entropy in nats of what a meme predicts of the silo's validation split."""
-        logits = in_batches(meme.eval(), site.validation.x)
+    def uncertainty(self, meme: nn.Module, site: Site) -> Tensors:
+        """The mean entropy in nats of what a meme predicts of the silo's validation split, or of what it learnt."""
+        split = site.validation if self.entropy_on == "validation" else site.train
+        logits = in_batches(meme.eval(), split.x)
         return {"entropy": entropy(logits.double().softmax(-1)).mean()}
 
     @property

@@ -2,15 +2,23 @@
 
 Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020,
 Algorithm 1 with option II.
+
+Ours: models and control variates are weighted alike, by n_k as in FedAvg, so that local steps are corrected towards the
+gradient of the objective that the mean of models descends; the paper counts every silo once in both, which is
+`weights` = "silos". With other weights in one than in the other, silos come to rest where neither gradient is 0.
+Of silos that have taken no part yet the server knows no n_k: until all have, they count as the mean of those that have,
+with a control variate of 0 (the paper begins there, too).
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
-from ..core import ConfigurationError, Payload, Replies, Site, State, Update
+from ..core import ConfigurationError, Payload, Replies, Site, State, Tensors, Update, Weights
 from ..core.settings import LARGE, frozen_settings
 from ..training.fit import Training
 from ..training.modules import load, snapshot, zeros
@@ -25,6 +33,10 @@ class SCAFFOLD(FedAvg):
     """How a silo trains in one round: plain sgd, since a control variate is the mean gradient of its steps."""
     server_lr: Annotated[float, Field(gt=0, le=LARGE)] = 1.0
     """Step of the server along the mean change of the silos' models."""
+    LATER: ClassVar = frozenset({"weights"})
+    weights: Weights = "examples"
+    """What silos count by in the means of models and of control variates: their training examples, as in fedavg, or
+    each as much as any other (paper)."""
 
     def __post_init__(self) -> None:
         training = self.training
@@ -39,7 +51,9 @@ class SCAFFOLD(FedAvg):
         training.leave("scaffold", "a silo's change would not be the sum of its gradients", "clip")
 
     def init_server(self, site: Site) -> State:
-        return super().init_server(site) | {"control": zeros(site.module)}
+        none = torch.zeros((), dtype=torch.float64)
+        seen = {"silos": none, "weight": none.clone(), "total": none.clone()}
+        return super().init_server(site) | {"control": zeros(site.module), "seen": seen}
 
     def init_silo(self, site: Site) -> State:
         return super().init_silo(site) | {"control": zeros(site.module)}
@@ -56,16 +70,33 @@ class SCAFFOLD(FedAvg):
         y = snapshot(site.module)
         new = {name: c_k[name] - c[name] + (x[name] - y[name]) / (steps * self.training.rate(site)) for name in c}
         change = {name: new[name] - c_k[name] for name in c}
-        return Update({"model": y, "control": change}, site.examples), state | {"control": new}
+        first = torch.tensor(not any(bool(each.any()) for each in c_k.values()), dtype=torch.float64)
+        payload = {"model": y, "control": change, "seen": {"first": first}}
+        return Update(payload, site.examples), state | {"control": new}
 
     def average(self, server: State, replies: Replies, site: Site) -> State:
-        mean = replies.mean("model")
+        weights = [1.0 if self.weights == "silos" else float(u.examples) for u in replies.updates.values()]
+        mean = replies.mean("model", weights)
         # Buffers have no gradient to step along: they are averaged as in FedAvg.
         model = {n: x + self.server_lr * (mean[n] - x) if n in server["control"] else mean[n] for n, x in
                  server["model"].items()}  # fmt: skip
-        # Not replies.mean: c is the mean of c_k over every silo of the federation, each counted once.
-        control = {
-            name: c + replies.stack("control", name).double().sum(0).to(c.dtype) / replies.population
-            for name, c in server["control"].items()
-        }
-        return server | {"model": model, "control": control}
+        w = torch.tensor(weights, dtype=torch.float64)
+        seen = self.count(server["seen"], w, replies)
+        # Not a mean over the cohort: c is that of c_k over every silo of the federation.
+        control = {}
+        for name, c in server["control"].items():
+            change = torch.tensordot(w, replies.stack("control", name).double(), 1)
+            control[name] = ((server["seen"]["total"] * c.double() + change) / seen["total"]).to(c.dtype)
+        return server | {"model": model, "control": control, "seen": seen}
+
+    def count(self, before: Tensors, w: Tensor, replies: Replies) -> Tensors:
+        """How many silos have taken part, what they weigh, and what all silos of the federation weigh, from the weights
+        (S,) of a round. Those that have not taken part yet weigh as much as those that have, in the mean.
+        """
+        first = replies.stack("seen", "first")
+        silos, weight = before["silos"] + first.sum(), before["weight"] + (w * first).sum()
+        return {"silos": silos, "weight": weight, "total": replies.population * weight / silos}
+
+    @property
+    def changed_since_0_1(self) -> str:
+        return "its control variates were weighted otherwise than its models"

@@ -15,8 +15,8 @@ from .. import data
 from ..core.errors import told
 from ..engines.executor import Executor
 from ..engines.processes.children import end_with_parent
-from ..engines.processes.worker import serve
 from ..engines.processes.shared_buffer import SharedBuffer
+from ..engines.processes.worker import serve
 from ..methods.plugins import use
 from .begun import check_same
 from .configured import kept_config, local_run

@@ -12,7 +12,7 @@ from typing import Any
 from .. import config as configuration
 from .. import data
 from ..config import Config
-from ..config.earlier import OTHER_TEMPERATURES
+from ..config.earlier import OTHER_TEMPERATURES, began
 from ..core import ConfigurationError, DataError, Method, RunError, SiloId, State
 from ..data.population import Population
 from ..files.atomic import write_record
@@ -93,12 +93,16 @@ def difference(was: Any, now: Any, place: str = "", known_only: bool = False) ->
     return next((each for each in found if each is not None), None)
 
 
-def check_goes_on(method: Method, server: State, folder: str) -> None:
-    """Raises ConfigurationError for a server's state from which version 0.1 alone can go on with its rounds."""
+def check_goes_on(method: Method, server: State, folder: Path, trains: bool) -> None:
+    """Raises ConfigurationError for a run with whose rounds version 0.1 alone can go on, by the server's state, or by
+    what began it where it still `trains`.
+    """
     if find(method, Tempered) is not None and any(name.startswith("temperature ") for name in server):
         key, value, why = "uncertainty.temperature", "true", f"it {OTHER_TEMPERATURES}"
     elif find(method, Guaranteed) is not None and is_counted(server["decision"]):
         key, value, why = "uncertainty.policy", '"guaranteed"', "it ranked by other scores than this version does"
+    elif trains and method.changed_since_0_1 and began(folder):
+        key, value, why = "method.name", f'"{method.name}"', method.changed_since_0_1
     else:
         return
     raise ConfigurationError(

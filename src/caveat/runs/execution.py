@@ -9,7 +9,7 @@ from collections import Counter
 
 from torch import nn
 
-from ..core import DataWarning
+from ..core import DataWarning, horizon
 from ..engines import rounds
 from ..engines.one_thread import one_thread
 from ..files.checkpoints import ServerStore
@@ -79,7 +79,8 @@ def finish(run: BaseRun, progress: Progress) -> None:
         server = run.spec.init_server(run.info, site, run.complete_method)
         start, run_state = 0, RunState()
     else:
-        check_goes_on(run.complete_method, saved.server, str(run.folder))
+        trains = saved.checkpoint.t + 1 < horizon(run.complete_method.schedule())
+        check_goes_on(run.complete_method, saved.server, run.folder, trains)
         start, server = saved.checkpoint.t + 1, saved.server
         run_state = RunState.model_validate(saved.checkpoint.model_dump(include=set(RunState.model_fields)))
         if saved.damage:

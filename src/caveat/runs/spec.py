@@ -232,9 +232,15 @@ class RunSpec:
         self.privacy.check()
         if isinstance(training := getattr(self.method, "training", None), Training):
             training.check_classes(len(info.classes))
-        self.build_personal_models(info)
+        site = self.server_site(info)
+        for silo, own in self.build_personal_models(info).items():
+            if why := self.method.mismatch(site.module, own):
+                raise ConfigurationError(f"{self.method.name}: the own model of silo {silo!r} {why}", "personal")
         self.complete_method(len(info))
-        self.init_server(info, self.server_site(info), self.method)  # says what a module of one's own lacks
+        server = self.init_server(info, site, self.method)  # says what a module of one's own lacks
+        if self.init is not None and "model" not in self.method.broadcast(server):
+            text = f"{{key}} = {self.init!r} has no meaning for {self.method.name!r}, whose silos share no model"
+            raise ConfigurationError(text, "init")
         least, count = self.participation.least, len(info) - len(self.newcomers)
         if least > count:
             beside = " beside federation.newcomers" if self.newcomers else ""

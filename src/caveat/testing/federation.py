@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -70,9 +70,17 @@ def small_executor(
     `model` makes another model for two features and three classes than the small one.
     """
     module, silos = channels_last(method.build((model or small_model)())), dict(data or small_silos())
-    architectures = small_architectures() if model is None else (model(), small_architectures()[1])
-    own = {name: architectures[k % 2] for k, name in enumerate(silos)} if innermost(method).personal else {}
+    own = _own_models(method, module, silos, model) if innermost(method).personal else {}
     return Executor(Evaluated(method), module, silos, SiloStore(folder), seed, own, device=device)
+
+
+def _own_models(
+    method: Method, module: nn.Module, silos: Iterable[SiloId], model: Callable[[], nn.Module] | None
+) -> dict[SiloId, nn.Module]:
+    """The silos' own models, of two architectures in turn where the method takes both."""
+    one, other = small_architectures() if model is None else (model(), small_architectures()[1])
+    taken = (one, one if method.mismatch(module, other) else other)
+    return {name: taken[k % 2] for k, name in enumerate(silos)}
 
 
 def kept_state(place: Executor, silo: SiloId, until: int = LATEST) -> State:

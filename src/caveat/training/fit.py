@@ -128,19 +128,22 @@ class Training:
         correct: Callable[[str, Tensor], Tensor] | None = None,
         frozen: frozenset[str] = frozenset(),
         moments: Moments | None = None,
+        undecayed: frozenset[str] = frozenset(),
     ) -> int:
         """Minimise `loss` over the site's training data in its workspace; return the number of steps.
 
         `correct` maps a parameter's name and gradient to the gradient that the optimiser sees, before it is clipped;
-        parameters named in `frozen` stay as they are. `moments` are what an optimiser starts from, and what it ends
-        with; by default those that the site carries, unless `state` is "fresh".
+        parameters named in `frozen` stay as they are, and those in `undecayed` have no weight decay. `moments` are what
+        an optimiser starts from, and what it ends with; by default those that the site carries, unless `state` is
+        "fresh".
         Raises ConfigurationError if encoders are to compute in bfloat16 and the workspace has none.
         """
         if isinstance(site, StackedSite):
-            return self._fit_stacked(site, loss, correct, frozen, moments)
+            return self._fit_stacked(site, loss, correct, frozen, moments, undecayed)
         learns = learning(site.module)
         parameters = {name: p for name, p in learns.items() if name not in frozen}
         optimizer = self.make_optimizer(parameters, self.rate(site))
+        optimizer.undecayed = undecayed
         carried = site.moments if moments is None and self.state != "fresh" else None
         if carried is not None:
             moments = Moments(carried)
@@ -174,13 +177,14 @@ class Training:
         correct: Callable[[str, Tensor], Tensor] | None,
         frozen: frozenset[str],
         moments: Moments | None,
+        undecayed: frozenset[str],
     ) -> int:
         """The same for many silos at once, by whoever trains them; the number is a tensor."""
         carried = site.moments if moments is None and self.state != "fresh" else None
         if carried is not None:
             moments = Moments(carried)
         steps, after = site.trainer(
-            FitCall(self, site, loss, correct, frozen, None if moments is None else moments.tensors)
+            FitCall(self, site, loss, correct, frozen, None if moments is None else moments.tensors, undecayed)
         )
         if moments is not None:
             moments.tensors = moments.tensors | after

@@ -26,6 +26,8 @@ class Optimizer(ABC):
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], lr: float, weight_decay: float = 0.0) -> None:
         self.parameters, self.lr, self.weight_decay = parameters, lr, weight_decay
+        self.undecayed = frozenset[str]()
+        """Names of parameters to which the weight decay does not apply."""
         self.state: dict[str, dict[str, Tensor]] = {}
         """By parameter, what it remembers. A parameter has this from its first gradient on."""
 
@@ -40,9 +42,16 @@ class Optimizer(ABC):
         gradients = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
         self.change({name: self.parameters[name] for name in gradients}, gradients)
 
-    @abstractmethod
     def change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
         """Change parameters in place by the gradients of the same names."""
+        for decay in (True, False):
+            if names := [name for name in gradients if (name not in self.undecayed) == decay]:
+                some = {name: parameters[name] for name in names}
+                self._change(some, {name: gradients[name] for name in names}, self.weight_decay * decay)
+
+    @abstractmethod
+    def _change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor], weight_decay: float) -> None:
+        """Change parameters in place by the gradients of the same names, which are some or all of them."""
 
 
 class SGD(Optimizer):
@@ -56,7 +65,7 @@ class SGD(Optimizer):
         super().__init__(parameters, lr, weight_decay)
         self.momentum = momentum
 
-    def change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+    def _change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor], weight_decay: float) -> None:
         buffers: list[Tensor | None] = [self.state.get(name, {}).get("momentum_buffer") for name in parameters]
         if any(buffer is not None for buffer in buffers):  # torch takes all or none; 0 is what begins
             buffers = [
@@ -64,7 +73,7 @@ class SGD(Optimizer):
                 for parameter, buffer in zip(parameters.values(), buffers, strict=True)
             ]
         sgd(
-            list(parameters.values()), list(gradients.values()), buffers, fused=True, weight_decay=self.weight_decay,
+            list(parameters.values()), list(gradients.values()), buffers, fused=True, weight_decay=weight_decay,
             momentum=self.momentum, lr=self.lr, dampening=0, nesterov=False, maximize=False,
         )  # fmt: skip
         for name, buffer in zip(parameters, buffers, strict=True):
@@ -82,7 +91,7 @@ class Adam(Optimizer):
     parts = ("exp_avg", "exp_avg_sq", "step")
     function: Callable[..., None] = staticmethod(adam)
 
-    def change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+    def _change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor], weight_decay: float) -> None:
         for name in parameters.keys() - self.state.keys():
             moments = {part: torch.zeros_like(parameters[name]) for part in ("exp_avg", "exp_avg_sq")}
             self.state[name] = moments | {"step": torch.zeros((), device=parameters[name].device)}
@@ -91,7 +100,7 @@ class Adam(Optimizer):
         )
         self.function(
             list(parameters.values()), list(gradients.values()), means, squares, [], steps, fused=True, amsgrad=False,
-            beta1=0.9, beta2=0.999, lr=self.lr, weight_decay=self.weight_decay, eps=1e-8, maximize=False,
+            beta1=0.9, beta2=0.999, lr=self.lr, weight_decay=weight_decay, eps=1e-8, maximize=False,
         )  # fmt: skip
 
 

@@ -91,6 +91,13 @@ class Wrapper(Method):
     def remark(self, module: nn.Module) -> str:
         return self.base.remark(module)
 
+    @property
+    def changed_since_0_1(self) -> str:
+        return self.base.changed_since_0_1
+
+    def mismatch(self, module: nn.Module, own: nn.Module) -> str:
+        return self.base.mismatch(module, own)
+
     def milestone(self, server: State) -> dict[str, float]:
         return self.base.milestone(server)
 

@@ -137,7 +137,13 @@ class Sweep:
             how = f"{how_to_continue(begun.uncertainty)}, or " if earlier and "uncertainty" in other else ""
             raise ConfigurationError(f"{folder} holds an audit with other settings: {other}; {how}name a new folder")
         runs = [self.run_of(share, seed).folder for share in self.shares for seed in self.seeds]
-        if earlier and begun.uncertainty["temperature"] and not all((run / "summary.json").exists() for run in runs):
+        lacking = earlier and not all((run / "summary.json").exists() for run in runs)
+        if lacking and (why := self.whole.method.changed_since_0_1):
+            raise ConfigurationError(
+                f"{folder} was begun by version 0.1, whose runs cannot be judged together with others: {why}; name a "
+                "new folder"
+            )
+        if lacking and begun.uncertainty["temperature"]:
             raise ConfigurationError(
                 f"{folder} was begun by version 0.1, which {OTHER_TEMPERATURES}; its runs with "
                 "uncertainty.temperature = true cannot be judged together with others; name a new folder"

@@ -167,16 +167,24 @@ def check_folder(results: ComparisonFolder) -> None:
     for run in results.known():
         results.check_begun(run)
     if results.earlier:
-        _check_temperatures(results)
+        _check_earlier(results)
 
 
-def _check_temperatures(results: ComparisonFolder) -> None:
-    """Raises ConfigurationError for runs to come beside those of version 0.1 whose temperatures are of another kind."""
+def _check_earlier(results: ComparisonFolder) -> None:
+    """Raises ConfigurationError for runs to come beside those of version 0.1 that would be by other rules."""
     for run in results.known():
-        if results.done(run) is None and results.config(run, None).uncertainty.temperature:
+        if results.done(run) is not None:
+            continue
+        config = results.config(run, None)
+        if config.uncertainty.temperature:
             raise ConfigurationError(
                 f"{results.folder} was begun by version 0.1, which {OTHER_TEMPERATURES}; "
                 f"{run.title} with uncertainty.temperature = true cannot be compared with that; name a new folder"
+            )
+        if why := config.build_method().changed_since_0_1:
+            raise ConfigurationError(
+                f"{results.folder} was begun by version 0.1, with which {run.title} would be another run: {why}; "
+                "name a new folder"
             )
 
 

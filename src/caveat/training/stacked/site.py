@@ -73,6 +73,8 @@ class FitCall:
     frozen: frozenset[str]
     remembered: Tensors | None
     """What the optimiser starts from, by names such as "exp_avg.PARAMETER"."""
+    undecayed: frozenset[str]
+    """Parameters without weight decay."""
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,7 @@ class StackedFit:
         trained = {name: _own(t) for name, t in found["parameters"].items()}
         buffers = {name: _own(t) for name, t in found["buffers"].items()}
         optimizer = call.training.make_optimizer({}, call.training.rate(self.work.site))
+        optimizer.undecayed = call.undecayed
         return Begun(call, trained, buffers, StackedOptimizer(optimizer, list(trained), trained, found["remembered"]))
 
     def train(self, begun: Begun) -> Trained:

@@ -1,0 +1,125 @@
+"""FedALA: before a silo trains, it mixes its model and the federation's, number by number, as suits its data best.
+
+Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI 2023, Algorithm 1. Of the
+lower layers a silo takes the federation's w. Of the upper ones it takes v + (w - v) * W, element by element, v being
+the model that it came to in its last round. W begins at 1, which is FedAvg. It is learnt by gradient descent on the
+mixture's loss over a part of the training data, cut to 0..1 after every step, and stays at the silo with v. The first
+time it is learnt until the loss has settled, later in one pass. Then the silo trains the mixture, keeps and sends it.
+
+Where paper and released code differ or are silent: a silo answers with the model that it has trained (paper; the code
+measures the mixture before it is trained); the part of the data is drawn at random in every round (paper; the code:
+neighbours in a file); upper layers are counted in layers (paper; the code: in tensors).
+Ours: W is learnt with the model as in evaluation, so that it moves no statistics of BatchNorm, which are the
+federation's until the silo trains; a pass's loss is the mean of its batches (code: the last one); and after 100 passes
+W counts as settled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from ..core import Decision, Payload, Site, State, Tensors, Update
+from ..core.devices import brought
+from ..core.settings import LARGE, frozen_settings
+from ..training.modules import learning, load, snapshot
+from .fedavg import FedAvg
+from .fedper import path_of_part
+
+RECENT = 10
+"""Passes whose losses tell whether W has settled."""
+SETTLED = 0.1
+"""Standard deviation of these losses, in nats, below which it has."""
+MOST = 100
+"""Passes after which it counts as settled."""
+
+
+@frozen_settings
+class FedALA(FedAvg):
+    """FedAvg whose silos mix their model and the federation's, weight by weight, as they begin (Zhang et al., 2023)."""
+
+    models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
+
+    upper: Literal["last", "head", "all"] = "last"
+    """What is mixed: the last linear layer (paper), the head, all behind the encoder's tokens, or the whole model."""
+    share: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """s: share of the training data on which the mixture is learnt, drawn anew in every round."""
+    eta: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
+    """Learning rate of the mixture's weights; 0 is FedAvg."""
+
+    def init_server(self, site: Site) -> State:
+        self.mixed(site.module)  # says what a module of one's own lacks
+        return super().init_server(site)
+
+    def init_silo(self, site: Site) -> State:
+        return {}
+
+    def mixed(self, module: nn.Module) -> list[str]:
+        """Names of the parameters of the upper layers."""
+        if self.upper == "all":
+            return list(learning(module))
+        path = path_of_part(module, self.upper, self.name, "upper")
+        return [name for name in learning(module) if name.startswith(f"{path}." if path else "")]
+
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        load(site.module, down["model"])
+        kept = {"weights": self.mix(down["model"], state, site)} if "own" in state else {}
+        self.training.fit(site, self.objective(site.module, down))
+        model = snapshot(site.module)
+        return Update({"model": model}, site.examples), state | kept | {"own": model}
+
+    def mix(self, w: Tensors, state: State, site: Site) -> Tensors:
+        """Learn W and leave the mixture in the workspace, which holds w; return W."""
+        names, v = self.mixed(site.module), state["own"]
+        weights = state.get("weights") or {name: torch.ones_like(w[name]) for name in names}
+        part = torch.randperm(site.examples)[: max(1, round(self.share * site.examples))]
+        part = brought(part, site.train.counted_on)
+        losses = deque[float](maxlen=RECENT)
+        for _ in range(1 if "weights" in state else MOST):
+            weights, loss = self.one_pass(w, v, weights, site, part)
+            losses.append(loss)
+            if len(losses) == RECENT and torch.tensor(losses).std(correction=0) < SETTLED:
+                break
+        put(site.module, mixture(w, v, weights))
+        return weights
+
+    def one_pass(self, w: Tensors, v: Tensors, weights: Tensors, site: Site, part: Tensor) -> tuple[Tensors, float]:
+        """W after a step per batch of a part of the training data, given by positions, and the mean loss."""
+        module = site.module.eval()
+        parameters = {name: p for name, p in learning(module).items() if name in weights}
+        losses = []
+        for batch in torch.split(part, self.training.batch_size):
+            put(module, mixture(w, v, weights))
+            x, y = site.train.batch(batch)
+            loss = self.training.cross_entropy(module(x), y)
+            found = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
+            gradients = dict(zip(parameters, found, strict=True))
+            weights = {
+                name: (each - self.eta * gradients[name] * (w[name] - v[name])).clamp(0, 1)
+                for name, each in weights.items()
+            }
+            losses.append(loss.detach())
+        return weights, float(torch.stack(losses).mean())
+
+    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
+        yield Decision.GLOBAL, load(site.module, down["model"])
+        if "own" in state:
+            yield Decision.LOCAL, load(site.module, state["own"])
+
+
+def mixture(w: Tensors, v: Tensors, weights: Tensors) -> Tensors:
+    """v + (w - v) * W, of the tensors that W has."""
+    return {name: v[name] + (w[name] - v[name]) * each for name, each in weights.items()}
+
+
+@torch.no_grad()
+def put(module: nn.Module, tensors: Tensors) -> None:
+    """Put some of a module's parameters in place."""
+    parameters = learning(module)
+    for name, tensor in tensors.items():
+        parameters[name].copy_(tensor)

@@ -1,0 +1,126 @@
+"""FedProto: silos share no model, only what their models make of each class in the mean, its prototype.
+
+Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022, Algorithm 1. Every silo
+trains a model of its own, of whatever encoder. To the cross-entropy comes lambda times how far its representations of
+a batch are from the federation's prototypes of their classes; a class that has none yet adds nothing. After training a
+silo sends the mean representation of each class and how many examples it is of; the server averages by these numbers.
+A silo sends nothing of a class of which it has fewer than five examples: the mean of one is that example.
+
+Where paper and released code differ or are silent: the distance is the mean square over examples and units (code; the
+paper's sum over classes of distances between prototypes has no gradient but through these); the mean weighs silos by
+their examples of the class (eq. 6, whose further division by the number of silos would shrink prototypes; the code:
+uniform); a silo predicts by its model's logits (code; the paper: or by the nearest prototype, which says no
+probabilities).
+Ours: a representation is the head's first hidden layer, before its dropout, so that models need as many hidden units,
+and nothing else in common; a silo's prototypes are those of its trained model, as in evaluation (code: of the last
+epoch's batches); and a class that nobody sends in a round keeps its prototype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from ..core import Decision, Payload, Replies, Site, State, Tensors, Update, Weights
+from ..core.settings import LARGE, frozen_settings
+from ..nn.encoders import Model, parts
+from ..training.fit import Loss
+from ..training.modules import expect, load, reset, snapshot
+from ..uncertainty.familiarity import LEAST
+from .fedavg import FedAvg
+from .moon import representations
+
+
+@frozen_settings
+class FedProto(FedAvg):
+    """Silos' own models, of any encoder, which share the mean representation of each class alone (Tan et al., 2022)."""
+
+    models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
+    personal: ClassVar[bool] = True
+
+    lam: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
+    """Lambda, the weight of the distance to the federation's prototypes; 0 is training alone."""
+
+    def __post_init__(self) -> None:
+        if self.training.state == "shared":
+            self.training.leave("fedproto", "no model is sent; 'kept' keeps what is of the silo's own", "state")
+
+    def build(self, model: nn.Module) -> nn.Module:
+        return parts(model, self.name)
+
+    def mismatch(self, module: nn.Module, own: nn.Module) -> str:
+        (_, ours), (_, theirs) = sizes(module, self.name), sizes(own, self.name)
+        return (
+            "" if ours == theirs else f"has {theirs} hidden units, and [model] {ours}: prototypes need as many in all"
+        )
+
+    def init_server(self, site: Site) -> State:
+        classes, units = sizes(site.module, self.name)
+        return {"prototypes": {"means": torch.zeros(classes, units), "known": torch.zeros(classes, dtype=torch.bool)}}
+
+    def init_silo(self, site: Site) -> State:
+        own = expect(nn.Module, site.own)
+        reset(own)
+        return {"own": snapshot(own)}
+
+    @property
+    def linear(self) -> Weights | None:
+        return None
+
+    def broadcast(self, server: State) -> Payload:
+        return {"prototypes": server["prototypes"]}
+
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        own = expect(Model, load(expect(nn.Module, site.own), state["own"]))
+        self.training.fit(replace(site, module=own), self.near(own, down["prototypes"]))
+        sent = prototypes(own, site, len(down["prototypes"]["known"]))
+        return Update({"prototypes": sent}, site.examples), state | {"own": snapshot(own)}
+
+    def near(self, own: Model, shared: Tensors) -> Loss:
+        """Cross-entropy, and the mean square from representations to the prototypes of their classes."""
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            z = own.head.hidden(own.encoder(x))
+            label = self.training.cross_entropy(own.head.output(z), y)
+            apart = (z - shared["means"][y]).square() * shared["known"][y, None]
+            return label + self.lam * apart.mean()
+
+        return loss
+
+    def average(self, server: State, replies: Replies, site: Site) -> State:
+        before, counts = server["prototypes"], replies.stack("prototypes", "counts").double()
+        sums = (counts[:, :, None] * replies.stack("prototypes", "means").double()).sum(0)
+        n = counts.sum(0)
+        sent = n > 0
+        means = (sums / n.clamp_min(1)[:, None]).to(before["means"].dtype)
+        after = {"means": torch.where(sent[:, None], means, before["means"]), "known": before["known"] | sent}
+        return server | {"prototypes": after}
+
+    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
+        yield Decision.LOCAL, load(expect(nn.Module, site.own), state["own"])
+
+
+def prototypes(own: nn.Module, site: Site, classes: int) -> Tensors:
+    """What leaves a silo: (C, H) mean representations of its training data by class, and of how many (C,) each is; 0
+    for a class of which it has fewer than `LEAST`.
+    """
+    z, y = representations(own, site.train.x), site.train.y
+    counts = torch.bincount(y, minlength=classes)
+    sums = z.new_zeros(classes, z.shape[1]).index_add_(0, y, z)
+    counts = torch.where(counts < LEAST, 0, counts)
+    means = torch.where(counts[:, None] > 0, sums / counts.clamp_min(1)[:, None], 0.0)
+    return {"means": means, "counts": counts}
+
+
+@torch.no_grad()
+def sizes(module: nn.Module, method: str) -> tuple[int, int]:
+    """A model's classes and hidden units. Raises ConfigurationError if it has no encoder and head."""
+    model = parts(module, method).eval()
+    tokens = next(model.parameters()).new_zeros(1, model.tokens, model.features)
+    hidden = model.head.hidden(tokens)
+    return model.head.output(hidden).shape[1], hidden.shape[1]

@@ -1,0 +1,134 @@
+"""FedRoD: one body and two last layers, a generic one for balanced classes and a silo's own for its classes.
+
+Chen & Chao, On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022, Algorithm 1
+with the linear personalised predictor. Body and generic layer learn from the balanced softmax (Ren et al., NeurIPS
+2020): logits plus log n_c for the n_c training examples that the silo has of class c, so that what classes a silo
+happens to have does not move them. The silo's own layer learns from the plain cross-entropy of the sum of both layers'
+logits, in which body and generic layer are constants. The federation's model is the body with the generic layer; the
+silo's is the body with the sum of both layers, which is again one linear layer.
+
+The paper's hypernetwork, which makes the own layer of a newcomer from its labels, is left out.
+Ours: the layer is the last linear one of a model, behind its hidden units; a silo's own begins at 0, so that its
+model begins as the federation's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..core import ConfigurationError, Decision, Payload, Site, State, Tensors, Update
+from ..core.settings import frozen_settings
+from ..nn.encoders import Model
+from ..nn.last_layer import last_layer
+from ..training.fit import LABELS, Loss
+from ..training.modules import expect, learning, load, snapshot, zeros
+from .fedavg import FedAvg
+from .fedper import names_below, path_of_part
+
+
+@frozen_settings
+class FedRoD(FedAvg):
+    """A generic last layer for balanced classes, and a silo's own that is added to it (Chen & Chao, 2022)."""
+
+    models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
+
+    def __post_init__(self) -> None:
+        if self.training.state == "shared":
+            self.training.leave("fedrod", "a silo trains two last layers; 'kept' keeps what is of both", "state")
+        self.training.leave("fedrod", "its two losses weigh classes each in its own way", *LABELS)
+
+    def init_server(self, site: Site) -> State:
+        self.check_last(site)
+        return super().init_server(site)
+
+    def check_last(self, site: Site) -> None:
+        """Raises ConfigurationError unless the module ends in a linear layer that learns, and is tied to no other."""
+        module = site.module
+        try:
+            path = self.path(module)
+            ends = last_path(site) == path and f"{path}.weight" in learning(module)
+        except ConfigurationError:
+            ends = False
+        if not ends:
+            raise ConfigurationError(
+                f"{self.name} needs a model that ends in a linear layer that learns, which {type(module).__name__} "
+                "does not",
+                "model",
+            )
+        names_below(module, path)
+
+    def init_silo(self, site: Site) -> State:
+        return {}
+
+    def path(self, module: nn.Module) -> str:
+        """Where the module's last linear layer is."""
+        return path_of_part(module, "last", self.name)
+
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        module = load(site.module, down["model"])
+        generic = expect(nn.Linear, module.get_submodule(self.path(module)))
+        own = own_layer(generic, state)
+        hidden: list[Tensor] = []
+
+        def keep(layer: nn.Module, given: tuple[Any, ...]) -> None:
+            hidden[:] = given
+
+        watched = generic.register_forward_pre_hook(keep)
+        try:
+            both = replace(site, module=nn.ModuleList([module, own]))
+            counts = torch.bincount(site.train.y, minlength=own.out_features)
+            self.training.fit(both, self.both(module, own, hidden, counts))
+        finally:
+            watched.remove()
+        return Update({"model": snapshot(module)}, site.examples), state | {"layer": snapshot(own)}
+
+    def both(self, module: nn.Module, own: nn.Linear, hidden: list[Tensor], counts: Tensor) -> Loss:
+        """The sum of both losses of a batch; `hidden` holds what the generic layer was given in its pass."""
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            generic = module(x)
+            personal = own(hidden[0].detach())
+            return balanced_softmax(generic, y, counts) + F.cross_entropy(generic.detach() + personal, y)
+
+        return loss
+
+    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
+        yield Decision.GLOBAL, load(site.module, down["model"])
+        if "layer" in state:
+            yield Decision.LOCAL, load(site.module, self.added(site.module, down["model"], state["layer"]))
+
+    def added(self, module: nn.Module, model: Tensors, layer: Tensors) -> Tensors:
+        """A model with the silo's own layer added to its last one: their logits add up."""
+        path = self.path(module)
+        return model | {f"{path}.{name}": model[f"{path}.{name}"] + tensor for name, tensor in layer.items()}
+
+
+def last_path(site: Site) -> str:
+    """Where the linear layer is whose outputs the site's module says. Raises ConfigurationError if there is none."""
+    module = site.module
+    if isinstance(module, Model):  # what comes before its head may be somewhere else
+        tokens = next(module.head.parameters()).new_zeros(1, module.tokens, module.features)
+        return f"head.{last_layer(module.head, tokens).name}"
+    return last_layer(module, site.train.x.new_zeros(1, *site.train.x.shape[1:])).name
+
+
+def own_layer(generic: nn.Linear, state: State) -> nn.Linear:
+    """A silo's own layer, at 0 if it has none yet."""
+    own = deepcopy(generic)
+    load(own, state.get("layer") or zeros(own))
+    return own
+
+
+def balanced_softmax(logits: Tensor, y: Tensor, counts: Tensor) -> Tensor:
+    """The mean of -log(n_y e^l_y / sum_c n_c e^l_c) over logits (N, C) and labels (N,), where `counts` (C,) are n_c.
+
+    A class that has none gets no gradient.
+    """
+    return F.cross_entropy(logits + counts.to(logits.dtype).log(), y)

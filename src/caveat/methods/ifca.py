@@ -1,0 +1,120 @@
+"""IFCA: several models for as many clusters of silos, of which every silo trains the one that fits its data best.
+
+Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020, Algorithm 1 with averaging of
+models (option II). In a round a silo is sent all models, picks the one of least loss on its training data, trains it
+and sends it back with its choice; every model becomes the mean of those that were trained from it. A cluster that
+nobody picks keeps its model. Models begin at random, each drawn by itself.
+
+Where paper and released code differ or are silent: the training loss decides, after training too (paper; the code tests
+with the model of least test loss). The loss that decides is as in evaluation, without dropout.
+Ours: means are weighted by n_k (both: uniform); after the last round of training every silo picks once more, among the
+models as they ended; and a silo that has picked none yet answers by the one that most silos picked last.
+A model whose weights were given, and none drawn, gives all clusters the same beginning: then this is FedAvg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from typing import Annotated, ClassVar, cast
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from ..core import Decision, Payload, Replies, Round, Site, State, Tensors, Update, Weights, seeded
+from ..core.settings import frozen_settings
+from ..training.modules import in_batches, load, reset, snapshot
+from .fedavg import FedAvg
+
+
+@frozen_settings
+class IFCA(FedAvg):
+    """A model for each of several clusters of silos, which find their cluster by training loss (Ghosh et al., 2020)."""
+
+    models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
+
+    clusters: Annotated[int, Field(gt=0, le=100)] = 2
+    """k, the number of models; 1 is FedAvg. All of them are sent to every silo, which sends one."""
+
+    def __post_init__(self) -> None:
+        self.training.leave("ifca", "a silo may train another model than in the round before", "state")
+
+    def init_server(self, site: Site) -> State:
+        """The models, the first one as it was built, and how many silos picked each."""
+        models = {0: snapshot(site.module)}
+        module = deepcopy(site.module)
+        for cluster in range(1, self.clusters):
+            reset(module)
+            models[cluster] = snapshot(module)
+        named = {f"{cluster}.{name}": tensor for cluster, model in models.items() for name, tensor in model.items()}
+        return {"model": named, "clusters": {"silos": torch.zeros(self.clusters)}}
+
+    def init_silo(self, site: Site) -> State:
+        return {}
+
+    def schedule(self) -> Iterable[Round]:
+        yield from super().schedule()
+        yield Round(self.broadcast, self.settle, everyone=True, trains=False, linear="examples", name="settle")
+
+    @property
+    def linear(self) -> Weights | None:
+        return None
+
+    def broadcast(self, server: State) -> Payload:
+        return {"model": server["model"], "clusters": server["clusters"]}
+
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        cluster = self.nearest(down, site)
+        load(site.module, model_of(down, cluster))
+        self.training.fit(site, self.objective(site.module, down))
+        picked = torch.eye(self.clusters, device=site.device)[cluster]
+        payload = {"model": snapshot(site.module), "clusters": {"picked": picked}}
+        return Update(payload, site.examples), state | chosen(cluster)
+
+    def nearest(self, down: Payload, site: Site) -> int:
+        """The cluster whose model has the least mean loss on the silo's training data, the first of several."""
+        losses = []
+        for cluster in range(self.clusters):
+            module = load(site.module, model_of(down, cluster)).eval()
+            losses.append(float(self.training.cross_entropy(in_batches(module, site.train.x), site.train.y)))
+        return losses.index(min(losses))
+
+    def average(self, server: State, replies: Replies, site: Site) -> State:
+        model, picked = dict(server["model"]), replies.stack("clusters", "picked")
+        n = torch.tensor([update.examples for update in replies.updates.values()])
+        for cluster in range(self.clusters):
+            weights = n * picked[:, cluster]
+            if weights.any():
+                mean = replies.mean("model", cast(list[float], weights.tolist()))
+                model |= {f"{cluster}.{name}": tensor for name, tensor in mean.items()}
+        return server | {"model": model, "clusters": {"silos": picked.sum(0)}}
+
+    def settle(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        """Pick a model for good."""
+        return Update({}, site.examples), state | chosen(self.nearest(down, site))
+
+    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
+        silos = down["clusters"]["silos"]
+        cluster = int(state["cluster"]["picked"]) if "cluster" in state else int(silos.argmax())
+        yield Decision.LOCAL, load(site.module, model_of(down, cluster))
+
+    def remark(self, module: nn.Module) -> str:
+        copy = deepcopy(module)
+        with seeded("remark"):
+            reset(copy)
+        before, after = snapshot(module), snapshot(copy)
+        drawn = any(not torch.equal(tensor, after[name]) for name, tensor in before.items())
+        same = "none of this model's weights is drawn at random, so that all clusters are the same: it is fedavg"
+        return "" if drawn else f"{self.name}: {same}"
+
+
+def model_of(down: Payload, cluster: int) -> Tensors:
+    """The tensors of a cluster's model, by their own names."""
+    prefix = f"{cluster}."
+    return {name.removeprefix(prefix): t for name, t in down["model"].items() if name.startswith(prefix)}
+
+
+def chosen(cluster: int) -> State:
+    """What a silo keeps of its choice."""
+    return {"cluster": {"picked": torch.tensor(cluster)}}
