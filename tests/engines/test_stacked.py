@@ -19,7 +19,25 @@ from caveat.engines.stacking import decisions
 from caveat.engines.stacking.chunks import MOST, chunks
 from caveat.engines.stacking.decisions import Stacking
 from caveat.files.schema.small_files import StackedRecord
-from caveat.methods import APFL, FML, FMLU, MOON, SCAFFOLD, UEFL, FedAvg, FedBN, FedPN, Local, PerFedAvg, TrFedDis
+from caveat.methods import (
+    APFL,
+    FML,
+    FMLU,
+    IFCA,
+    MOON,
+    SCAFFOLD,
+    UEFL,
+    FedALA,
+    FedAvg,
+    FedBN,
+    FedDisco,
+    FedPN,
+    FedProto,
+    FedRoD,
+    Local,
+    PerFedAvg,
+    TrFedDis,
+)
 from caveat.nn.encoders import Model, Tokens, head
 from caveat.training.fit import Loss, Training
 from caveat.training.modules import learning, load
@@ -37,9 +55,15 @@ REFUSED: dict[type[Method], dict[str, str]] = {
     FML: {"train": "draws random numbers", "train of model 1": "draws random numbers"},
     TrFedDis: {"train (model)": "draws random numbers"},
     UEFL: {"train (entropy, model)": "depends on a silo's numbers"},
+    FedDisco: {"train": "site.train"},
+    IFCA: {"train": "site.train", "train (cluster)": "site.train", "settle (cluster)": "site.train"},
+    FedRoD: {"train": "site.train", "train (layer)": "site.train"},
+    FedALA: {"train (own)": "reads a silo's numbers"},
+    FedProto: {"train (own)": "site.train"},
     FedPN: {"train": "torch.autograd.Function", "personalise": "site.train", "train_densities": "site.train"},
 }  # fmt: skip
 """The works of methods that are not stacked, and what their reasons say."""
+NEVER = (FMLU, UEFL, FedPN, FedDisco, IFCA, FedRoD, FedProto)
 
 
 def plain() -> nn.Module:
@@ -80,7 +104,7 @@ def test_stacked_silos_come_to_the_numbers_of_each_by_itself(method: Method, tmp
     together, works = federation(short, tmp_path / "on", "on", stop=stop)
     assert none == {}
     assert {name for name, record in works.items() if not record.stacked} <= refused.keys()
-    assert any(record.stacked for record in works.values()) or type(method) in (FMLU, UEFL, FedPN)
+    assert any(record.stacked for record in works.values()) or type(method) in NEVER
     for name, record in works.items():
         assert not record.padded  # a BatchNorm would see what does not count
         assert bool(record.why) != record.stacked

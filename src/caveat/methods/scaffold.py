@@ -70,8 +70,8 @@ class SCAFFOLD(FedAvg):
         y = snapshot(site.module)
         new = {name: c_k[name] - c[name] + (x[name] - y[name]) / (steps * self.training.rate(site)) for name in c}
         change = {name: new[name] - c_k[name] for name in c}
-        first = torch.tensor(not any(bool(each.any()) for each in c_k.values()), dtype=torch.float64)
-        payload = {"model": y, "control": change, "seen": {"first": first}}
+        first = torch.stack([each.any() for each in c_k.values()]).any().logical_not()
+        payload = {"model": y, "control": change, "seen": {"first": first.float()}}
         return Update(payload, site.examples), state | {"control": new}
 
     def average(self, server: State, replies: Replies, site: Site) -> State:
