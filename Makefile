@@ -4,14 +4,17 @@ BIN := .venv/bin
 TESTERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 INSTALLED := .venv/.installed
 
-.PHONY: run test check bench bench-gpu package lowest flower-versions clean
+.PHONY: run test test-long check bench bench-gpu package lowest flower-versions clean
 
 run: $(INSTALLED)  ## the demonstration: FedAvg and UEFL side by side on scikit-learn's digits
 	@rm -rf runs/digits
 	@$(BIN)/caveat run --out runs/digits
 
-test: $(INSTALLED)  ## the whole test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TESTERS) --dist loadfile
+test: $(INSTALLED)  ## the test suite, but for what takes long
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TESTERS) --dist loadfile -m "not long"
+
+test-long: $(INSTALLED)  ## the tests that take long: federations of processes, the contract on own models
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TESTERS) --dist loadfile -m long
 
 check: $(INSTALLED)  ## lint, format, types and layers
 	$(BIN)/ruff check .

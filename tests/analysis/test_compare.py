@@ -407,6 +407,7 @@ def test_figures_are_found_by_key_name_and_domain() -> None:
     assert Measure("x", "nll").higher is None
 
 
+@pytest.mark.long
 def test_a_comparison_killed_at_any_moment_ends_with_the_same_tables(tmp_path: Path, compared: Path) -> None:
     """SIGKILL to the whole command several times, at moments that a fixed rule picks, then once to the end."""
     folder = tmp_path / "grid"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -210,7 +211,9 @@ own_runs.run(own_runs.three_silos(), sys.argv[1], workers=2, device="shadow")
 
 def test_workers_are_forked_where_a_process_has_not_used_the_device(tmp_path: Path) -> None:
     here = run(SILOS, tmp_path / "here")
-    done = subprocess.run([sys.executable, "-c", WORKERS, tmp_path / "there"], text=True, capture_output=True)
+    found = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", WORKERS, tmp_path / "there"]
+    done = subprocess.run(command, text=True, capture_output=True, env=os.environ | found)
     assert done.returncode == 0, done.stderr
     assert without_device(here.folder) == without_device(tmp_path / "there")
 

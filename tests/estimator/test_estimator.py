@@ -28,11 +28,16 @@ def rows() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     return x, np.array(["ill", "well"])[y], groups
 
 
-QUICK = [("fedavg", 4), (caveat.UEFL(iterations=1), 10), ("fedpn", 5), ("trfeddis", 4)]
+QUICK = [
+    pytest.param("fedavg", 4, id="fedavg"),
+    pytest.param(caveat.UEFL(iterations=1), 10, id="uefl", marks=pytest.mark.long),
+    pytest.param("fedpn", 5, id="fedpn", marks=pytest.mark.long),
+    pytest.param("trfeddis", 4, id="trfeddis", marks=pytest.mark.long),
+]
 """The four with about as few steps and rounds as they learn with."""
 
 
-@pytest.mark.parametrize(("method", "rounds"), QUICK, ids=["fedavg", "uefl", "fedpn", "trfeddis"])
+@pytest.mark.parametrize(("method", "rounds"), QUICK)
 def test_it_keeps_every_convention_of_scikit_learn(method: str | caveat.Method, rounds: int) -> None:
     found = check_estimator(FederatedClassifier(method, rounds=rounds), on_fail=None, on_skip=None)
     failed = {each["check_name"]: each["exception"] for each in found if each["status"] not in ("passed", "skipped")}

@@ -30,6 +30,8 @@ from caveat.files.payloads import read_payload
 from caveat.runs.configured import start
 from caveat.runs.progress import Silent
 
+pytestmark = pytest.mark.long
+
 
 def states(folder: Path) -> dict[str, Path]:
     return {path.name: path for path in sorted(folder.glob("*.safetensors"))}

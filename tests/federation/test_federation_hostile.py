@@ -23,6 +23,8 @@ from caveat.files import ledger
 from caveat.files.payloads import read_payload
 from caveat.methods import FedAvg
 
+pytestmark = pytest.mark.long
+
 
 def nan(reply: Message) -> Message:
     payload = unpack(reply.content)

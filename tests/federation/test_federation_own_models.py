@@ -24,6 +24,8 @@ from caveat.files.ledger import read_ledger
 from caveat.files.payloads import read_payload
 from caveat.nn.own import KNOWN
 
+pytestmark = pytest.mark.long
+
 CODE = """from torch import nn
 
 

@@ -37,6 +37,8 @@ from caveat.federation import silo_app
 from caveat.federation.server import serve
 from caveat.runs.progress import Plain
 
+pytestmark = pytest.mark.long
+
 app = ServerApp()
 
 @app.main()

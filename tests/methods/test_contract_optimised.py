@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.long
 HERE = Path(__file__).parent
 PLAIN = "FedAvg and not PerFedAvg"
 CHEAP = f"({PLAIN} or Private) and (two_workers or mutated or manifest or joins_late or well_formed)"

@@ -32,6 +32,7 @@ NEED_PARTS = ("fedbabu", "fedper", "fedpn", "fedproto", "fedrep", "moon", "trfed
 FAST = Training(batch_size=16, lr=0.05, optimizer="sgd")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", [Adapted, Unusual])
 @pytest.mark.parametrize("method", EVERY, ids=lambda method: str(method.name))
 def test_a_method_keeps_its_contract_on_an_own_model(method: Method, code: type[nn.Module], tmp_path: Path) -> None:

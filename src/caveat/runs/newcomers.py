@@ -34,6 +34,8 @@ def _kept(method: Method, site: Site, seed: int) -> list[str]:
     """Parameters that stay at silos, without those of normalisation, which start as the identity."""
     with seeded(seed, "init_server"):
         sent = method.broadcast(method.init_server(site)).get("model", {})
+    # Of several models, such as those of clusters, each has a number before its names.
+    there = {*sent, *(name.partition(".")[2] for name in sent if name.partition(".")[0].isdigit())}
     parts = [(path, part) for path, part in site.module.named_modules() if not isinstance(part, _BatchNorm)]
     names = [f"{path}.{name}".lstrip(".") for path, part in parts for name, _ in part.named_parameters(recurse=False)]
-    return [name for name in names if name not in sent]
+    return [name for name in names if name not in there]
