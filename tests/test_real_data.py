@@ -12,7 +12,10 @@ from caveat.config import load
 from caveat.data import read_inputs
 from caveat.runs.configured import open_run, start
 
-pytestmark = pytest.mark.skipif("CAVEAT_DATA" not in os.environ, reason="CAVEAT_DATA does not name prepared real data")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif("CAVEAT_DATA" not in os.environ, reason="CAVEAT_DATA does not name prepared real data"),
+]
 SHORT = [
     "rounds=1",
     "training.local_steps=4",

@@ -14,7 +14,7 @@ from commands import TINY, sets
 import caveat as caveat_package
 from caveat.cli.streams import Outlet
 
-pytestmark = pytest.mark.usefixtures("nowhere")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("nowhere")]
 RUN = [*sets(*TINY, "rounds=3"), "--out", "out"]
 
 

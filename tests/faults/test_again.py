@@ -6,6 +6,8 @@ import pytest
 from faults.again import PREFIX
 from faults.selection import SHORT, failures
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("start", ["compare", "audit", "call"])
 def test_what_is_started_again_comes_to_the_same_bits(start: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from faults.federation import PREFIX
 from faults.selection import SHORT, failures
+
+pytestmark = pytest.mark.long
 
 
 def test_a_fault_in_a_federation_ends_in_the_same_bits_or_is_told() -> None:

@@ -30,6 +30,8 @@ from caveat.files.schema.small_files import SiloKeeps, SiloSource
 from caveat.runs.local import Run
 from caveat.runs.prepared import PREPARATION
 
+pytestmark = pytest.mark.long
+
 PLAIN = ("uncertainty.temperature=false", "uncertainty.familiarity=false")
 """So that the last rounds are of training."""
 

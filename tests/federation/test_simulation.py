@@ -20,6 +20,7 @@ from caveat.config import load
 from caveat.files.payloads import read_payload
 from caveat.runs.configured import start
 
+pytestmark = pytest.mark.long
 METHODS = ("fedavg", "scaffold", "uefl", "fedpn", "fmlu", "trfeddis")
 SETS = [
     "rounds=2", "beside=[]", "data.silos=3", "data.samples_per_silo=60", "model.name=mlp", "model.hidden=8",
@@ -36,8 +37,6 @@ from caveat.config import load
 from caveat.federation import silo_app
 from caveat.federation.server import serve
 from caveat.runs.progress import Plain
-
-pytestmark = pytest.mark.long
 
 app = ServerApp()
 

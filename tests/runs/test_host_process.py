@@ -14,6 +14,8 @@ from typer.testing import Result
 
 import caveat
 
+pytestmark = pytest.mark.long
+
 BEFORE = """
 import ctypes, json, os, sys
 os.environ.pop("THP_MEM_ALLOC_ENABLE", None)

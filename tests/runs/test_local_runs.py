@@ -95,6 +95,7 @@ def test_two_workers_write_the_same_run(whole: Path, tmp_path: Path) -> None:
 COMMAND = [sys.executable, "-c", "import sys; from caveat.cli import main; sys.exit(main())"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wait", [0.02, 0.3, 0.8, 1.5])
 def test_run_killed_at_any_moment_ends_the_same_after_resume(whole: Path, tmp_path: Path, wait: float) -> None:
     out = tmp_path / "killed"
