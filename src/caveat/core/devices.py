@@ -159,6 +159,8 @@ def deterministic(device: torch.device) -> Iterator[None]:
 
 def brought(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor on a device, without waiting until it is there where that is safe."""
+    if tensor.device == device:
+        return tensor
     return tensor.to(device, non_blocking=device.type == "cuda")
 
 

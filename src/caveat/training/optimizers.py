@@ -44,6 +44,9 @@ class Optimizer(ABC):
 
     def change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
         """Change parameters in place by the gradients of the same names."""
+        if not self.undecayed:
+            self._change(parameters, gradients, self.weight_decay)
+            return
         for decay in (True, False):
             if names := [name for name in gradients if (name not in self.undecayed) == decay]:
                 some = {name: parameters[name] for name in names}
