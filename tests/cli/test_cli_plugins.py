@@ -21,6 +21,10 @@ from caveat.methods import METHODS, plugins
 
 pytestmark = pytest.mark.usefixtures("nowhere", "registry")
 OWN = '''
+import os
+import signal
+from pathlib import Path
+
 from caveat import FedAvg, frozen_settings, register
 import torch
 
@@ -118,15 +122,27 @@ def test_predicting_asks_for_the_plugin(mine: Path) -> None:
     assert package.load(mine).summary["method"] == "mine"
 
 
-def test_a_run_that_is_interrupted_goes_on_with_the_plugin(mine: Path) -> None:
+def test_a_run_that_is_interrupted_goes_on_with_the_plugin_as_it_was() -> None:
+    write(OWN + KILLING)
     assert caveat("run", *MINE, "--set", "rounds=3", "--plugin", "mine.py", "--out", "whole").exit_code == 0
     assert kill_after_a_round("cut") < 0
     forget()
     assert NAME_IT in one_error(caveat("resume", "cut"), 2)
+    page = Path("cut", "report.html")
+    assert caveat("report", "cut").exit_code == 0
+    assert "<code>caveat resume cut --plugin mine.py</code> continues it" in page.read_text()
+    forget()
+    write(f"{OWN}{KILLING}".replace('"seen": torch.tensor(float(len(x)))', '"seen": torch.tensor(2.0 * len(x))'))
+    assert "the code of the method mine is another one" in one_error(
+        caveat("resume", "cut", "--plugin", "mine.py", "--quiet"), 4
+    )
+    forget()
+    write(f"{OWN}{KILLING}".replace("    strength", "    # of the pull\n\n    strength"))
     done = caveat("resume", "cut", "--plugin", "mine.py")
     assert done.exit_code == 0, done.stderr
     model = "model/model.safetensors"
     assert (Path("cut") / model).read_bytes() == (Path("whole") / model).read_bytes()
+    assert "caveat run config.toml --plugin mine.py --out NEW" in page.read_text()
 
 
 def test_a_run_that_fails_says_how_it_goes_on_with_the_plugin() -> None:
@@ -139,20 +155,22 @@ def test_a_run_that_fails_says_how_it_goes_on_with_the_plugin() -> None:
     assert done.stderr.splitlines()[-1].endswith("; `caveat resume run --plugin mine.py` continues")
 
 
-def kill_after_a_round(out: str) -> int:
-    """The status of a run that is killed in its second round."""
-    killing = f"""
+KILLING = """
     def average(self, *args):
-        if Path("{out}/rounds.jsonl").exists():
+        if Path("kill").exists() and Path("cut/rounds.jsonl").exists():
             os.kill(os.getpid(), signal.SIGKILL)
         return super().average(*args)
 
     linear = "examples"
 """
-    write(f"import os, signal\nfrom pathlib import Path\n{OWN}{killing}")
+
+
+def kill_after_a_round(out: str) -> int:
+    """The status of a run that is killed in its second round."""
+    Path("kill").touch()
     command = [sys.executable, "-m", "caveat", "run", *MINE, "--set", "rounds=3", "--plugin", "mine.py", "--out", out]
     status = subprocess.run(command, env=ENVIRONMENT, capture_output=True).returncode
-    write()
+    Path("kill").unlink()
     return status
 
 
@@ -175,6 +193,12 @@ def test_a_comparison_is_reported_without_the_plugin_and_goes_on_with_it() -> No
     assert not Path("imported").exists()
     assert NAME_IT in one_error(caveat(*command), 2)
     assert caveat(*command, "--plugin", "mine.py").exit_code == 0
+    forget()
+    write(OWN.replace("float(len(x))", "1.0"))
+    command[command.index("0")] = "0,1"
+    error = one_error(caveat(*command, "--plugin", "mine.py"), 4)
+    assert "both/runs/mine/seed-0: the code of the method mine is another one than when the run began" in error
+    assert not Path("both/runs/mine/seed-1").exists()
 
 
 def test_lists_and_configurations_show_it() -> None:

@@ -194,6 +194,15 @@ def test_workers_begin_anew_where_a_process_cannot_be_forked(tmp_path: Path) -> 
         assert without_device(tmp_path / "1" / part) == without_device(tmp_path / "2" / part)
 
 
+def test_a_worker_that_cannot_begin_anew_says_why(tmp_path: Path) -> None:
+    plugin = tmp_path / "gone.py"
+    plugin.write_text("import pathlib\nimport shadow_models\npathlib.Path(__file__).unlink()\n")
+    given = [*sets(*TINY), "--device", "shadow", "--plugin", plugin, "--quiet", "--workers", 2]
+    done = command("run", *given, "--out", tmp_path / "run")
+    assert done.exit_code == 4
+    assert f"a worker cannot begin anew: --plugin {plugin}: no such file" in done.stderr
+
+
 def test_a_run_that_no_other_process_can_make_again_has_one_worker_there(tmp_path: Path) -> None:
     run(SILOS, tmp_path / "1", model=MLP, device="shadow")
     with pytest.raises(ConfigurationError, match="this process has used a GPU"):

@@ -126,10 +126,12 @@ class Reporter:
 
     def cause(self, error: Exception) -> str:
         """What an error message should add for an error: how to go on, but never with what would fail again."""
-        from ..core.errors import Diverged
+        from ..core.errors import Diverged, OtherBeginning
 
         if self.run is not None and isinstance(error, Diverged):
             return "; resuming would fail again: lower training.lr in another run"
+        if isinstance(error, OtherBeginning):
+            return ""
         return self.hint()
 
     def mending(self, silo: str) -> str:

@@ -92,5 +92,9 @@ DIVERGED = "training diverged; try a lower training.lr"
 """What happened, and what to do about it."""
 
 
+class OtherBeginning(RunError):
+    """What a run began with is another now: data, a model or code. Going on as things are would fail again."""
+
+
 class Diverged(RunError):
     """Numbers that are not finite any more: the same settings would come to them again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from .schema.federation import FederationFile
 from .schema.figures import Metrics
 from .schema.gallery import Features, Gallery
 from .schema.rounds import LeftOut, RoundRow
-from .schema.small_files import Failure, Origin
+from .schema.small_files import BegunCode, Failure, Origin
 from .schema.summary import SiloRecord, Summary, Worst
 
 _FILES = ("config.toml", "rounds.jsonl", "summary.json")
@@ -40,6 +41,7 @@ class RunFolder:
     config: str | None = None
     """config.toml, verbatim."""
     origin: Origin | None = None
+    code: BegunCode | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     rows: Sequence[RoundRow] = ()
     left_out: Sequence[LeftOut] = ()
@@ -75,6 +77,24 @@ class RunFolder:
     def federated(self) -> bool:
         """Whether Flower carries it, so that its project continues it."""
         return _section(self.settings, "engine").get("name") == "flower"
+
+    @property
+    def plugins(self) -> list[str]:
+        """The options that name the code of methods, as who began it did: to be shown, and never followed."""
+        return self._options("--plugin", "plugins")
+
+    @property
+    def resumed(self) -> str:
+        """What to type to continue it."""
+        words = ["caveat", "resume", self.path.name, *self.plugins, *self._options("--model", "models")]
+        return shlex.join(words + (["--project", "DIR"] if self.federated else []))
+
+    def _options(self, option: str, kind: str) -> list[str]:
+        """An option for each code of one's own that this run, or one beside it, was begun with."""
+        known = [each.code for each in (self, *self.beside.values()) if each.code is not None]
+        return [
+            word for name in dict.fromkeys(n for code in known for n in getattr(code, kind)) for word in (option, name)
+        ]
 
     @property
     def complete(self) -> bool:
@@ -183,6 +203,7 @@ def read_run(path: Path) -> RunFolder:
         path=path.resolve(),  # so that it has a name, even if it is .
         config=config,
         origin=record_of(path / "origin.json", Origin),
+        code=record_of(path / "code.json", BegunCode),
         settings=_settings(config, path / "config.toml"),
         rows=rows,
         left_out=left_out,

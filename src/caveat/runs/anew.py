@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .. import data
-from ..core.errors import told
+from ..core.errors import CaveatError, told
 from ..engines.executor import Executor
 from ..engines.processes.children import end_with_parent
 from ..engines.processes.shared_buffer import SharedBuffer
@@ -32,7 +32,8 @@ def serve_anew(about: Mapping[str, Any]) -> None:
         executor = executor_anew(about["rebuild"])
     except Exception as error:
         connection.recv_bytes()
-        answer = {"error": f"a worker cannot begin anew: {told(error)}", "kind": type(error).__name__}
+        why = str(error) if isinstance(error, CaveatError) else told(error)
+        answer = {"error": f"a worker cannot begin anew: {why}", "kind": type(error).__name__, "silo": None}
         connection.send_bytes(json.dumps(answer).encode())
         return
     executor.device, executor.sharing = torch.device(about["device"]), about["sharing"]

@@ -23,6 +23,7 @@ from ..nn.frozen import FrozenEncoder
 from ..nn.models import ModelSettings
 from ..wrappers.evaluation import Evaluated
 from .begun import check_code, keep_code, keep_init
+from .own_code import codes_of
 from .prepared import PREPARATION
 from .spec import RunSpec
 
@@ -136,15 +137,15 @@ class BaseRun:
     def prepare(self) -> None:
         """Write what is known before the first round.
 
-        Raises RunError if code of one's own makes another model than when the run began, or `init` is another one.
+        Raises RunError if code of one's own is or makes another than when the run began, or `init` is another one.
         """
         self.check_code()
-        keep_code(self.folder, self.spec.code_made(self.info))
+        keep_code(self.folder, self.spec.code_made(self.info), self.spec.method, codes_of(self.spec))
         keep_init(self.folder, self.spec.init)
 
     def check_code(self) -> None:
-        """Raises RunError if code of one's own makes another model than when the run began."""
-        check_code(self.folder, self.spec.code_made(self.info))
+        """Raises RunError if code of one's own is or makes another than when the run began."""
+        check_code(self.folder, self.spec.code_made(self.info), self.spec.method)
 
     def check(self) -> None:
         """Raises ConfigurationError or DataError for what cannot be run, before anything is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,18 @@ from .. import config as configuration
 from .. import data
 from ..config import Config
 from ..config.earlier import OTHER_TEMPERATURES, began
-from ..core import ConfigurationError, DataError, Method, RunError, SiloId, State
+from ..core import ConfigurationError, DataError, Method, SiloId, State
+from ..core.errors import OtherBeginning
 from ..data.population import Population
 from ..files.atomic import write_record
 from ..files.manifest import manifest_of, sum_of
 from ..files.reading import read_plain, record_of
 from ..files.schema.small_files import BegunCode, BegunData, BegunInit, ModelFile, SettingsFile
+from ..methods.plugins import named
 from ..wrappers.base import find
 from ..wrappers.guaranteed import Guaranteed, is_counted
 from ..wrappers.tempered import Tempered
-from .made_code import CodeMade
+from .made_code import CodeMade, text_of
 from .warm import MODEL
 
 SETTINGS, DATA, CODE, INIT = "settings.json", "data.json", "code.json", "init.json"
@@ -139,34 +141,48 @@ def check_same(folder: Path, silos: data.Silos) -> None:
         raise DataError(f"{splits}: expected what the splits of the silos that are measured were")
     same = [silos.named(name) for name in begun if name in silos.by_name]
     if len(same) < len(begun) or begun != json.loads(json.dumps(data.splits_record(same))):
-        raise RunError(f"{splits}: the data are not those that the run began with")
+        raise OtherBeginning(f"{splits}: the data are not those that the run began with")
     known = record_of(folder / DATA, BegunData)
     if known is not None:
         now = _begun_data(silos, begun)
         for name in ("classes", "columns", "others"):
             if getattr(known, name) != getattr(now, name):
                 what = {"columns": "the names or categories of columns", "others": "the data of other silos"}.get(name)
-                raise RunError(f"{folder}: {what or 'the names of classes'} are not those that the run began with")
+                raise OtherBeginning(
+                    f"{folder}: {what or 'the names of classes'} are not those that the run began with"
+                )
 
 
-def check_code(folder: Path, made: CodeMade | None) -> None:
-    """Raises RunError if code of one's own made another model when the run began, DataError where what it made then is
-    damaged or gone.
+def check_code(folder: Path, made: CodeMade | None, method: Method) -> None:
+    """Raises RunError if code of one's own made another model when the run began, or if the method's was another one.
+
+    DataError where what is known of that is damaged or gone.
     """
     _check_files(folder, CODE)
     known = record_of(folder / CODE, BegunCode)
-    if known is not None and (made is None or not made.same(known.model, known.says)):
-        raise RunError(
+    if known is None:
+        return
+    if known.model is not None and (made is None or not made.same(known.model, known.says)):
+        raise OtherBeginning(
             f"{folder}: the code of the model makes another one than when the run began, in its parts, in the weights "
             "that it begins with or in what it computes: put the code back, or begin another run"
         )
+    text = text_of(method)
+    if None not in (known.method, text) and text != known.method:
+        raise OtherBeginning(
+            f"{folder}: the code of the method {method.name} is another one than when the run began, by the text of "
+            "its classes without comments: put the code back, or begin another run"
+        )
 
 
-def keep_code(folder: Path, made: CodeMade | None) -> None:
-    """Write down what code of one's own makes, as a run begins, if that is not done yet."""
-    if made is not None and not (folder / CODE).exists():
-        known = {"schema": BegunCode.SCHEMA, "model": made.digest, "says": made.says}
-        write_record(folder / CODE, BegunCode.model_validate(known))
+def keep_code(folder: Path, made: CodeMade | None, method: Method, models: Sequence[str]) -> None:
+    """Write down what code of one's own is and makes, as a run begins, if that is not done yet."""
+    text = text_of(method)
+    if (made is None and text is None) or (folder / CODE).exists():
+        return
+    known = {"model": made.digest, "says": made.says, "models": list(models)} if made is not None else {}
+    own = {"method": text, "plugins": named()} if text is not None else {}
+    write_record(folder / CODE, BegunCode.model_validate({"schema": BegunCode.SCHEMA, **known, **own}))
 
 
 def keep_init(folder: Path, init: str | None) -> None:
@@ -180,7 +196,7 @@ def keep_init(folder: Path, init: str | None) -> None:
     for part in (folder, folder.parent.parent) if folder.parent.name == "beside" else (folder,):
         known = record_of(part / INIT, BegunInit)
         if known is not None and known.model != now:
-            raise RunError(
+            raise OtherBeginning(
                 f"{folder}: init = {init!r} holds another model than when {part} began; put it back, or begin another "
                 "run"
             )

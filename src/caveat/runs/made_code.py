@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
+import io
+import textwrap
+import tokenize
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import nn
 
+from ..core import Method
 from ..nn.frozen import FrozenEncoder
 from ..nn.probe import Said, alike
 
@@ -51,3 +56,33 @@ def _digests(digests: Sequence[str]) -> tuple[str, str]:
     texts = "".join(f"{digest}\n" for digest in digests), "".join(sorted(set(digests)))
     ordered, unordered = (hashlib.sha256(text.encode()).hexdigest() for text in texts)
     return ordered, unordered
+
+
+_TEXTS = dict[type[Method], str | None]()
+"""What `text_of` has found in this process: what a file says later is not what was imported."""
+
+
+def text_of(method: Method) -> str | None:
+    """SHA-256 of the text of a method's classes that are not caveat's, but for comments and empty lines.
+
+    None where all are caveat's, or where a text cannot be found, as of classes that an interactive session has typed.
+    """
+    kind = type(method)
+    if kind not in _TEXTS:
+        _TEXTS[kind] = _text_of(kind)
+    return _TEXTS[kind]
+
+
+def _text_of(kind: type[Method]) -> str | None:
+    known = ("caveat", "builtins", "typing", "abc")
+    own = [each for each in kind.__mro__ if each.__module__.partition(".")[0] not in known]
+    try:
+        texts = [_without_comments(textwrap.dedent(inspect.getsource(each))) for each in own]
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):
+        return None
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest() if texts else None
+
+
+def _without_comments(text: str) -> str:
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return " ".join(token.string for token in tokens if token.type not in (tokenize.COMMENT, tokenize.NL))

@@ -24,7 +24,6 @@ from ...files.locks import nothing_begun
 from ...files.schema.record import as_json
 from ...html.pages.run.page import write_report
 from ...runs.configured import check, check_code, resume, start
-from ...runs.own_code import codes_of
 from ...runs.progress import Progress
 from .folder import KILLED, ComparisonFolder
 from .grid import PlannedRun
@@ -58,10 +57,11 @@ class Runner:
             self._check_code()
 
     def _check_code(self) -> None:
-        """Raises RunError if code of one's own makes other models than in runs that others are to come beside."""
+        """Raises RunError if code of one's own is or makes another than in runs that others are to come beside."""
         for run in self.results.known():
-            place, config = self.results.place(run), self.results.config(run, self.results.known_rounds(run))
-            if (place / "config.toml").exists() and codes_of(config):
+            place = self.results.place(run)
+            if (place / "code.json").exists():
+                config = self.results.config(run, self.results.known_rounds(run))
                 check_code(config, self._silos(config), place)
 
     def run(self) -> None:

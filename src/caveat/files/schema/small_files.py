@@ -91,12 +91,16 @@ class BegunData(File):
 
 
 class BegunCode(File):
-    """`code.json`: what code of one's own made when the run began."""
+    """`code.json`: what code of one's own was and made when the run began."""
 
+    OMITTED: ClassVar = frozenset({"model", "method", "plugins", "models"})
     SEALED: ClassVar = True
 
-    model: str  # SHA-256 of the names, shapes and values of all tensors of the models as they began
+    model: str | None = None  # SHA-256 of the names, shapes and values of all tensors of the models as they began
     says: tuple[tuple[Finite, ...], ...] = ()  # what each said of fixed inputs then, in evaluation and in training
+    method: str | None = None  # SHA-256 of the text of the method's classes
+    plugins: list[str] = []  # what `--plugin` named
+    models: list[str] = []  # what `--model` is to name
 
 
 class BegunInit(File):

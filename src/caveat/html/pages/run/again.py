@@ -24,7 +24,11 @@ def again(run: RunFolder) -> Again:
     if run.federated:
         return Again("caveat flower init DIR config.toml", "", ", ".join(known))
     if run.failure and run.failure.diverged:
-        return Again("caveat run config.toml --set training.lr=LOWER --out NEW", "", ", ".join(known))
+        return Again(_from_configuration(run, "--set", "training.lr=LOWER"), "", ", ".join(known))
     words = [word for each in run.origin.sets for word in ("--set", each)] if run.origin else []
     recipe = shlex.join(["caveat", "run", run.origin.recipe, *words, "--out", "NEW"]) if run.origin else ""
-    return Again("caveat run config.toml --out NEW", recipe, ", ".join(known))
+    return Again(_from_configuration(run), recipe, ", ".join(known))
+
+
+def _from_configuration(run: RunFolder, *options: str) -> str:
+    return shlex.join(["caveat", "run", "config.toml", *run.plugins, *options, "--out", "NEW"])

@@ -29,7 +29,6 @@ def failures(run: RunFolder) -> list[Failed]:
 
 
 def _told(run: RunFolder, failure: Failure, whose: str) -> Failed:
-    command = f"caveat resume {run.path.name}{' --project DIR' if run.federated else ''}"
     at = f" at {plain(failure.silo)}" if failure.silo else ""
     what = f"{whose}failed in round {failure.round}{at}"
     # Where and when is said above; the error itself counts rounds of the schedule, from 0.
@@ -39,5 +38,7 @@ def _told(run: RunFolder, failure: Failure, whose: str) -> Failed:
         return Failed(f"{what}: training diverged.", todo, error)
     if failure.lost:
         todo = "Put the silo's state back from a copy and resume, or have the silo begin afresh:"
-        return Failed(f"{what}: its private state is lost.", todo, error, f"{command} --reset {plain(failure.silo)}")
-    return Failed(f"{what}.", "Once what is said below is mended, this continues it:", error, command)
+        return Failed(
+            f"{what}: its private state is lost.", todo, error, f"{run.resumed} --reset {plain(failure.silo)}"
+        )
+    return Failed(f"{what}.", "Once what is said below is mended, this continues it:", error, run.resumed)
