@@ -1,6 +1,6 @@
-"""FedAvg with FedPN's layer normalisation, a control of docs/results.md: what comes of that without any density.
+"""FedAvg with FedPN's layer normalisation, a control of docs/results/fedpn.md: what comes of that without any density.
 
-A method for `--plugin benchmarks/normalised.py`; docs/results.md has the command.
+A method for `--plugin benchmarks/normalised.py`; docs/results/fedpn.md has the command.
 """
 
 from torch import nn

@@ -1,7 +1,7 @@
-"""Put the tables of `caveat reproduce` into docs/results.md, between the marks of each.
+"""Put the tables of `caveat reproduce` into the pages of docs/results, between the marks of each.
 
     CAVEAT_DATA=DIR caveat reproduce TABLE --out OUT/TABLE     # for every table
-    python benchmarks/results.py OUT                           # what OUT lacks keeps what the page has
+    python benchmarks/results.py OUT                           # what OUT lacks keeps what its page has
 
 The words between the tables are written by hand; every number in a table comes from OUT/TABLE/comparison.json. A
 table that is too wide for a line becomes several.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from wrapped import wrapped
@@ -21,23 +22,31 @@ from caveat.files.schema.comparison import Comparison, TuningReport, read_compar
 
 SHOWN = 3
 """Measures of a table that are not folded away."""
-PAGE = Path(__file__).parent.parent / "docs" / "results.md"
+PAGES = Path(__file__).parent.parent / "docs" / "results"
 
 
-def main(out: Path, page: Path = PAGE) -> None:
-    text = page.read_text()
+def main(out: Path, pages: Path = PAGES) -> None:
+    texts = {page: page.read_text() for page in sorted(pages.glob("*.md"))}
     for name in reproduce.tables():
         path = out / name / "comparison.json"
         if path.exists():
-            text = placed(text, name, section(name, read_comparison(path)))
-    page.write_text(text)
+            page = page_of(name, texts)
+            texts[page] = placed(texts[page], name, section(name, read_comparison(path)))
+    for page, text in texts.items():
+        page.write_text(text)
+
+
+def page_of(name: str, texts: Mapping[Path, str]) -> Path:
+    """The page that has a place for a table."""
+    for page, text in texts.items():
+        if f"<!-- {name} -->" in text:
+            return page
+    raise SystemExit(f"no page has a place for {name}: add the lines <!-- {name} --> and <!-- end of {name} --> to one")
 
 
 def placed(text: str, name: str, body: str) -> str:
     """The page with that body between the table's marks."""
     mark, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    if mark not in text:
-        raise SystemExit(f"{PAGE} has no place for {name}: add the lines {mark} and {end}")
     before, rest = text.split(mark, 1)
     return f"{before}{mark}\n{body}{end}{rest.split(end, 1)[1]}"
 

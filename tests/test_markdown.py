@@ -138,12 +138,18 @@ def test_the_tables_of_a_comparison_are_put_into_the_page_with_every_figure(tmp_
         cell |= {"tuned": {key: str(value) for key, value in cell["tuned"].items()}, "tuning": []}
     (tmp_path / "uefl-domains").mkdir()
     (tmp_path / "uefl-domains" / "comparison.json").write_text(json.dumps(record))
-    page = tmp_path / "results.md"
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "other.md").write_text("nothing of it\n")
+    page = tmp_path / "pages" / "results.md"
     page.write_text("before\n<!-- uefl-domains -->\nold\n<!-- end of uefl-domains -->\nafter\n")
-    results.main(tmp_path, page)
+    results.main(tmp_path, page.parent)
     text = page.read_text()
     assert max(map(len, text.split("\n"))) <= WIDTH
     assert "old" not in text
     assert text.startswith("before\n<!-- uefl-domains -->\n`caveat reproduce uefl-domains")
     assert text.endswith("</details>\n<!-- end of uefl-domains -->\nafter\n")
     assert figures(text) == figures(markdown(read_comparison(tmp_path / "uefl-domains")))
+    assert (tmp_path / "pages" / "other.md").read_text() == "nothing of it\n"
+    page.write_text("no place\n")
+    with pytest.raises(SystemExit, match="no page has a place for uefl-domains"):
+        results.main(tmp_path, page.parent)
