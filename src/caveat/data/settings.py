@@ -171,7 +171,8 @@ class DataSettings:
     size: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Pixels of both sides that all images are resized to, those of streams too; unset, images must be of one size."""
     lazy: bool = False
-    """images: read and decode a file whenever it is needed, instead of keeping the pixels of all of them in memory."""
+    """images: read and decode a file whenever it is needed, instead of keeping the pixels of all of them in memory.
+    csv, parquet files alone: keep rows in a file that is mapped into memory, below $CAVEAT_CACHE."""
     exif_rotation: bool = True
     """images, silos: turn images upright as their EXIF data say. What caveat 0.1 began is read without, as it was."""
     channels: Literal[1, 3] | None = None
@@ -212,9 +213,10 @@ class DataSettings:
                 f"data.kind = {self.kind!r} is ignored by source {self.source!r}; it belongs to npz and npy",
                 "data.kind",
             )
-        if self.lazy and set(kinds).isdisjoint(("images", "silos")):
+        if self.lazy and set(kinds).isdisjoint(("images", "csv", "silos")):
             raise ConfigurationError(
-                f"data.lazy = true is ignored by source {self.source!r}; it belongs to images", "data.lazy"
+                f"data.lazy = true is ignored by source {self.source!r}; it belongs to images and parquet tables",
+                "data.lazy",
             )
         if not self.exif_rotation and not self.reads_images:
             raise ConfigurationError(
