@@ -154,14 +154,14 @@ table_encoding.FITTED = 1 << 18  # of a table this small, one column at a time
 most = taken() + int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 silos = data.load(DataSettings(source=f"csv:{sys.argv[1]}", target="y", silos=2, lazy=sys.argv[3] == "lazy"), 0)
-print(sum(float(part.double().sum()) for silo in silos for part in silo.train.x.split(8192)))
+print(sum(float(part.double().sum()) for silo in silos for part in silo.train.x.split(1024)))
 """
 
 
 @pytest.mark.long
 def test_a_table_larger_than_what_memory_may_be_taken_can_be_read(tmp_path: Path) -> None:
     """Half of what the rows take is all that reading, encoding and going through them may take."""
-    rows, width, group = 250_000, 128, 2_500
+    rows, width, group = 160_000, 128, 4_000
     generator = np.random.default_rng(0)
     with pq.ParquetWriter(tmp_path / "t.parquet", _wide(generator, 1, width).schema) as file:
         for _ in range(rows // group):
