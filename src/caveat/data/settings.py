@@ -180,6 +180,9 @@ class DataSettings:
     augment: tuple[ImageChange, ...] = ()
     """Random changes of images, drawn anew for every batch of training and made in this order: flip (left to right),
     crop (moved by up to 1/8), rotate (up to 15 degrees), erase (a rectangle), brightness (up to 0.2 of the range)."""
+    standardise: Literal["none", "silo", "federation"] = "none"
+    """series: every channel less its mean and over its standard deviation, over training samples and steps, without
+    padded ones: silo: of the silo's own; federation: of all silos together. Tables are, each by the silo's own."""
     shift: Shift = field(default_factory=Shift)
     """What makes the inputs of silos differ."""
     labels: Labels = field(default_factory=Labels)
@@ -261,6 +264,7 @@ class DataSettings:
             ("shift.angles", self.shift.angles, ()),
             ("shift.noise_std", self.shift.noise_std, ()),
             *((f"labels.{each.name}", getattr(self.labels, each.name), each.default) for each in fields(Labels)),
+            ("standardise", self.standardise if self.standardise == "federation" else "none", "none"),
             ("streams.ood_local", self.streams.ood_local, "none"),
             ("streams.hold_out", self.streams.hold_out, ()),
         ):

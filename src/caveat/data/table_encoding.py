@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -95,8 +96,8 @@ def _known(values: Array, column: TableColumn) -> Array:
 
 
 def row_parts(rows: Array) -> Iterator[Array]:
-    """Rows (N, D) in parts that memory holds, from the first to the last."""
-    count = max(AT_ONCE // max(rows.shape[1], 1), 1)
+    """Rows (N, ...) in parts that memory holds, from the first to the last."""
+    count = max(AT_ONCE // max(math.prod(rows.shape[1:]), 1), 1)
     return (rows[start : start + count] for start in range(0, len(rows), count))
 
 
