@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         TrFedDis,
         register,
     )
+    from .metrics.own import metric
     from .nn.models import ModelSettings, PersonalModel
     from .runs.callbacks import Callback
     from .runs.local import Run
@@ -94,6 +95,7 @@ _PLACES = {
     "CaveatError": "core", "ConfigurationError": "core", "DataError": "core", "RunError": "core",
     "Privacy": "wrappers.privacy",
     "ServerOptimizer": "wrappers.server",
+    "metric": "metrics.own",
     "Uncertainty": "wrappers.uncertainty",
 }  # fmt: skip
 """Where each public name is, so that nothing heavy is imported before it is used."""
@@ -161,6 +163,7 @@ __all__ = [
     "frozen_settings",
     "load",
     "load_comparison",
+    "metric",
     "plan",
     "register",
     "run",

@@ -55,8 +55,10 @@ def run(
     have such models. `uncertainty` says how predictions are calibrated and decided upon,
     `privacy` whether what silos send is clipped and gets noise. Every
     `every` rounds silos are evaluated on their validation split, at the end on the test split: all of them, or
-    `measured` of them, the same ones every time. `newcomers` are the names of silos that take no part and are measured
-    on their test split in the end, as if they had joined then. `out` is a folder
+    `measured` of them, the same ones every time. `metrics` are functions by name, from NumPy's arrays of
+    labels (N,) and probabilities (N, C) of a silo's test split to a number, or NaN where they are not defined:
+    `summary` has them beside accuracy (`caveat.metric`). `newcomers` are the names of silos that take no
+    part and are measured on their test split in the end, as if they had joined then. `out` is a folder
     for the run's files: the same call, with any `workers`, continues what was interrupted there, and returns what is
     finished as it is; `caveat report` makes a page of it, and `caveat.load` opens it where the silos' data are not.
     Without one, the files go with the returned run. `reset` are silos that begin afresh when an interrupted run

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,9 @@ import torch
 from caveat import data
 from caveat.core import ConfigurationError, DataError
 from caveat.data import DataSettings
+from caveat.data.lazy import LazyInputs
+from caveat.data.schema import agreement
+from caveat.data.splits import NAMES
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -89,3 +95,91 @@ def test_damaged_files_and_a_missing_package_are_one_line(tmp_path: Path, monkey
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigurationError, match="needs the optional package 'pyarrow': install caveat with the extra"):
         data.load(settings, 0)
+
+
+def test_rows_read_as_they_are_needed_are_those_of_the_csv_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAVEAT_CACHE", str(tmp_path / "cache"))
+    write(tmp_path / "t", COLUMNS)
+    held = data.load(DataSettings(source=source(tmp_path / "t", "csv"), target="outcome"), 0)
+    settings = DataSettings(source=source(tmp_path / "t", "parquet"), target="outcome", lazy=True)
+    lazily = data.load(settings, 0)
+    assert held.encoders == lazily.encoders
+    assert data.splits_record(held) == data.splits_record(lazily)
+    for name in NAMES:
+        x = getattr(lazily["south"], name).x
+        assert isinstance(x, LazyInputs)
+        assert torch.equal(getattr(held["south"], name).x, x[:])
+    (kept,) = (tmp_path / "cache" / "tables").glob("*.npy")
+    assert (tmp_path / "cache" / "tables").stat().st_mode & 0o077 == 0, "what is kept is nobody else's to read"
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:-4] + b"\0\0\0\0")
+    again = data.load(settings, 0)
+    assert kept.read_bytes() == whole, "damage is noticed, and mended from the table"
+    assert data.splits_record(again) == data.splits_record(held)
+
+
+def test_a_silo_elsewhere_reads_rows_as_they_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAVEAT_CACHE", str(tmp_path / "cache"))
+    write(tmp_path / "t", COLUMNS)
+    own = [
+        DataSettings(source=f"csv:{tmp_path / 't' / f'south.{suffix}'}", target="outcome", lazy=suffix == "parquet")
+        for suffix in ("csv", "parquet")
+    ]
+    held, lazily = (agreement.own_schema(each, 0, "south") for each in own)
+    assert held == lazily
+    shared = agreement.shared_schema({"south": held}, own[0])
+    one, other = (agreement.own_silos(each, 0, "south", shared)["south"] for each in own)
+    assert torch.equal(one.train.x, other.train.x[:])
+
+
+def test_text_is_not_read_as_it_is_needed(tmp_path: Path) -> None:
+    write(tmp_path / "t", COLUMNS)
+    with pytest.raises(ConfigurationError, match=r"north\.csv is text: leave it out, or write the table as a parquet"):
+        data.load(DataSettings(source=source(tmp_path / "t", "csv"), target="outcome", lazy=True), 0)
+
+
+LITTLE = """
+import resource, sys
+import numpy, pyarrow.parquet, sklearn.impute, sklearn.preprocessing, torch
+from caveat import data
+from caveat.data import DataSettings, table_encoding
+
+def taken():  # bytes that are this process's own, files that are mapped into memory apart
+    lines = open("/proc/self/status").read().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("VmData")).split()[1])
+
+table_encoding.FITTED = 1 << 18  # of a table this small, one column at a time
+most = taken() + int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+silos = data.load(DataSettings(source=f"csv:{sys.argv[1]}", target="y", silos=2, lazy=sys.argv[3] == "lazy"), 0)
+print(sum(float(part.double().sum()) for silo in silos for part in silo.train.x.split(1024)))
+"""
+
+
+@pytest.mark.long
+def test_a_table_larger_than_what_memory_may_be_taken_can_be_read(tmp_path: Path) -> None:
+    """Half of what the rows take is all that reading, encoding and going through them may take."""
+    rows, width, group = 160_000, 128, 4_000
+    generator = np.random.default_rng(0)
+    with pq.ParquetWriter(tmp_path / "t.parquet", _wide(generator, 1, width).schema) as file:
+        for _ in range(rows // group):
+            file.write_table(_wide(generator, group, width))
+    decoded = 4 * rows * width
+    environment = os.environ | {
+        "CAVEAT_CACHE": str(tmp_path / "cache"), "ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1",
+    }  # fmt: skip
+    command = [sys.executable, "-c", LITTLE, str(tmp_path / "t.parquet")]
+    done = subprocess.run([*command, str(decoded // 2), "lazy"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert np.isfinite(float(done.stdout))
+    held = subprocess.run([*command, str(decoded // 2), "held"], env=environment, capture_output=True, text=True)
+    assert held.returncode != 0, "the limit has to be one that memory would notice"
+    assert "MemoryError" in held.stderr or "Unable to allocate" in held.stderr
+
+
+def _wide(generator: np.random.Generator, rows: int, width: int) -> Any:
+    columns = {f"c{i}": generator.normal(size=rows).astype(np.float32) for i in range(width)}
+    return pa.table(columns | {"y": generator.integers(0, 2, rows)})

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from caveat.core import RunError
-from caveat.files.feature_cache import FeatureCache, Rows, cache_folder, hashes
+from caveat.core.cache import cache_folder
+from caveat.files.feature_cache import FeatureCache, Rows, hashes
 
 RNG = np.random.default_rng(0)
 INPUTS, ROWS = RNG.normal(size=(6, 2, 3)).astype(np.float32), RNG.normal(size=(6, 4)).astype(np.float32)

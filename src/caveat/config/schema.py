@@ -75,7 +75,7 @@ class MethodSettings:
 class Evaluation:
     """What is measured while a run goes on; the last round is measured on every split anyway."""
 
-    LATER: ClassVar = frozenset({"stop_after", "sensitivity"})
+    LATER: ClassVar = frozenset({"stop_after", "sensitivity", "metrics"})
 
     every: Annotated[int, Field(ge=1, le=10**9)] = 1
     """Rounds between two evaluations."""
@@ -90,9 +90,13 @@ class Evaluation:
     """Two classes: the threshold that sensitivity and specificity are at is the highest that a new input of the
     positive class reaches with at least this probability. By default it is where their sum is largest (Youden's J). It
     is chosen on calibration splits, and changes no prediction."""
+    metrics: tuple[str, ...] = ()
+    """embedded: metrics of one's own on test splits, by the names under which a file of --plugin registers them with
+    @caveat.metric; silos compute them."""
 
     def __post_init__(self) -> None:
         check_different(self.splits, "evaluation.splits")
+        check_different(self.metrics, "evaluation.metrics")
         if self.stop_after is not None and "validation" not in self.splits:
             raise ConfigurationError(
                 f"evaluation.stop_after = {self.stop_after} needs 'validation' among evaluation.splits",
@@ -208,6 +212,12 @@ class Config:
                 f"engine.device = {self.engine.device!r} is ignored where silos have data of their own; `device` in a "
                 "silo's silo.toml says where it computes",
                 "engine.device",
+            )
+        if self.engine.name == "flower" and self.evaluation.metrics:
+            raise ConfigurationError(
+                f"evaluation.metrics = {list(self.evaluation.metrics)} is for engine 'embedded': a federation on "
+                "Flower sends no code to silos; leave it out",
+                "evaluation.metrics",
             )
         if self.engine.name == "flower" and self.federation.newcomers:
             raise ConfigurationError(

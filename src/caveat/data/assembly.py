@@ -20,6 +20,7 @@ from .image_format import ImageFormat, check_image_memory, common_format
 from .lazy import LazyRows, PartRows, lazy_inputs
 from .pools import Array, Index, Pool
 from .preparation import normalised
+from .scaling import Scaling, check_standardise, scalings
 from .sequences import SequenceFormat
 from .settings import DataSettings, Normalise, Shift
 from .silos import Silos
@@ -83,6 +84,7 @@ def make_silos(
     if settings.shift.angles and not images:
         raise ConfigurationError("data.shift.angles: only images can be rotated, these inputs are features")
     check_noise(pools[0], settings.shift, sequence_format)
+    check_standardise(pools[0], settings.standardise)
     check_normalise(images, settings.normalise)
     domains = _given(pools, settings) if given else _made(pools, settings)
     held_back = [_held_back(domain, settings, seed) for domain in domains]
@@ -95,8 +97,8 @@ def make_silos(
     layout = (
         common_layout(pools[0].table, [splits["train"] for splits in raw.values()]) if pools[0].table else TableLayout()
     )
-    silos = _encoded(chosen, raw, settings, image_format, layout)
-    silos = replace(silos, sequence_format=sequence_format or sequences_of(pools[0]))
+    sequence_format = sequence_format or sequences_of(pools[0])
+    silos = _encoded(chosen, raw, settings, image_format, layout, sequence_format)
     held_out = [pool.x[test[pool.y[test] < 0]] for pool, (_, test) in zip(pools, held_back, strict=True)]
     unknown = unknown_inputs(held_out if streams.hold_out else [], outside, silos, streams.ood_global)
     if streams.ood_local == "none" and unknown is None:
@@ -119,8 +121,9 @@ def one_silo(
     check_normalise(pool.images, settings.normalise)
     image_format = replace(image_format, exif_rotation=settings.exif_rotation)
     chosen = [own_indices(pool, settings, seed)]
-    silos = _encoded(chosen, _shifted(chosen, settings.shift, image_format, seed), settings, image_format, layout)
-    silos = replace(silos, sequence_format=sequences_of(pool))
+    check_standardise(pool, settings.standardise)
+    raw = _shifted(chosen, settings.shift, image_format, seed)
+    silos = _encoded(chosen, raw, settings, image_format, layout, sequences_of(pool))
     unknown = unknown_inputs([], outside, silos, settings.streams.ood_global)
     if unknown is None:
         return silos
@@ -150,8 +153,11 @@ def _encoded(
     settings: DataSettings,
     image_format: ImageFormat,
     layout: TableLayout,
+    sequence_format: SequenceFormat | None,
 ) -> Silos:
     """The silos of raw inputs, whose arrays are taken out of `raw`."""
+    masked = sequence_format is not None and sequence_format.masked
+    scales = scalings({name: x["train"] for name, x in raw.items()}, settings.standardise, masked)
     first = chosen[0].pool
     tables = {silo.name: silo.pool.table for silo in chosen}
     encoders = fit_encoders(tables, {n: x["train"] for n, x in raw.items()}, layout) if layout.columns else {}
@@ -161,7 +167,7 @@ def _encoded(
         splits = {}
         for split, index in silo.indices.items():
             x = raw[silo.name].pop(split)  # popped, so that raw and normalised inputs are not all in memory together
-            finish = _finished(silo, encoders, image_format, settings.normalise)
+            finish = _finished(silo, encoders, image_format, settings.normalise, scales)
             splits[split] = Data(
                 lazy_inputs(x, finish) if isinstance(x, LazyRows) else finish(x), torch.from_numpy(silo.pool.y[index])
             )
@@ -172,15 +178,21 @@ def _encoded(
             train = augmented(train, settings.augment, settings.normalise)
         silos.append(Silo(silo.name, domain, train, validation, calibration, test, indices))
     return Silos(tuple(silos), first.classes, settings.normalise if first.images else None, encoders, image_format,
-                 positive=settings.positive)  # fmt: skip
+                 sequence_format, positive=settings.positive, scalings=scales)  # fmt: skip
 
 
 def _finished(
-    silo: SiloIndices, encoders: Mapping[SiloId, Encoder], image_format: ImageFormat, normalise: Normalise
+    silo: SiloIndices,
+    encoders: Mapping[SiloId, Encoder],
+    image_format: ImageFormat,
+    normalise: Normalise,
+    scales: Mapping[SiloId, Scaling],
 ) -> Callable[[Array], Tensor]:
     """What makes a silo's raw inputs those of a model; those that are read as needed have no common format before."""
     if silo.pool.images:
         return lambda x: normalised(image_format(x) if silo.pool.lazy else x, normalise)
+    if scales:
+        return lambda x: scales[silo.name](torch.from_numpy(x))
     return lambda x: torch.from_numpy(encoders[silo.name](x) if encoders else x)
 
 

@@ -16,6 +16,7 @@ from .augment import Augment, augmented
 from .checks import check_class_list, checked, plain_array
 from .pools import Array, Pool, whole_numbers
 from .population import Population
+from .scaling import Standardise
 from .sequences import SequenceFormat, sequence_format
 from .settings import DataSettings, Kind, Labels, Normalise, Shift, Split
 from .silos import Silos
@@ -85,6 +86,7 @@ def from_arrays(
     kind: Kind | None = None,
     pad: int | None = None,
     length: int | None = None,
+    standardise: Standardise = "none",
     augment: str | Sequence[str] | Augment | None = None,
 ) -> Silos:
     """Silos of one's own arrays: per name (x, y), or (x, y, x_test, y_test) with a test part of its own.
@@ -99,6 +101,8 @@ def from_arrays(
       shorter ones are filled up with the id `pad` (0 by default) at their ends.
     - "series": finite numbers (N, T, C) as they are, or a list of (T, C) of any lengths. Where lengths differ, shorter
       ones are filled up with zeros, and the last of C + 1 channels is a mask: 1 for a step that is real, else 0.
+      `standardise` has every channel standardised over the real steps of training splits: "silo" by the silo's own,
+      "federation" by those of all silos together.
 
     T is that of the longest sequence of all silos, or `length`, to which longer ones are cut; so are those to predict.
     Without `kind`, x is features if it has two dimensions, else images; whole numbers in two dimensions other than
@@ -132,6 +136,7 @@ def from_arrays(
         split=split or Split(),
         normalise=normalise or Normalise(),
         shift=shift or Shift(),
+        standardise=standardise,
     )
     made = make_silos(pools, True, settings, seed, sequence_format=sequences)
     return with_augment(made, augment)

@@ -19,7 +19,7 @@ from .sources.arrays import read_npz
 from .sources.by_name import locate
 from .sources.images import image_files
 from .sources.parquet import SUFFIX
-from .sources.sheets import read_sheet
+from .sources.read_sheets import read_sheet
 
 
 class Labelled(NamedTuple):

@@ -36,7 +36,7 @@ class LazyRows:
         raise NotImplementedError
 
     def __getitem__(self, index: Any) -> Array:
-        chosen = np.arange(len(self))[index]
+        chosen = np.arange(*index.indices(len(self))) if isinstance(index, slice) else np.arange(len(self))[index]
         return self.read(chosen) if chosen.ndim else self.read(chosen[None])[0]
 
 
@@ -96,6 +96,17 @@ class PartRows(LazyRows):
         return self.rows.read(self.index[index])
 
 
+class ChangedRows(LazyRows):
+    """Others' rows (N, ...), changed by a function to as many of the same shape."""
+
+    def __init__(self, rows: LazyRows, change: Callable[[Array], Array]) -> None:
+        super().__init__(rows.shape, rows.dtype, rows.ready)
+        self.rows, self.change = rows, change
+
+    def read(self, index: Index) -> Array:
+        return self.change(self.rows.read(index))
+
+
 class LazyInputs(PartedInputs):
     """Model inputs (N, ...) that are read in parts, where they are."""
 
@@ -116,3 +127,13 @@ def lazy_inputs(rows: LazyRows, finish: Callable[[Array], Tensor]) -> Tensor:
 def in_parts(x: Tensor) -> Iterator[Tensor]:
     """The inputs of a split as they are, or one part after the other where they are read as needed."""
     return iter(x.split(PART)) if isinstance(x, LazyInputs) else iter((x,))
+
+
+def some_rows(rows: Array, index: Index) -> Array:
+    """The rows with these numbers, which stay where they are if they are read as needed."""
+    return cast(Array, PartRows(rows, index)) if isinstance(rows, LazyRows) else rows[index]
+
+
+def changed(rows: Array, change: Callable[[Array], Array]) -> Array:
+    """The rows (N, ...), changed to as many of the same shape, at once or when they are read."""
+    return cast(Array, ChangedRows(rows, change)) if isinstance(rows, LazyRows) else change(rows)

@@ -19,6 +19,7 @@ from .checks import plain_array, written
 from .image_format import ImageFormat
 from .lazy import LazyInputs
 from .pools import Array, finite_array, image_array, token_array
+from .scaling import Scaling
 from .sequences import SequenceFormat
 from .settings import Normalise
 from .table_encoding import Encoder
@@ -69,6 +70,8 @@ class Preparation:
     """What raw images are brought to; it changes nothing where all have one shape and no other was asked for."""
     sequence_format: SequenceFormat | None = None
     """What raw sequences are brought to; None where the inputs are none, and where they came ready to use."""
+    scalings: Mapping[SiloId, Scaling] = field(default_factory=dict)
+    """What standardises each silo's series; empty where nothing does."""
 
     def __repr__(self) -> str:
         """Number, shape and classes; not what silos' tables came to."""
@@ -110,12 +113,18 @@ class Preparation:
         """Model inputs (N, *shape) from raw ones: uint8 images (N,H,W) or (N,H,W,C), features (N,D), ids of tokens
         (N,T) or series (N,T,C), or a list of such sequences of any lengths.
 
-        Images are brought to the silos' size and channels, sequences to their length. The rows of a table need the silo
-        whose encoder is to read them. Raises DataError for another shape, and for no inputs.
+        Images are brought to the silos' size and channels, sequences to their length. The rows of a table, and series
+        that are standardised, need the silo that they are of. Raises DataError for another shape, and for no inputs.
         """
         if self.sequence_format is not None:
             _check_any(inputs)
-            return torch.from_numpy(self.sequence_format(inputs, "inputs"))
+            found = torch.from_numpy(self.sequence_format(inputs, "inputs"))
+            if not self.scalings:
+                return found
+            if silo is None:
+                raise DataError("series that are standardised need the silo that they are of")
+            self.check_name(silo)
+            return self.scalings[silo](found)
         if not inputs.ndim or not len(inputs):
             raise DataError(f"inputs of shape {inputs.shape}, expected at least one")
         needed = len(inputs) * math.prod(self.shape) * FLOAT

@@ -171,7 +171,8 @@ class DataSettings:
     size: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Pixels of both sides that all images are resized to, those of streams too; unset, images must be of one size."""
     lazy: bool = False
-    """images: read and decode a file whenever it is needed, instead of keeping the pixels of all of them in memory."""
+    """images: read and decode a file whenever it is needed, instead of keeping the pixels of all of them in memory.
+    csv, parquet files alone: keep rows in a file that is mapped into memory, below $CAVEAT_CACHE."""
     exif_rotation: bool = True
     """images, silos: turn images upright as their EXIF data say. What caveat 0.1 began is read without, as it was."""
     channels: Literal[1, 3] | None = None
@@ -179,6 +180,9 @@ class DataSettings:
     augment: tuple[ImageChange, ...] = ()
     """Random changes of images, drawn anew for every batch of training and made in this order: flip (left to right),
     crop (moved by up to 1/8), rotate (up to 15 degrees), erase (a rectangle), brightness (up to 0.2 of the range)."""
+    standardise: Literal["none", "silo", "federation"] = "none"
+    """series: every channel less its mean and over its standard deviation, over training samples and steps, without
+    padded ones: silo: of the silo's own; federation: of all silos together. Tables are, each by the silo's own."""
     shift: Shift = field(default_factory=Shift)
     """What makes the inputs of silos differ."""
     labels: Labels = field(default_factory=Labels)
@@ -212,9 +216,10 @@ class DataSettings:
                 f"data.kind = {self.kind!r} is ignored by source {self.source!r}; it belongs to npz and npy",
                 "data.kind",
             )
-        if self.lazy and set(kinds).isdisjoint(("images", "silos")):
+        if self.lazy and set(kinds).isdisjoint(("images", "csv", "silos")):
             raise ConfigurationError(
-                f"data.lazy = true is ignored by source {self.source!r}; it belongs to images", "data.lazy"
+                f"data.lazy = true is ignored by source {self.source!r}; it belongs to images and parquet tables",
+                "data.lazy",
             )
         if not self.exif_rotation and not self.reads_images:
             raise ConfigurationError(
@@ -259,6 +264,7 @@ class DataSettings:
             ("shift.angles", self.shift.angles, ()),
             ("shift.noise_std", self.shift.noise_std, ()),
             *((f"labels.{each.name}", getattr(self.labels, each.name), each.default) for each in fields(Labels)),
+            ("standardise", self.standardise if self.standardise == "federation" else "none", "none"),
             ("streams.ood_local", self.streams.ood_local, "none"),
             ("streams.hold_out", self.streams.hold_out, ()),
         ):

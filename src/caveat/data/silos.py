@@ -17,6 +17,7 @@ from .image_format import ImageFormat
 from .pools import Array
 from .population import Population, SilosByName
 from .preparation import Inputs, Preparation, no_silo
+from .scaling import Scaling
 from .sequences import SequenceFormat
 from .settings import Normalise
 from .splits import NAMES
@@ -38,6 +39,8 @@ class Silos(Sequence[Silo]):
     """What raw images are brought to; it changes nothing where all have one shape and no other was asked for."""
     sequence_format: SequenceFormat | None = None
     """What raw sequences are brought to; None where the inputs are none, and where they came ready to use."""
+    scalings: Mapping[SiloId, Scaling] = field(default_factory=dict)
+    """What standardises each silo's series; empty where nothing does."""
     positive: str | None = None
     """Which of two classes figures of classification are of; None for the second one, and where there are more."""
 
@@ -121,7 +124,7 @@ class Silos(Sequence[Silo]):
         """What it takes to read new inputs and to show them, without the silos' data."""
         return Preparation(
             self.names, self.classes, self.shape, self.dtype, self.normalise, self.encoders, self.image_format,
-            self.sequence_format,
+            self.sequence_format, self.scalings,
         )  # fmt: skip
 
     def inputs(self, x: Tensor | ArrayLike, silo: SiloId | None = None) -> Tensor:

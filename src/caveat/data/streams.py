@@ -100,6 +100,11 @@ def _elsewhere(silos: Silos, what: Unknown) -> list[Tensor]:
             f"ood_local = {what!r}: each silo encodes the rows of its table by its own training split, so that another "
             "silo's test inputs mean something else here; expected images or features that are ready to use"
         )
+    if len(set(silos.scalings.values())) > 1:
+        raise DataError(
+            f"ood_local = {what!r}: each silo standardises its series by its own training split, so that another "
+            "silo's test inputs mean something else here; set data.standardise to 'federation'"
+        )
     labels = torch.cat([silo.test.y for silo in silos])
     owners = torch.cat([torch.full((len(silo.test),), number) for number, silo in enumerate(silos)])
     if what == "classes":

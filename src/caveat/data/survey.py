@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from .pools import Pool, ordered
 from .settings import DataSettings, check_source
 from .sources.by_name import csv_paths, guess, read
 from .sources.columns import ColumnContent, Reading, column_of, label_refusal
-from .sources.sheets import Sheet, missing, read_sheets
+from .sources.read_sheets import read_sheets
+from .sources.sheets import Sheet, missing
 from .sources.tables import check_labels, check_names, silos_of, warn_of_spaces
 from .unusual import check_usual
 
@@ -69,34 +70,40 @@ def _table(name: str, reading: Reading) -> dict[str, Any]:
     check_labels(sheets, reading)
     columns = [_column(sheets, column, reading) for column in sheets[0].columns]
     warn_of_spaces(sheets, [column["name"] for column in columns if "categories" in column])
-    classes = ordered([label for sheet in sheets for label in sheet.column(reading.target)]) if reading.target else ()
-    silos = [silos_of(sheet, reading) for sheet in sheets]
-    found = [name for each in silos for name in each]
-    names = ordered(found) if reading.silo else tuple(dict.fromkeys(found))
+    found = {label for sheet in sheets for label in sheet.column(reading.target)} if reading.target else set[str]()
+    classes = ordered(sorted(found))
+    counts = Counter(name for sheet in sheets for name in silos_of(sheet, reading))
+    names = ordered(list(counts)) if reading.silo else tuple(counts)
     return {
         "source": name,
         "in_silos": len(sheets) > 1 or reading.silo is not None,
         **({"classes": list(classes)} if classes else {}),
         "columns": columns,
-        "parts": [_rows(sheets, silos, silo, classes, reading) for silo in names],
+        "parts": _parts(sheets, names, counts, classes, reading),
     }
 
 
-def _rows(
-    sheets: Sequence[Sheet], silos: Sequence[Sequence[str]], silo: str, classes: Sequence[str], reading: Reading
-) -> dict[str, Any]:
-    """What is known of the rows of a silo."""
+def _parts(
+    sheets: Sequence[Sheet], names: Sequence[str], counts: Counter[str], classes: Sequence[str], reading: Reading
+) -> list[dict[str, Any]]:
+    """What is known of the rows of each silo; every column is read once."""
 
-    def of(column: str) -> list[str]:
-        cells = [zip(sheet.column(column), own, strict=True) for sheet, own in zip(sheets, silos, strict=True)]
-        return [text for each in cells for text, name in each if name == silo]
+    def with_silos(column: str) -> Iterator[tuple[str, str]]:
+        for sheet in sheets:
+            yield from zip(silos_of(sheet, reading), sheet.column(column), strict=True)
 
     features = [column for column in sheets[0].columns if column not in (reading.target, reading.silo)]
-    part: dict[str, Any] = {"name": silo, "examples": sum(list(own).count(silo) for own in silos)}
-    if reading.target is not None:
-        counts = Counter(of(reading.target))
-        part |= {"test": 0, "class_counts": [counts[label] for label in classes]}
-    return part | {"missing": {column: sum(map(missing, of(column))) for column in features}}
+    absent = {column: Counter(silo for silo, text in with_silos(column) if missing(text)) for column in features}
+    labels = Counter(with_silos(reading.target)) if reading.target is not None else None
+    return [
+        {
+            "name": silo,
+            "examples": counts[silo],
+            **({} if labels is None else {"test": 0, "class_counts": [labels[silo, label] for label in classes]}),
+            "missing": {column: absent[column][silo] for column in features},
+        }
+        for silo in names
+    ]
 
 
 def _column(sheets: Sequence[Sheet], name: str, reading: Reading) -> dict[str, Any]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..core import DataError
 from .pools import AS_USUAL, LONGEST, Array, CsvFormat, TableColumn, ordered
+
+AT_ONCE = 1 << 20
+"""Values of rows that are looked at together, at most."""
+FITTED = 1 << 23
+"""Numbers of a training split that encoders are fitted to at once: whole columns, one at least."""
 
 
 @dataclass(frozen=True)
@@ -89,21 +95,46 @@ def _known(values: Array, column: TableColumn) -> Array:
     return np.where(known, values, -1) if not known.all() else values
 
 
+def row_parts(rows: Array) -> Iterator[Array]:
+    """Rows (N, ...) in parts that memory holds, from the first to the last."""
+    count = max(AT_ONCE // max(math.prod(rows.shape[1:]), 1), 1)
+    return (rows[start : start + count] for start in range(0, len(rows), count))
+
+
 def common_layout(table: tuple[TableColumn, ...], train: Sequence[Array]) -> TableLayout:
     """The layout for silos whose training splits, raw rows (N, D) of one table each, are all on this machine."""
-    together = np.concatenate(train)
-    flagged = [c.name for i, c in enumerate(table) if c.categories is None and np.isnan(together[:, i]).any()]
-    return TableLayout(seen(table, together), tuple(flagged))
+    flagged = np.logical_or.reduce([some_missing(rows) for rows in train])
+    names = tuple(c.name for c, is_flagged in zip(table, flagged, strict=True) if c.categories is None and is_flagged)
+    return TableLayout(seen(table, train), names)
 
 
-def seen(table: Sequence[TableColumn], rows: Array) -> tuple[TableColumn, ...]:
-    """The columns of a table with the categories that some rows of it have."""
-    found = [np.unique(rows[:, i]) for i in range(len(table))]
+def some_missing(rows: Array) -> Array:
+    """(D,) bool: in which columns of raw rows (N, D) a number is missing."""
+    found = np.zeros(rows.shape[1], bool)
+    for part in row_parts(rows):
+        found |= np.isnan(part).any(axis=0)
+    return found
+
+
+def all_missing(rows: Array) -> Array:
+    """(D,) bool: in which columns of raw rows (N, D) all numbers are missing."""
+    found = np.ones(rows.shape[1], bool)
+    for part in row_parts(rows):
+        found &= np.isnan(part).all(axis=0)
+    return found
+
+
+def seen(table: Sequence[TableColumn], several: Sequence[Array]) -> tuple[TableColumn, ...]:
+    """The columns of a table with the categories that some of its rows, of several silos, have."""
+    codes = {i: set[int]() for i, column in enumerate(table) if column.categories is not None}
+    for part in (part for rows in several for part in row_parts(rows)):
+        for i, known in codes.items():
+            known |= set(np.unique(part[:, i]).astype(int).tolist())
     return tuple(
         column
         if column.categories is None
-        else TableColumn(column.name, ordered([column.categories[int(code)] for code in codes if code >= 0]))
-        for column, codes in zip(table, found, strict=True)
+        else TableColumn(column.name, ordered([column.categories[code] for code in sorted(codes[i]) if code >= 0]))
+        for i, column in enumerate(table)
     )
 
 
@@ -143,13 +174,20 @@ def fit_encoders(
     numbers, _, _ = _kinds(layout)
 
     def fit(silo: str, rows: Array) -> Encoder:
-        given = recoded(rows, tables[silo], layout.columns)[:, numbers]
-        if not numbers:
-            return Encoder(tables[silo], layout, (), (), ())
-        impute = SimpleImputer(strategy="median", keep_empty_features=True)
-        scale = StandardScaler().fit(impute.fit_transform(given))
-        medians, means, scales = (tuple(map(float, each)) for each in (impute.statistics_, scale.mean_, scale.scale_))
-        return Encoder(tables[silo], layout, medians, means, scales)
+        medians, means, scales = list[float](), list[float](), list[float]()
+        width = max(FITTED // max(len(rows), 1), 1)
+        for some in (numbers[i : i + width] for i in range(0, len(numbers), width)):
+            given = np.empty((len(rows), len(some)), rows.dtype, order="F")
+            start = 0
+            for part in row_parts(rows):
+                given[start : start + len(part)] = recoded(part, tables[silo], layout.columns)[:, some]
+                start += len(part)
+            impute = SimpleImputer(strategy="median", keep_empty_features=True)
+            scale = StandardScaler().fit(impute.fit_transform(given))
+            medians += map(float, impute.statistics_)
+            means += map(float, scale.mean_)
+            scales += map(float, scale.scale_)
+        return Encoder(tables[silo], layout, tuple(medians), tuple(means), tuple(scales))
 
     return {silo: fit(silo, rows) for silo, rows in train.items()}
 

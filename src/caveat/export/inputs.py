@@ -68,6 +68,8 @@ class RawInputs:
         """(N, *shape of a model input) from raw inputs (N, ...)."""
         if self.kind == "images":
             return self._normalised(x)
+        if self.silo in self.preparation.scalings:
+            return self.preparation.scalings[self.silo](x)
         return encoded(self.encoder, x) if self.kind == "table" else x
 
     def _normalised(self, x: Tensor) -> Tensor:

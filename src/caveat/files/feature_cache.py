@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +21,6 @@ from .links import refuse_link
 HASH = 16
 """Bytes of the hash of an input."""
 Rows = npt.NDArray[np.float32]
-
-
-def cache_folder() -> Path:
-    """$CAVEAT_CACHE, or the user's own folder for caches."""
-    own = os.environ.get("CAVEAT_CACHE")
-    if own:
-        return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "caveat"
 
 
 def hashes(inputs: npt.NDArray[np.generic]) -> list[bytes]:

@@ -105,9 +105,9 @@ class BaseRun:
     def executor_of(self, silos: Mapping[SiloId, Silo], names: Sequence[SiloId], states: SiloStore) -> Executor:
         """What carries out works at these silos, whose inputs are a frozen encoder's rows; `names` are theirs."""
         spec, info = self.spec, self.info
-        own = spec.build_personal_models(info)
+        own, method = spec.build_personal_models(info), Evaluated(self.complete_method, spec.known_metrics)
         return Executor(
-            Evaluated(self.complete_method), spec.build(info), silos, states, spec.seed, own, names=names,
+            method, spec.build(info), silos, states, spec.seed, own, names=names,
             device=self.device,
         )  # fmt: skip
 

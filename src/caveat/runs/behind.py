@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from ..core import ConfigurationError, Data, DataWarning, RunError, Silo, SiloId
+from ..core.cache import cache_folder
 from ..core.devices import CPU, brought, described, deterministic
 from ..core.silo import AugmentedData
 from ..core.silo_info import SPLITS
 from ..engines.one_thread import one_thread
-from ..files.feature_cache import FeatureCache, cache_folder, hashes
+from ..files.feature_cache import FeatureCache, hashes
 from ..nn.frozen import FrozenEncoder
 from ..training.modules import on_device
 

@@ -24,6 +24,7 @@ from ..files.run_folder import other_kind
 from ..files.schema.small_files import SiloKeeps
 from ..files.schema.summary import Summary
 from ..methods.plugins import named
+from ..metrics.own import check_known as check_metrics
 from .answering import KeptRun
 from .begun import check_begun, check_same, check_settings, keep_settings
 from .execution import carry_out
@@ -102,6 +103,7 @@ def resume(
     devices = find_devices(device or config.engine.device, workers or config.engine.workers)
     if rounds is not None or not (folder / "summary.json").exists():
         check_known(config)
+        check_metrics(config.evaluation.metrics)
     with locked(folder / "state"):
         check_begun(folder)
         if rounds is None:

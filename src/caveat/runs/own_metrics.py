@@ -1,4 +1,4 @@
-"""Figures of a user's own, of the predictions that a finished run's silos make on their own test splits."""
+"""Figures of a user's own: those that silos measured, and those of a finished run's predictions on test splits."""
 
 from __future__ import annotations
 
@@ -8,13 +8,35 @@ from typing import Any
 
 from torch import Tensor
 
-from ..core import ConfigurationError, Prediction, Silo, SiloId
+from ..core import ConfigurationError, Payload, Prediction, Silo, SiloId
 from ..core.errors import shown
+from ..files.schema.figures import OwnMetricRecord
+from ..files.schema.record import Figure
+from ..metrics.own import OwnMetric
 
 Metric = Callable[[Prediction, Tensor], float]
 """From a prediction of N inputs and their labels (N,) to a number."""
 LONGEST = 60
 """Characters of a metric's name."""
+OWN = "own"
+"""The group in which a silo's payload has what metrics say of its test split."""
+
+
+def own_records(metrics: Iterable[OwnMetric], test: Mapping[SiloId, Payload]) -> dict[str, OwnMetricRecord]:
+    """By name, what metrics come to over the silos at which they are defined, each of which counts once."""
+    found = {}
+    for own in metrics:
+        values = [float(sums[own.name]) for payload in test.values() if own.name in (sums := payload.get(OWN, {}))]
+        ends = {} if not values else {
+            "mean": math.fsum(values) / len(values), "worst": (min if own.higher_is_better else max)(values)
+        }  # fmt: skip
+        found[own.name] = OwnMetricRecord(higher_is_better=own.higher_is_better, silos=len(values), **ends)
+    return found
+
+
+def own_of_silo(payload: Payload) -> dict[str, Figure]:
+    """By name, what metrics say of a silo's test split."""
+    return {name: float(value) for name, value in payload.get(OWN, {}).items()}
 
 
 def own_figures(

@@ -17,6 +17,7 @@ from ..data.checks import written
 from ..data.image_format import ImageFormat
 from ..data.pools import CsvFormat, TableColumn
 from ..data.population import SiloNames
+from ..data.scaling import Scaling
 from ..data.sequences import SequenceFormat
 from ..data.table_encoding import Encoder, TableLayout
 from ..files.atomic import write_record
@@ -83,6 +84,7 @@ def as_record(preparation: Preparation) -> PreparationFile:
         "schema": PreparationFile.SCHEMA, **found, "classes": list(preparation.classes),
         "shape": list(preparation.shape), "dtype": written(preparation.dtype), "table": table, "images": images,
         "sequences": None if sequences is None else SequenceRecord(**vars(sequences)),
+        "scalings": {name: {"means": each.means, "scales": each.scales} for name, each in preparation.scalings.items()},
     })  # fmt: skip
 
 
@@ -107,7 +109,20 @@ def from_record(record: PreparationFile, where: str) -> Preparation:
         sequence_format=None
         if sequences is None
         else SequenceFormat(sequences.kind, sequences.length, sequences.pad, sequences.masked, sequences.cut),
+        scalings=_scalings(record, where),
     )
+
+
+def _scalings(record: PreparationFile, where: str) -> dict[SiloId, Scaling]:
+    if not record.scalings:
+        return {}
+    sequences = record.sequences
+    masked = sequences is not None and sequences.masked
+    wide = {len(numbers) + masked for each in record.scalings.values() for numbers in (each.means, each.scales)}
+    fits = sequences is not None and sequences.kind == "series" and wide == {record.shape[-1]}
+    if not fits or set(record.scalings) != set(record.silos):
+        raise DataError(f"{where}: scalings: its silos, channels and the shape of inputs do not fit together")
+    return {name: Scaling(tuple(each.means), tuple(each.scales), masked) for name, each in record.scalings.items()}
 
 
 def _images(preparation: Preparation) -> ImageRecord | None:

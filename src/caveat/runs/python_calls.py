@@ -20,6 +20,7 @@ from ..data import Silos
 from ..files.atomic import write_bytes
 from ..files.locks import nothing_begun
 from ..files.reading import read_plain
+from ..metrics.own import Compute, given_metrics
 from ..nn.models import ModelSettings, PersonalModel
 from ..nn.own import Make
 from ..training.fit import Training
@@ -66,6 +67,7 @@ class RunArguments(TrainingArguments, total=False):
     measured: int | None
     stop_after: int | None
     sensitivity: float | None
+    metrics: Mapping[str, Compute] | None
 
 
 def with_arguments(arguments: type) -> Callable[[Function], Function]:
@@ -107,8 +109,11 @@ def spec_of_call(
     uncertainty, personal = given.get("uncertainty", Uncertainty()), given.get("personal", ())
     if isinstance(personal, str) or not all(isinstance(each, PersonalModel) for each in _items(personal)):
         raise ConfigurationError(f"personal = {shown(personal)}: expected a list of caveat.PersonalModel", "personal")
+    metrics = given_metrics(given.get("metrics", {}))
+    arguments = {**arguments, "metrics": tuple(own.name for own in metrics)}
     with explained():
         return RunSpec(
+            metrics=metrics,
             seed=whole(arguments.get("seed", 0)),
             federation=_section(Federation, arguments),
             evaluation=_section(Evaluation, arguments),

@@ -19,6 +19,7 @@ from ..core.settings import MANY
 from ..core.silo_info import FederationInfo, positive_class
 from ..engines.executor import channels_last
 from ..engines.rounds import Participation
+from ..metrics.own import OwnMetric, check_known, known_metrics
 from ..nn.frozen import FrozenEncoder, digest_of, taken_off
 from ..nn.models import ModelSettings, PersonalModel, assign, build_model
 from ..nn.probe import Said, said_of
@@ -55,6 +56,8 @@ class RunSpec:
     """The folder of a run, with whose model the federation's begins."""
     expected: int | None = None
     """How many silos there are, where they come and go; None where all are known before the first round."""
+    metrics: tuple[OwnMetric, ...] = ()
+    """Those of `evaluation.metrics` that a call gives; others are known by name where this process registered them."""
 
     def __post_init__(self) -> None:
         check_personal(self.method, self.personal)
@@ -64,6 +67,11 @@ class RunSpec:
                 "'ensemble', whose later members would not be trained",
                 "evaluation.stop_after",
             )
+
+    @property
+    def known_metrics(self) -> tuple[OwnMetric, ...]:
+        """The metrics of a user's own that this process has code for: all of them, where silos are measured."""
+        return known_metrics(self.evaluation.metrics, self.metrics)
 
     @property
     def participation(self) -> Participation:
@@ -227,6 +235,7 @@ class RunSpec:
         """Raises ConfigurationError for what cannot be run on these silos, before anything is."""
         check_schedule(self.method)
         self.check_classes(info)
+        check_known(self.evaluation.metrics, self.metrics)
         if self.newcomers:
             check_newcomers(self.newcomers, info.names, self.method, lambda: self.server_site(info), self.seed)
         self.privacy.check()

@@ -25,6 +25,7 @@ from ..files.schema.summary import DeviceRecord, DomainRecord, Newcomers, Policy
 from ..uncertainty import histograms
 from .base import BaseRun
 from .classification import Classification
+from .own_metrics import own_of_silo, own_records
 from .stacking import works_of
 from .streams import by_model, summarise_streams
 
@@ -99,6 +100,7 @@ def summarise(
         domains=_domains(silos),
         mean=inside.chosen.mean,
         worst=_worst(silos),
+        metrics=own_records(run.spec.known_metrics, test),
         pooled=Metrics.model_validate(
             metrics.figures(pooled)
             | metrics.errors(pooled)
@@ -206,6 +208,7 @@ def silo_record(method: Method, silo: SiloInfo, payload: Payload) -> SiloRecord:
         class_counts=list(silo.class_counts),
         test=Metrics.model_validate({**metrics.figures(sums), "ece_null": null, **metrics.errors(sums)}),
         entropy_error=entropy_error(sums),
+        metrics=own_of_silo(payload),
         reliability=Reliability.model_validate(metrics.reliability(sums)),
         decisions=metrics.decisions(sums),
         models=_means(streams[INSIDE]).models if len(method.models) > 1 else {},

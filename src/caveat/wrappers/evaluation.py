@@ -27,6 +27,7 @@ from ..core import (
     evaluation,
 )
 from ..metrics import class_sums, measure
+from ..metrics.own import OwnMetric, own_values
 from .base import Wrapper
 
 VALIDATION, TEST = "validation", "test"
@@ -40,8 +41,10 @@ class Evaluated(Wrapper):
     A payload holds the groups of `measured` and `describe`'s numbers as "method"; for the test split also the groups of
     each stream of inputs that the silo does not know, "ood_local.sums" for instance, and as "classes" `class_sums` of
     what it predicts. With two classes these have "calibration" (2, B) too: the same histograms of the calibration
-    split, by which a threshold is chosen.
+    split, by which a threshold is chosen. As "own" it has what `metrics` of a user's own say of the test split.
     """
+
+    metrics: tuple[OwnMetric, ...] = ()
 
     @property
     def evaluations(self) -> Mapping[str, Work]:
@@ -68,6 +71,8 @@ class Evaluated(Wrapper):
                 _, calibrated = self._asked(down, state, own, site.calibration)
                 classes["calibration"] = class_sums(calibrated, site.calibration.y)["ranks"][0]
             payload["classes"] = classes
+        if own_figures := own_values(self.metrics, tested, site.test.y):
+            payload["own"] = own_figures
         return Update(payload, len(site.test)), state
 
     def _measure(

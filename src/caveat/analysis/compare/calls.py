@@ -14,10 +14,11 @@ from ...files.atomic import write_bytes
 from ...files.locks import nothing_begun
 from ...files.schema.comparison import Comparison, read_comparison
 from ...files.schema.grid import MethodVariant, Setting
+from ...metrics.own import OwnMetric, given_metrics
 from ...runs.progress import Progress
 from .command import write
 from .folder import ComparisonFolder, FinishedRun
-from .grid import Grid, PlannedRun, slug
+from .grid import Grid, PlannedRun, slug, with_own
 
 Make = Callable[[int], Silos]
 """From a seed to the silos of all runs with that seed."""
@@ -57,7 +58,7 @@ def compare_calls(
     `check` takes the same arguments, and raises for what cannot be run. A run that fails leaves a note, and the others
     go on. Raises ConfigurationError or DataError for what cannot be compared, before anything runs.
     """
-    grid = grid_of_calls(methods, seeds)
+    grid = grid_of_calls(methods, seeds, given_metrics(arguments.get("metrics") or {}))
     results = CalledComparison(grid, folder)
     if not (folder / "comparison.json").exists() and not nothing_begun(folder):
         raise ConfigurationError(f"out = {str(folder)!r} exists and is not a comparison; name a new folder", "out")
@@ -109,7 +110,7 @@ def _carried_out(
     return ""
 
 
-def grid_of_calls(methods: Mapping[str, Method], seeds: Sequence[int]) -> CalledGrid:
+def grid_of_calls(methods: Mapping[str, Method], seeds: Sequence[int], metrics: Sequence[OwnMetric] = ()) -> CalledGrid:
     """The comparison of methods by their rows' names. Raises ConfigurationError for what cannot be compared."""
     if not isinstance(methods, Mapping) or not methods:
         raise ConfigurationError(f"methods = {shown(methods)}: expected a mapping from names to methods", "methods")
@@ -123,6 +124,7 @@ def grid_of_calls(methods: Mapping[str, Method], seeds: Sequence[int]) -> Called
     grid = CalledGrid(
         title=", ".join(methods), rows=rows, columns=(Setting(),), seeds=tuple(seeds),
         command="caveat.compare in Python", kinds={name: method.name for name, method in methods.items()},
+        measures=with_own(metrics),
     )  # fmt: skip
     short = [slug(name) for name in methods]
     if doubled := [name for name in methods if short.count(slug(name)) > 1]:

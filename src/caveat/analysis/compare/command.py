@@ -29,11 +29,12 @@ from ...html.pages.comparison import conclusion, terminal
 from ...html.pages.comparison.page import render
 from ...methods import METHODS
 from ...methods.plugins import advice
+from ...metrics.own import check_known, known_metrics
 from ...runs.own_code import import_named
 from ...runs.progress import Progress
 from .build_record import comparison_of
 from .folder import ComparisonFolder
-from .grid import Grid, key_of, swept
+from .grid import Grid, key_of, swept, with_own
 from .runner import Runner, check_folder
 from .texts import markdown, per_run
 
@@ -55,6 +56,7 @@ def asked(
     """The comparison that options ask for. Raises ConfigurationError naming the option."""
     config = load(source, sets)
     import_named(config)
+    check_known(config.evaluation.metrics)
     if methods is not None and not methods.strip():
         raise ConfigurationError("--methods: expected names between commas, for instance fedavg,uefl")
     names = methods.split(",") if methods else [] if variants else [config.method.name, *config.beside]
@@ -84,6 +86,7 @@ def asked(
         tuning=tuning,
         rounds_of=rounds_of or "",
         swept=tuple(swept_values),
+        measures=with_own(known_metrics(config.evaluation.metrics)),
     )
 
 

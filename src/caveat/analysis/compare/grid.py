@@ -13,8 +13,11 @@ from typing import Any
 from ...config import Config, is_stranger, load
 from ...config.text import toml
 from ...core import ConfigurationError
-from ...files.schema.grid import GridFile, MethodVariant, Sets, Setting
+from ...files.schema.grid import MEASURES, GridFile, Measure, MethodVariant, Sets, Setting
+from ...metrics.own import OwnMetric
 
+OWN = "metrics"
+"""Where a silo's record has the user's own metrics."""
 LONGEST = 100
 """Bytes of a folder's name, more or less."""
 
@@ -61,6 +64,12 @@ class PlannedRun:
             lines = (f"{self.method.name}{' in ' if self.setting.name else ''}{self.setting.name}: {line}"
                      for line in str(error).splitlines())  # fmt: skip
             raise ConfigurationError("\n".join(lines)) from None
+
+
+def with_own(metrics: Sequence[OwnMetric]) -> tuple[Measure, ...]:
+    """What is compared: the usual measures, and metrics of the user's own."""
+    own = (Measure(each.name, f"{OWN}/{each.name}", higher=each.higher_is_better) for each in metrics)
+    return (*MEASURES, *own)
 
 
 @dataclass(frozen=True)

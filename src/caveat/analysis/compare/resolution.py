@@ -9,6 +9,7 @@ from ...files.schema.comparison import IntervalRecord, Measure
 from ...metrics import HIGHER_IS_BETTER, LOWER_IS_BETTER
 from ..statistics import Interval, Steps
 from .folder import FinishedRun
+from .grid import OWN
 
 TELLING = frozenset({"auroc_error", "fpr95_error"})
 """Figures of how well errors are told from right answers, which few errors decide."""
@@ -30,6 +31,8 @@ def ends_of(found: Interval, measure: Measure) -> IntervalRecord:
 
     One that reaches from end to end says nothing, and is left out.
     """
+    if measure.figure.startswith(f"{OWN}/"):  # of which nothing is known
+        return IntervalRecord(mean=found.mean, low=found.low, high=found.high)
     most = _largest(measure)
     low, high = max(found.low, 0.0), min(found.high, most)
     if low == 0.0 and high == most < math.inf and found.low < found.high:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,12 +19,13 @@ from ...core import ConfigurationError, DataError, SiloId
 from ..assembly import one_silo, own_indices
 from ..fitting import check_normalise
 from ..image_format import common_format
-from ..pools import Array, Pool, TableColumn, ordered
+from ..lazy import changed, some_rows
+from ..pools import Pool, TableColumn, ordered
 from ..settings import DataSettings, check_source
 from ..silos import Silos
 from ..sources.by_name import OWN, read_outside, read_own
 from ..sources.columns import TELLING
-from ..table_encoding import recoded, seen
+from ..table_encoding import all_missing, recoded, seen, some_missing
 from ..unusual import check_samples
 from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
 
@@ -74,8 +76,8 @@ def _schema_of(pool: Pool, settings: DataSettings, seed: int) -> DataSchema:
             f"{pool.origin or pool.domain}: {len(pool.classes)} labels in {len(index)} rows; {LIKE_NAMES}: set "
             "data.target in silo.toml to the column to predict"
         )
-    train = pool.x[index] if pool.table else pool.x[:0]
-    known = seen(pool.table, train)
+    train = some_rows(pool.x, index) if pool.table else pool.x[:0]
+    known = seen(pool.table, [train])
     for column in known:
         if len(column.categories or ()) > max(TELLING, len(train) / 2):
             raise DataError(
@@ -83,17 +85,19 @@ def _schema_of(pool: Pool, settings: DataSettings, seed: int) -> DataSchema:
                 f"{len(train)} rows; {LIKE_NAMES}: leave the column out"
             )
     try:
-        columns = tuple(_column(column, pool.x[:, i], train[:, i]) for i, column in enumerate(known))
+        absent = zip(all_missing(pool.x), some_missing(train), strict=True) if pool.table else ()
+        columns = tuple(_column(column, *map(bool, each)) for column, each in zip(known, absent, strict=True))
         return DataSchema(pool.classes, pool.x.shape[1:], columns)
     except ValidationError as error:
         raise DataError(f"silo {pool.domain!r}: {reason(error)}") from error
 
 
-def _column(column: TableColumn, values: Array, train: Array) -> ColumnSchema:
+def _column(column: TableColumn, absent: bool, missing: bool) -> ColumnSchema:
+    """A column of which all rows may be `absent`, and numbers `missing` in training."""
     if column.categories is not None:
         return ColumnSchema(column.name, "texts", column.categories)
-    holds: Literal["numbers", "nothing"] = "nothing" if bool(np.isnan(values).all()) else "numbers"
-    return ColumnSchema(column.name, holds, missing=bool(np.isnan(train).any()))
+    holds: Literal["numbers", "nothing"] = "nothing" if absent else "numbers"
+    return ColumnSchema(column.name, holds, missing=missing)
 
 
 def shared_schema(schemas: Mapping[SiloId, DataSchema], settings: DataSettings) -> SharedSchema:
@@ -155,7 +159,7 @@ def own_silos(settings: DataSettings, seed: int, name: SiloId, shared: SharedSch
     number = np.array([shared.classes.index(label) for label in pool.classes], dtype=np.int64)
     layout = shared.layout
     # With the shared columns, so that rows to predict can have categories that the silo's own lack.
-    x = recoded(pool.x, pool.table, layout.columns) if pool.table else pool.x
+    x = changed(pool.x, partial(recoded, table=pool.table, columns=layout.columns)) if pool.table else pool.x
     pool = dataclasses.replace(pool, x=x, y=number[pool.y], classes=shared.classes, table=layout.columns)
     return one_silo(pool, shared.image_format, layout, settings, seed, read_outside(settings))
 

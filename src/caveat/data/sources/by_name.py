@@ -141,7 +141,7 @@ def read(settings: DataSettings) -> DataSource:
     if settings.target is None:
         raise ConfigurationError(f"data.target is missing: source {settings.source!r} needs the column to predict")
     paths = csv_paths(settings.source.removeprefix("csv:"))
-    return csv_source(paths, Reading.of(settings))
+    return csv_source(paths, Reading.of(settings), settings.lazy)
 
 
 def read_own(settings: DataSettings, silo: SiloId) -> Pool:
@@ -158,7 +158,7 @@ def read_own(settings: DataSettings, silo: SiloId) -> Pool:
         pool = own_npz_pool(_own_file([locate(name) for name in rest.split(",")], silo), settings.kind)
     elif kind == "csv" and settings.target is not None:
         path = _own_file(csv_paths(rest), silo)
-        pool = csv_source([path], Reading.of(settings)._replace(silo=None)).pools[0]
+        pool = csv_source([path], Reading.of(settings)._replace(silo=None), settings.lazy).pools[0]
     elif kind == "digits":
         pool = digits()
     else:

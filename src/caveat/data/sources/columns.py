@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..pools import TableColumn, ordered
+from ..pools import Array, TableColumn, ordered
 from ..settings import DataSettings
 from .sheets import Sheet, first_place, missing
 
@@ -18,6 +21,9 @@ TELLING = 20
 MOSTLY = 0.9
 """From this share of numbers on, other text in a column is taken for a mistake."""
 LARGEST = float(np.finfo(np.float32).max)
+ENDLESS = "expected a finite number or nothing"
+AT_LEAST = 1 << 20
+"""Different numbers that are gathered before repetitions among them are left out."""
 MEND = "mend the cell (empty, ? or NA where the value is missing)"
 
 
@@ -79,6 +85,8 @@ def features_of(sheets: Sequence[Sheet], reading: Reading) -> list[ColumnContent
 
 def column_of(sheets: Sequence[Sheet], name: str, reading: Reading) -> ColumnContent:
     """What a column holds, or why it is refused."""
+    if name not in reading.categorical and (stored := _stored(sheets, name, reading.decimal)) is not None:
+        return stored
     counts = Counter(text for sheet in sheets for text in sheet.column(name))
     present = {text: count for text, count in counts.items() if not missing(text)}
     values = {text: number(text, reading.decimal) for text in present}
@@ -93,6 +101,50 @@ def column_of(sheets: Sequence[Sheet], name: str, reading: Reading) -> ColumnCon
     if known:
         return ColumnContent(*about, "numbers", min(known), max(known), refused=refused)
     return ColumnContent(*about)
+
+
+def _stored(sheets: Sequence[Sheet], name: str, decimal: str) -> ColumnContent | None:
+    """What a column holds of which all files store numbers, not their text; None for other columns."""
+    parts = [sheet.numbers(name, decimal) for sheet in sheets]
+    if any(part is None for part in parts):
+        return None
+    rows, absent, lowest, highest = 0, 0, math.inf, -math.inf
+    endless, found = set[str](), Distinct()
+    for values in chain.from_iterable(part or () for part in parts):
+        known = values[~np.isnan(values)]
+        rows, absent = rows + len(values), absent + len(values) - len(known)
+        if len(known):
+            lowest, highest = min(lowest, float(known.min())), max(highest, float(known.max()))
+            endless |= {str(value) for value in known[~(abs(known) <= LARGEST)].tolist()}
+            found.add(known)
+    about = (name, rows, absent, found.count())
+    if absent == rows:
+        return ColumnContent(*about)
+    refused = f"{first_place(sheets, name, endless)}, {ENDLESS}" if endless else ""
+    return ColumnContent(*about, "numbers", lowest, highest, refused=refused)
+
+
+class Distinct:
+    """How many different numbers there are among those that come in parts, each of which takes 8 bytes at most."""
+
+    def __init__(self) -> None:
+        self.known, self.new = np.empty(0, np.int64), list[NDArray[np.int64]]()
+
+    def add(self, values: Array) -> None:
+        self.new.append(_once(values.view(np.int64)))  # bits, so that 0.0 and -0.0 are two as in text
+        if sum(map(len, self.new)) > max(len(self.known), AT_LEAST):
+            self.count()
+
+    def count(self) -> int:
+        self.known, self.new = _once(np.concatenate([self.known, *self.new])), []
+        return len(self.known)
+
+
+def _once(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Numbers in order and without repetition; NumPy's `unique` takes several times the memory."""
+    values = np.sort(values)
+    first: NDArray[np.int64] = values[np.append(True, values[1:] != values[:-1])[: len(values)]]
+    return first
 
 
 def _refusal(
@@ -122,7 +174,7 @@ def _refusal(
             f"are numbers: {MEND}, or name the column in data.categorical if its numbers are codes"
         )
     if endless:
-        return f"{first_place(sheets, name, endless)}, expected a finite number or nothing"
+        return f"{first_place(sheets, name, endless)}, {ENDLESS}"
     if texts and len(present) > max(TELLING, rows / 2):
         return (
             f"{first_place(sheets, name, texts)}, one of {len(present)} different texts in {rows} rows, which look "
@@ -141,7 +193,7 @@ def _mixture(present: Mapping[str, int], values: Mapping[str, float | None]) -> 
 def label_refusal(sheets: Sequence[Sheet], target: str) -> str:
     """Why a column cannot be what is predicted: its values are quantities, or one for every two rows; "" if it can."""
     labels = {text for sheet in sheets for text in sheet.column(target) if not missing(text)}
-    rows = sum(len(sheet.rows) for sheet in sheets)
+    rows = sum(map(len, sheets))
     if len(labels) <= TELLING:
         return ""
     values = [min((v for mark in ".," if (v := number(text, mark)) is not None), default=None) for text in labels]

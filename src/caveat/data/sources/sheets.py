@@ -1,42 +1,66 @@
-"""CSV and parquet files as text."""
+"""The cells of tables as text, wherever they are from."""
 
 from __future__ import annotations
 
-import csv
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from ...core import DataError
-from ..pools import shown
-from .parquet import SUFFIX, parquet_cells
+from ..pools import Array, shown
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 """Texts that stand for a missing value, in lower case."""
 
 
-@dataclass(frozen=True)
 class Sheet:
-    """The text of one CSV or parquet file."""
+    """The cells of one file with a header, as text."""
+
+    path: Path
+    columns: tuple[str, ...]
+    lines: Sequence[int]
+    """The line of the file where each row ends, for messages."""
+
+    def __len__(self) -> int:
+        """How many rows it has."""
+        return len(self.lines)
+
+    def verbatim(self, name: str) -> Iterable[str]:
+        """The cells of a column as they are written, from the first row to the last."""
+        raise NotImplementedError
+
+    def numbers(self, name: str, decimal: str) -> Iterable[Array] | None:
+        """The values of a column, in parts (n,) of float64 with NaN where one is missing, if the file holds numbers;
+        None if it holds text, and where the text of its numbers would be none with this decimal mark.
+        """
+        return None
+
+    def parts(self) -> Iterator[Sheet]:
+        """The rows in parts that memory holds, from the first to the last."""
+        yield self
+
+    def column(self, name: str) -> Iterable[str]:
+        """The cells of a column, without the spaces around them."""
+        return (text.strip() for text in self.verbatim(name))
+
+    def place(self, name: str, row: int) -> str:
+        """Where a cell is and what it holds, for messages."""
+        cell = next(islice(self.column(name), row, None))
+        return f"{self.path}, line {self.lines[row]}: {shown(name)} is {shown(cell)}"
+
+
+@dataclass(frozen=True)
+class CsvSheet(Sheet):
+    """The text of a CSV file."""
 
     path: Path
     columns: tuple[str, ...]
     rows: list[list[str]]
-    lines: list[int]
-    """The line of the file where each row ends, for messages."""
+    lines: Sequence[int]
 
-    def column(self, name: str) -> list[str]:
-        """The cells of a column, without the spaces around them."""
-        return [text.strip() for text in self.verbatim(name)]
-
-    def verbatim(self, name: str) -> list[str]:
+    def verbatim(self, name: str) -> Iterable[str]:
         at = self.columns.index(name)
-        return [row[at] for row in self.rows]
-
-    def place(self, name: str, row: int) -> str:
-        """Where a cell is and what it holds, for messages."""
-        return f"{self.path}, line {self.lines[row]}: {shown(name)} is {shown(self.column(name)[row])}"
+        return (row[at] for row in self.rows)
 
 
 def missing(text: str) -> bool:
@@ -64,50 +88,3 @@ def spaces(sheets: Sequence[Sheet], name: str) -> str:
                     f"read as one, without the spaces"
                 )
     return ""
-
-
-def read_sheet(path: Path, separator: str | None = None) -> Sheet:
-    """The text of a csv file with a header line, or of a parquet file, whose rows count as lines. Raises DataError.
-
-    Without a separator it is the one of comma, semicolon and tab that the header has most of.
-    """
-    if path.suffix.lower() == SUFFIX:
-        columns, rows = parquet_cells(path)
-        _check_columns(path, columns)
-        if not rows:
-            raise DataError(f"{path}: no rows, expected at least one")
-        return Sheet(path, columns, rows, list(range(1, len(rows) + 1)))
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            header = file.readline()
-            file.seek(0)
-            reader = csv.reader(file, delimiter=separator or max(",;\t", key=header.count), strict=True)
-            numbered = [(reader.line_num, row) for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not a readable csv file in UTF-8 ({error})") from error
-    if len(numbered) < 2:
-        raise DataError(f"{path}: {len(numbered)} lines, expected a header and at least one row")
-    columns = tuple(name.strip() for name in numbered[0][1])
-    _check_columns(path, columns)
-    for line, row in numbered[1:]:
-        if len(row) != len(columns):
-            raise DataError(f"{path}, line {line}: {len(row)} values, expected {len(columns)} as in the header")
-    return Sheet(path, columns, [row for _, row in numbered[1:]], [line for line, _ in numbered[1:]])
-
-
-def _check_columns(path: Path, columns: Sequence[str]) -> None:
-    """Raises DataError for names of columns that are empty or doubled."""
-    doubled = [name for name, count in Counter(columns).items() if count > 1 or not name]
-    if doubled:
-        raise DataError(f"{path}: column name {shown(doubled[0])} is empty or doubled, expected a header line of names")
-
-
-def read_sheets(paths: Sequence[Path], separator: str | None = None) -> list[Sheet]:
-    """The texts of files that have the same columns. Raises DataError where columns differ."""
-    sheets = [read_sheet(path, separator) for path in paths]
-    for sheet in sheets[1:]:
-        if differing := set(sheet.columns) ^ set(sheets[0].columns):
-            raise DataError(
-                f"{sheets[0].path} and {sheet.path} differ in columns {sorted(differing)}; expected the same in all"
-            )
-    return sheets

@@ -1,26 +1,33 @@
-"""Tables in CSV files: their rows as numbers and codes of categories."""
+"""Tables in CSV and parquet files: their rows as numbers and codes of categories."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
 
 from ...core import ConfigurationError, DataError, DataWarning
-from ..pools import Array, CsvFormat, DataSource, Pool, TableColumn, ordered, shown
-from .columns import LARGEST, ColumnContent, Reading, features_of, label_refusal, number
-from .sheets import Sheet, missing, read_sheet, read_sheets, spaces
+from ...core.memory import FLOAT, check_memory
+from ..lazy import some_rows
+from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, TableColumn, ordered, shown
+from .columns import ColumnContent, Reading, features_of, label_refusal
+from .parquet import ParquetSheet
+from .read_sheets import read_sheet, read_sheets
+from .sheets import Sheet, missing, spaces
+from .table_rows import encoded_rows, mapped_rows
 
 
-def csv_source(paths: Sequence[Path], reading: Reading) -> DataSource:
+def csv_source(paths: Sequence[Path], reading: Reading, lazy: bool = False) -> DataSource:
     """One pool per silo where there are several files or a silo column, otherwise one pool to partition.
 
-    Raises ConfigurationError for names of columns that the files lack, DataError for what cannot be read as it is
-    declared.
+    With `lazy` the rows of parquet files are read when they are needed. Raises ConfigurationError for names of columns
+    that the files lack, and for csv files that are to be read so; DataError for what cannot be read as it is declared.
     """
     sheets = read_sheets(paths, reading.separator)
+    _check_size(sheets, lazy)
     check_names(sheets, reading)
     check_labels(sheets, reading)
     target, silo = reading.target or "", reading.silo
@@ -30,24 +37,49 @@ def csv_source(paths: Sequence[Path], reading: Reading) -> DataSource:
     if not table:
         raise DataError(f"{sheets[0].path}: no columns but {target!r}, expected at least one feature")
     warn_of_spaces(sheets, [target, *([silo] if silo else []), *(each.name for each in table if each.categories)])
-    x = np.concatenate([_encode_texts(sheet, table, reading.decimal) for sheet in sheets])
-    classes = ordered([label for sheet in sheets for label in sheet.column(target)])
-    codes = {label: i for i, label in enumerate(classes)}
-    y = np.array([codes[label] for sheet in sheets for label in sheet.column(target)], dtype=np.int64)
-    groups = np.array([group for sheet in sheets for group in silos_of(sheet, reading)])
-    names = ordered(groups.tolist()) if silo else tuple(sheet.path.stem for sheet in sheets)
+    y, classes = _coded(text for sheet in sheets for text in sheet.column(target))
+    if silo:
+        groups, names = _coded(text for sheet in sheets for text in sheet.column(silo))
+    else:
+        groups, names = np.repeat(np.arange(len(sheets)), list(map(len, sheets))), tuple(s.path.stem for s in sheets)
     if len(set(names)) < len(names):
         raise DataError(f"several files are called {max(names, key=names.count)!r}: expected one silo each")
     csv_format = CsvFormat(reading.separator, reading.decimal)
+    rows = mapped_rows(sheets, table, reading.decimal) if lazy else encoded_rows(sheets, table, reading.decimal)
+    indices = [np.flatnonzero(groups == number) for number in range(len(names))]
     pools = [
-        Pool(x[groups == name], y[groups == name], classes, name, table=table, csv_format=csv_format) for name in names
+        Pool(some_rows(rows, index), y[index], classes, name, table=table, csv_format=csv_format)
+        for name, index in zip(names, indices, strict=True)
     ]
     return DataSource(tuple(pools), given=silo is not None or len(paths) > 1)
 
 
-def silos_of(sheet: Sheet, reading: Reading) -> list[str]:
+def _check_size(sheets: Sequence[Sheet], lazy: bool) -> None:
+    """Raises ConfigurationError for rows that memory cannot hold, and for text that is to be read as it is needed."""
+    for sheet in sheets:
+        if lazy and not isinstance(sheet, ParquetSheet):
+            raise ConfigurationError(
+                f"data.lazy = true is for images and parquet files, and {sheet.path} is text: leave it out, or write "
+                "the table as a parquet file",
+                "data.lazy",
+            )
+    if not lazy:
+        needed = FLOAT * sum(map(len, sheets)) * len(sheets[0].columns)
+        check_memory(needed, f"{sheets[0].path}: set data.lazy = true for parquet files; rows in memory", "data.lazy")
+
+
+def _coded(texts: Iterable[str]) -> tuple[LabelArray, tuple[str, ...]]:
+    """(N,) numbers for texts, and the texts that these are of, in order."""
+    codes: dict[str, int] = {}
+    found = np.fromiter((codes.setdefault(text, len(codes)) for text in texts), np.int64)
+    names = ordered(list(codes))
+    place = {name: number for number, name in enumerate(names)}
+    return np.array([place[text] for text in codes], np.int64)[found], names
+
+
+def silos_of(sheet: Sheet, reading: Reading) -> Iterable[str]:
     """The silo of each row: what the silo column says, or else the name of the file."""
-    return sheet.column(reading.silo) if reading.silo else [sheet.path.stem] * len(sheet.rows)
+    return sheet.column(reading.silo) if reading.silo else repeat(sheet.path.stem, len(sheet))
 
 
 def read_rows(path: Path, table: Sequence[TableColumn], csv_format: CsvFormat) -> Array:
@@ -59,7 +91,7 @@ def read_rows(path: Path, table: Sequence[TableColumn], csv_format: CsvFormat) -
     absent = [column.name for column in table if column.name not in sheet.columns]
     if absent:
         raise DataError(f"{path}: no column {absent[0]!r}, expected those the model was trained on")
-    return _encode_texts(sheet, table, csv_format.decimal)
+    return encoded_rows([sheet], table, csv_format.decimal)
 
 
 def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
@@ -103,25 +135,3 @@ def _schema(columns: Sequence[ColumnContent]) -> tuple[TableColumn, ...]:
             told = f"column {shown(column.name)} is read as {column.distinct} categories: {column.remark}"
             warnings.warn(told, DataWarning, stacklevel=2)
     return tuple(column.column for column in columns)
-
-
-def _encode_texts(sheet: Sheet, table: Sequence[TableColumn], decimal: str) -> Array:
-    """(N, D) float32: numbers with NaN where missing; codes of categories with -1 where missing."""
-    return np.stack([_column(sheet, column, decimal) for column in table], axis=1)
-
-
-def _column(sheet: Sheet, column: TableColumn, decimal: str) -> Array:
-    texts = sheet.column(column.name)
-    if column.categories is not None:
-        codes = {text: code for code, text in enumerate(column.categories)}
-        unseen = len(codes)
-        return np.array([-1 if missing(text) else codes.get(text, unseen) for text in texts], dtype=np.float32)
-    values = np.full(len(texts), np.nan, dtype=np.float32)
-    for row, text in enumerate(texts):
-        if missing(text):
-            continue
-        value = number(text, decimal)
-        if value is None or not abs(value) <= LARGEST:
-            raise DataError(f"{sheet.place(column.name, row)}, expected a finite number or nothing")
-        values[row] = value
-    return values

@@ -78,6 +78,15 @@ class Metrics(Record):
         return self.ece is not None and self.ece_null is not None and self.ece > self.ece_null.upper
 
 
+class OwnMetricRecord(Record):
+    """A metric of a user's own over silos; those where it is not defined are left out."""
+
+    higher_is_better: bool = True
+    silos: int = 0  # where it is defined
+    mean: Figure = None
+    worst: Figure = None
+
+
 class OperatingRecord(Record):
     """The threshold above which a silo calls an input positive, and what it makes of its test split."""
 

@@ -62,12 +62,19 @@ class SequenceRecord(Record):
     cut: bool
 
 
+class ScalingRecord(Record):
+    """What standardises the channels of a silo's series, without a mask."""
+
+    means: list[Number]
+    scales: list[Positive]
+
+
 class PreparationFile(File):
     """`preparation.json`: whose inputs a run's models take, of which form, and how raw ones are brought to it."""
 
     SCHEMA: ClassVar = 2  # sealed from the beginning
     SEALED: ClassVar = True
-    OMITTED: ClassVar = frozenset({"silos", "population", "table", "images", "sequences"})
+    OMITTED: ClassVar = frozenset({"silos", "population", "table", "images", "sequences", "scalings"})
 
     silos: list[str] = []
     population: Length | None = None  # so many silos that are named by their numbers, in place of the names
@@ -77,3 +84,4 @@ class PreparationFile(File):
     table: TableRecord | None = None
     images: ImageRecord | None = None
     sequences: SequenceRecord | None = None
+    scalings: dict[str, ScalingRecord] = {}  # by silo, where series are standardised

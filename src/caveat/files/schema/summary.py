@@ -7,7 +7,17 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from .costs import PrivacyRecord, Traffic
-from .figures import INSIDE, ORACLE, ClassificationRecord, Metrics, ModelRecord, Reliability, SiloStream, Stream
+from .figures import (
+    INSIDE,
+    ORACLE,
+    ClassificationRecord,
+    Metrics,
+    ModelRecord,
+    OwnMetricRecord,
+    Reliability,
+    SiloStream,
+    Stream,
+)
 from .record import Figure, File, Record, Size
 from .small_files import Reset, StackedRecord, Sums
 
@@ -77,7 +87,7 @@ class SiloRecord(Record):
     """The final figures of one silo, and what its method adds."""
 
     OMITTED: ClassVar = frozenset(
-        {"entropy_error", "models", "streams", "model", "newcomer", "promise", "classification"}
+        {"entropy_error", "models", "streams", "model", "newcomer", "promise", "classification", "metrics"}
     )
 
     name: str
@@ -98,6 +108,7 @@ class SiloRecord(Record):
     codeword_use: list[int] | None = None
     model: str = ""  # the architecture of its own model
     newcomer: bool = False  # took no part in training
+    metrics: dict[str, Figure] = {}  # of the user's own, on the test split
     classification: ClassificationRecord | None = None
     promise: GuaranteeRecord | None = None  # what it decides by, where silos or domains have promises of their own
 
@@ -135,7 +146,7 @@ class Summary(File):
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({
         "absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "stopped", "classification", "device",
-        "stacked",
+        "stacked", "metrics",
     })  # fmt: skip
 
     schema_version: int = Field(alias="schema")
@@ -153,6 +164,7 @@ class Summary(File):
     domains: list[DomainRecord] = []
     mean: Metrics | None = None
     worst: Worst | None = None
+    metrics: dict[str, OwnMetricRecord] = {}  # of the user's own
     pooled: Metrics = Metrics()
     risk_coverage: Selective | None = None
     classification: ClassificationRecord | None = None  # of all silos' inputs together

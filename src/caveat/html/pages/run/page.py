@@ -20,6 +20,7 @@ from .greeting import told_before
 from .guarantee import promise
 from .outcomes import outcome_bars
 from .overview import overview
+from .own_metrics import own_metrics
 from .panels import more_panels
 from .privacy import privacy, protection
 from .quadrants import examples
@@ -62,6 +63,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "panels": more_panels(run),
         "silos": sorted((silo.name for silo in run.silos), key=natural),
         "classification": classification(run),
+        "own_metrics": own_metrics(run),
         "silo_table": sections.silo_table(run),
         "method_table": sections.method_table(run),
         "curves": rounds.curves(run),

@@ -1,0 +1,133 @@
+"""Metrics of a user's own, which a silo computes of its test split: one number each is all that leaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..core import ConfigurationError, Prediction, Tensors
+from ..core.errors import shown, told
+from .figures import HIGHER_IS_BETTER, LOWER_IS_BETTER
+
+Compute = Callable[[NDArray[Any], NDArray[Any]], float]
+"""From labels (N,) int64 and probabilities (N, C) float64 to a number."""
+Function = TypeVar("Function", bound=Callable[..., Any])
+LONGEST = 60
+"""Characters of a metric's name."""
+TAKEN = HIGHER_IS_BETTER | LOWER_IS_BETTER | {"entropy", "aleatoric", "epistemic", "unfamiliar"}
+"""Names of caveat's own figures."""
+
+
+@dataclass(frozen=True)
+class OwnMetric:
+    """A metric of a user's own."""
+
+    name: str
+    compute: Compute
+    higher_is_better: bool = True
+
+
+METRICS: dict[str, OwnMetric] = {}
+"""The metrics that this process has registered, by name."""
+
+
+@overload
+def metric(function: Function) -> Function: ...
+@overload
+def metric(*, name: str | None = None, higher_is_better: bool = True) -> Callable[[Function], Function]: ...
+def metric(
+    function: Callable[..., Any] | None = None, *, name: str | None = None, higher_is_better: bool = True
+) -> Callable[..., Any]:
+    """Decorator: makes a function known as a metric by its name, or by the one given, for `evaluation.metrics`.
+
+    It takes labels (N,) int64 and probabilities (N, C) float64, arrays of NumPy, of the N inputs of a silo's test
+    split, and returns a number; NaN where it is not defined, as with one class only. `higher_is_better` says which end
+    is the worst. One that is registered before by this name gives way. Raises ConfigurationError for what is none.
+    """
+
+    def registered(function: Any) -> Any:
+        own = own_metric(name or getattr(function, "__name__", ""), function, higher_is_better)
+        METRICS[own.name] = own
+        return function
+
+    return registered if function is None else registered(function)
+
+
+def own_metric(name: object, function: object, higher_is_better: bool = True) -> OwnMetric:
+    """A metric by its name. Raises ConfigurationError for a name that is none, and for what is no function."""
+    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST or "/" in name:
+        raise ConfigurationError(
+            f"metrics: name {shown(name)}, expected text of 1 to {LONGEST} characters without /", "metrics"
+        )
+    if name in TAKEN:
+        raise ConfigurationError(f"metrics: {name!r} is a figure of caveat's own, expected another name", "metrics")
+    if not callable(function):
+        kind = type(function).__name__
+        raise ConfigurationError(
+            f"metrics[{name!r}] is a {kind}, expected a function of labels and probabilities", "metrics"
+        )
+    return OwnMetric(name, function, higher_is_better)
+
+
+def given_metrics(metrics: object) -> tuple[OwnMetric, ...]:
+    """Those of a mapping from names to functions; a function that is registered keeps which side is better."""
+    if not isinstance(metrics, Mapping):
+        raise ConfigurationError(f"metrics = {shown(metrics)}: expected a mapping from names to functions", "metrics")
+    lower = [own.compute for own in METRICS.values() if not own.higher_is_better]
+    return tuple(own_metric(name, each, all(each is not other for other in lower)) for name, each in metrics.items())
+
+
+def known_metrics(names: Sequence[str], given: Iterable[OwnMetric] = ()) -> tuple[OwnMetric, ...]:
+    """The metrics of these names that a call gives, or this process has registered; others are left out."""
+    known = METRICS | {own.name: own for own in given}
+    return tuple(known[name] for name in names if name in known)
+
+
+def check_known(names: Sequence[str], given: Iterable[OwnMetric] = ()) -> None:
+    """Raises ConfigurationError for a name that stands for no metric here."""
+    known = {own.name for own in known_metrics(names, given)}
+    if lacking := [name for name in names if name not in known]:
+        raise ConfigurationError(
+            f"evaluation.metrics: no metric {lacking[0]!r} is known here; put @caveat.metric above its function, and "
+            "name the file that has it: --plugin my.py (in Python, import it, or give metrics={name: function})",
+            "evaluation.metrics",
+        )
+
+
+def own_values(metrics: Iterable[OwnMetric], prediction: Prediction, y: Tensor) -> Tensors:
+    """By name, () float64: what metrics say of N predictions for labels `y` (N,); nothing of one that says NaN.
+
+    Raises ConfigurationError, naming the metric, for one that fails, or returns what is no finite number.
+    """
+    found = {}
+    for own in metrics:
+        labels, probs = y.detach().cpu().clone().numpy(), prediction.probs.detach().cpu().double().clone().numpy()
+        value = _number(own, labels, probs)
+        if not math.isnan(value):
+            found[own.name] = torch.tensor(value, dtype=torch.float64)
+    return found
+
+
+def _number(own: OwnMetric, labels: NDArray[Any], probs: NDArray[Any]) -> float:
+    try:
+        value: Any = own.compute(labels, probs)
+    except Exception as error:
+        raise ConfigurationError(f"metric {own.name!r} fails: {told(error)}", "evaluation.metrics") from error
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ConfigurationError(
+            f"metric {own.name!r} gave a {type(value).__name__}, expected a number", "evaluation.metrics"
+        ) from None
+    if math.isinf(number):
+        raise ConfigurationError(
+            f"metric {own.name!r} gave {number}, expected a finite number, or NaN where it is not defined",
+            "evaluation.metrics",
+        )
+    return number
