@@ -25,7 +25,7 @@ from ..files.schema.summary import DeviceRecord, DomainRecord, Newcomers, Policy
 from ..uncertainty import histograms
 from .base import BaseRun
 from .classification import Classification
-from .stacking import works_of
+from .stacking import training_works
 from .streams import by_model, summarise_streams
 
 MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
@@ -123,7 +123,7 @@ def summarise(
         device=_device(run.devices),
         newcomers=_newcomers_mean(method, newcomers, classes),
         reset=run_state.reset,
-        stacked=works_of(run.folder, method),
+        stacked=training_works(run_state.stacked, method),
     )
 
 

@@ -1,17 +1,14 @@
-"""Which works of a run are stacked: decided once, written down before the first round that depends on it."""
+"""Which works of a run are stacked: decided once, before the first round that depends on it; checkpoints keep it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Literal
 
 from ...core import Payload, SiloId, State
-from ...files.atomic import write_record
-from ...files.reading import record_of
-from ...files.schema.small_files import KeptState, StackedFile, StackedRecord
+from ...files.schema.small_files import KeptState, StackedRecord
 from ..executor import Executor
 from .chunk import StackedPlace, form, why
 from .chunks import chunks
@@ -24,11 +21,10 @@ Mode = Literal["off", "auto", "on"]
 class Stacking:
     """Decides for a run which of its works are carried out stacked."""
 
-    def __init__(self, mode: Mode, file: Path | None = None) -> None:
-        """`file` keeps what was decided, and has what was decided before the run was interrupted."""
-        self.mode, self.file = mode, file
-        known = None if file is None else record_of(file, StackedFile)
-        self.works: dict[str, StackedRecord] = {} if known is None else dict(known.works)
+    def __init__(self, mode: Mode, works: dict[str, StackedRecord] | None = None) -> None:
+        """`works` are what was decided before the run was interrupted."""
+        self.mode = mode
+        self.works: dict[str, StackedRecord] = {} if works is None else works
         """By the address of a work and the groups that silos keep, as `StackedPlace.name` has it."""
 
     def plan(
@@ -89,24 +85,15 @@ class Stacking:
         else:
             slow = times is not None and times < GAIN
             told = f"stacked silos were {times:.2f} times as fast, expected {GAIN}" if slow else ""
-            made = StackedRecord.model_validate(
-                {"stacked": not slow, "padded": padded, "bytes": kept_bytes}
-                | ({"why": told} if slow else {})
-                | ({} if times is None else {"gain": times})
-            )
+            made = StackedRecord(stacked=not slow, why=told, padded=padded, bytes=kept_bytes, gain=times)
         logger.info("round %d, %s: %s", t, name, "stacked" if made.stacked else f"one after the other: {made.why}")
-        self._keep(name, made)
+        self.works[name] = made
 
     def fell_back(self, t: int, reasons: Mapping[str, str]) -> None:
         """Silos were carried out one after the other in round t although they were to be stacked; why, by work."""
         for name, told in reasons.items():
             if not self.works[name].why:
-                self._keep(name, self.works[name].model_copy(update={"why": f"in round {t} of the schedule {told}"}))
-
-    def _keep(self, name: str, made: StackedRecord) -> None:
-        self.works[name] = made
-        if self.file is not None:
-            write_record(self.file, StackedFile(schema=StackedFile.SCHEMA, mode=self.mode, works=self.works))
+                self.works[name] = self.works[name].model_copy(update={"why": f"in round {t} of the schedule {told}"})
 
 
 def _tried(
