@@ -101,9 +101,9 @@ def test_an_interrupted_run_comes_to_the_same_bits(
         trained(tmp_path / "run", participation=0.7, workers=before, progress=Ends(2))
     tried, check_same = list[str](), decisions.check_same
 
-    def noted(place: Any, t: int, address: str, *more: Any, **most: Any) -> int:
-        tried.append(address.rpartition(".")[2])
-        return check_same(place, t, address, *more, **most)
+    def noted(trial: Any) -> int:
+        tried.append(trial.address.rpartition(".")[2])
+        return check_same(trial)
 
     monkeypatch.setattr(decisions, "check_same", noted)
     trained(tmp_path / "run", participation=0.7, workers=after)

@@ -84,7 +84,7 @@ def current(module: nn.Module) -> Callable[[str], Tensor]:
     They are looked up once, since training changes them in place; with stacked silos others take their places.
     """
     if _SWAPS.get() is not None:
-        return lambda name: attrgetter(name)(module).detach()  # type: ignore[no-any-return]
+        return lambda name: attrgetter(name)(module).detach()
     return {name: p.detach() for name, p in learning(module).items()}.__getitem__
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Literal
 
-from ...core import Payload, SiloId, State
+from ...core import Payload, SiloId
 from ...files.schema.small_files import KeptState, StackedRecord
 from ..executor import Executor
 from .chunk import StackedPlace, form, why
 from .chunks import chunks
-from .trial import GAIN, check_same, gain
+from .trial import GAIN, Trial, check_same, gain
 
 logger = logging.getLogger(__name__)
 Mode = Literal["off", "auto", "on"]
@@ -75,10 +76,12 @@ class Stacking:
         times = None
         try:
             few = list(dict.fromkeys((alike[0], alike[len(alike) // 2], alike[-1])))
-            padded, kept_bytes = _tried(place, t, address, sent, few, [states[silo] for silo in few])
+            trial = Trial(place, t, address, sent, few, [states[silo] for silo in few])
+            padded, kept_bytes = _tried(trial)
             if self.mode == "auto":
                 alike = chunks(alike, sent, None, lambda silo: 0, kept_bytes)[0]
-                times = shared * gain(place, t, address, sent, alike, [states[silo] for silo in alike], padded)
+                of_all = [states[silo] for silo in alike]
+                times = shared * gain(replace(trial, silos=alike, states=of_all, padded=padded))
         except Exception as error:
             # Whatever it is, the same work one silo after the other says it better, or does not fail.
             made = StackedRecord(stacked=False, why=why(error))
@@ -96,15 +99,13 @@ class Stacking:
                 self.works[name] = self.works[name].model_copy(update={"why": f"in round {t} of the schedule {told}"})
 
 
-def _tried(
-    place: Executor, t: int, address: str, sent: Payload, silos: Sequence[SiloId], states: list[State]
-) -> tuple[bool, int]:
+def _tried(trial: Trial) -> tuple[bool, int]:
     """Whether batches can be padded, and the bytes of a step. Raises what `check_same` does where they need not be."""
-    sizes = {len(place.silos[silo].train) for silo in silos}
+    sizes = {len(trial.place.silos[silo].train) for silo in trial.silos}
     with suppress(Exception):
         if len(sizes) > 1:
-            return True, check_same(place, t, address, sent, silos, states, padded=True)
-    return False, check_same(place, t, address, sent, silos, states)
+            return True, check_same(replace(trial, padded=True))
+    return False, check_same(trial)
 
 
 def _shared(chunks: int, silos: int, workers: int) -> float:
