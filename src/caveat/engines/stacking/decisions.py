@@ -13,7 +13,7 @@ from ...files.schema.small_files import KeptState, StackedRecord
 from ..executor import Executor
 from .chunk import StackedPlace, form, why
 from .chunks import chunks
-from .trial import GAIN, Trial, check_same, gain
+from .trial import GAIN, StackingTrial, check_same, gain
 
 logger = logging.getLogger(__name__)
 Mode = Literal["off", "auto", "on"]
@@ -76,7 +76,7 @@ class Stacking:
         times = None
         try:
             few = list(dict.fromkeys((alike[0], alike[len(alike) // 2], alike[-1])))
-            trial = Trial(place, t, address, sent, few, [states[silo] for silo in few])
+            trial = StackingTrial(place, t, address, sent, few, [states[silo] for silo in few])
             padded, kept_bytes = _tried(trial)
             if self.mode == "auto":
                 alike = chunks(alike, sent, None, lambda silo: 0, kept_bytes)[0]
@@ -99,7 +99,7 @@ class Stacking:
                 self.works[name] = self.works[name].model_copy(update={"why": f"in round {t} of the schedule {told}"})
 
 
-def _tried(trial: Trial) -> tuple[bool, int]:
+def _tried(trial: StackingTrial) -> tuple[bool, int]:
     """Whether batches can be padded, and the bytes of a step. Raises what `check_same` does where they need not be."""
     sizes = {len(trial.place.silos[silo].train) for silo in trial.silos}
     with suppress(Exception):

@@ -29,7 +29,7 @@ SILOS = 3
 
 
 @dataclass(frozen=True)
-class Trial:
+class StackingTrial:
     """A work in round t that is tried at some silos."""
 
     place: Executor
@@ -47,7 +47,7 @@ class Trial:
         return place.stacked(self.t, self.address, self.sent, self.silos, self.states, self.padded)
 
 
-def check_same(trial: Trial) -> int:
+def check_same(trial: StackingTrial) -> int:
     """The bytes that a step of training keeps for each silo.
 
     Raises NotStackable, or what a work has raised, unless stacked silos come to the numbers of each by itself. Both are
@@ -146,7 +146,7 @@ def in_float64(payload: Payload) -> Payload:
     }
 
 
-def gain(trial: Trial) -> float:
+def gain(trial: StackingTrial) -> float:
     """How many times as fast stacked silos are, per silo, than a few of them one after the other; each is warm."""
     place, t, address, sent, count = trial.place, trial.t, trial.address, trial.sent, len(trial.silos)
     name, work = place.find_work(t, address)
