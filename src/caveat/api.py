@@ -7,7 +7,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 from .analysis.compare.calls import compare_calls
 from .config import EngineSettings
@@ -16,6 +16,7 @@ from .core.devices import find_devices
 from .core.errors import Diverged
 from .core.settings import check_type, path_of
 from .data import Silos
+from .engines.stacking.decisions import Mode
 from .files.checkpoints import StateLost
 from .files.locks import locked
 from .files.schema.comparison import Comparison, read_comparison
@@ -41,7 +42,7 @@ def run(
     *,
     workers: int = 1,
     device: str = "cpu",
-    stacked: Literal["off", "auto", "on"] = "off",
+    stacked: Mode = "off",
     out: str | Path | None = None,
     progress: Progress | None = None,
     callbacks: Sequence[Callback] = (),
@@ -116,6 +117,7 @@ def plan(
     *,
     workers: int = 1,
     device: str = "cpu",
+    stacked: Mode = "off",
     **settings: Unpack[python_calls.RunArguments],
 ) -> Plan:
     """What the same call of `run` will cost: rounds, steps, bytes, memory, seconds, and what would make it cheaper.
@@ -124,7 +126,7 @@ def plan(
     `methods[0]` of what is returned has the figures, and `as_dict()` all as plain values. Raises what `run` does before
     anything runs, and RunError if a silo fails in the rehearsal.
     """
-    return plan_run(_checked(silos, method, workers, device, settings))
+    return plan_run(_checked(silos, method, workers, device, stacked, settings))
 
 
 def _check_finished(run: LocalRun) -> None:
@@ -200,18 +202,24 @@ def compare(
     return compare_calls(run, _check_call, silos, methods, seeds, folder, progress or Silent(), settings)
 
 
-def _check_call(silos: Silos, method: Method, *, workers: int = 1, device: str = "cpu", **settings: Any) -> None:
+def _check_call(
+    silos: Silos, method: Method, *, workers: int = 1, device: str = "cpu", stacked: Mode = "off", **settings: Any
+) -> None:
     """Raises ConfigurationError or DataError for a call of `run` that cannot be carried out; writes nothing."""
-    _checked(silos, method, workers, device, settings)
+    _checked(silos, method, workers, device, stacked, settings)
 
 
-def _checked(silos: Silos, method: Method, workers: int, device: str, settings: Mapping[str, Any]) -> LocalRun:
+def _checked(
+    silos: Silos, method: Method, workers: int, device: str, stacked: Mode, settings: Mapping[str, Any]
+) -> LocalRun:
     """The run of a call, in no folder. Raises ConfigurationError or DataError where it cannot be carried out."""
     spec = python_calls.spec_of_call(silos, method, settings, python_calls.RunArguments)
     with python_calls.explained():
-        engine = EngineSettings(workers=workers, device=device)
+        engine = EngineSettings(workers=workers, device=device, stacked=stacked)
         devices = find_devices(engine.device, engine.workers, "device")
-    local_run = LocalRun(folder=Path(), spec=spec, silos=silos, workers=engine.workers, devices=devices)
+    local_run = LocalRun(
+        folder=Path(), spec=spec, silos=silos, workers=engine.workers, devices=devices, stacked=engine.stacked
+    )
     local_run.check()
     return local_run
 

@@ -123,3 +123,13 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="exists and is not a comparison"):
         caveat.compare(silos(), METHODS, out=tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_silos_can_be_stacked(tmp_path: Path) -> None:
+    """`stacked` is an argument of `caveat.run`, and is checked like the others before anything runs."""
+    caveat.compare(silos, METHODS, out=tmp_path / "it", seeds=[0], stacked="on", **GIVEN)
+    (run,) = (tmp_path / "it").rglob("mean/**/summary.json")
+    assert json.loads(run.read_text())["stacked"]["train"]["stacked"]
+    with pytest.raises(ConfigurationError, match="mean: stacked = 'some'"):
+        caveat.compare(silos, METHODS, out=tmp_path / "other", stacked="some", **GIVEN)
+    assert not (tmp_path / "other").exists()

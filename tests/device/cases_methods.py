@@ -19,6 +19,7 @@ from caveat.engines.stacking.decisions import Stacking
 from caveat.methods import FMLU, FedAvg, FedBABU, FedPN, FedRep
 from caveat.testing.federation import LATEST, small_silos
 from caveat.training.fit import Training
+from caveat.training.stacked.masks import Mask, drawn
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.evaluation import TEST
 
@@ -65,6 +66,23 @@ def test_silos_that_a_device_cannot_stack_are_carried_out_one_by_one(tmp_path: P
     assert all("in round 0 of the schedule" in record.why for record in stacking.works.values())
     assert stacking.works
     assert_same(apart.server, together.server)
+
+
+def test_masks_of_stacked_silos_are_drawn_there_at_once_and_nothing_is_waited_for() -> None:
+    known = [Mask(torch.Size([16, 40]), torch.float32, 0.25), Mask(torch.Size([16]), torch.float32, 0.5)]
+    generators = [torch.Generator().manual_seed(k) for k in range(3)]
+    before = [generator.get_state() for generator in generators]
+    with reads() as names:
+        found = drawn(known, generators, [16, 9, 16], DEVICE)
+    assert names == []
+    for mask, each in zip(known, found, strict=True):
+        assert isinstance(each, Shadow)
+        assert each.shape == (3, *mask.shape)
+        here = each.cpu()
+        assert here.unique().tolist() == pytest.approx([0, 1 / (1 - mask.p)])
+        assert float(here.mean()) == pytest.approx(1, abs=0.4)
+        assert not torch.equal(here[0], here[2])
+    assert all(torch.equal(a, b.get_state()) for a, b in zip(before, generators, strict=True))  # the CPU draws batches
 
 
 def waits(method: Method, folder: Path, silo: Silo) -> dict[str, int]:

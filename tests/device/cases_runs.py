@@ -18,7 +18,7 @@ from commands import TINY, one_error, sets
 from commands import caveat as command
 from own_models import Unusual
 from own_runs import FAST, model_of, run, three_silos
-from shadow import on_shadow
+from shadow import SEEDS, on_shadow
 from shadow_models import Learning
 from torch import Tensor
 
@@ -27,6 +27,7 @@ from caveat.core import ConfigurationError
 from caveat.core.devices import find_device, find_devices
 from caveat.engines.processes.anew import can_fork
 from caveat.federation.silo_file import read_silo_file
+from caveat.files.payloads import read_payload
 from caveat.runs.progress import Silent
 from caveat.testing.same import assert_same
 
@@ -134,11 +135,13 @@ def test_a_command_runs_and_predicts_on_a_device(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:7", "mps", "cuda", "meta"])
 def test_a_device_that_is_not_there_is_one_sentence_before_anything_is_written(name: str, tmp_path: Path) -> None:
-    if name[:4] in ("cuda", "mps") and torch.get_device_module(name[:4].rstrip(":")).device_count():
+    kind, _, number = name.partition(":")
+    count = torch.get_device_module(kind).device_count() if kind in ("cuda", "mps") else 0
+    if count > int(number or 0):
         pytest.skip(f"this machine has {name}")
     found = one_error(command("run", *sets(*TINY), "--out", tmp_path / "run", "--device", name), 2)
     assert found.startswith(f"error: engine.device = '{name}': ")
-    assert "expected cpu, auto, cuda, cuda:N or mps" in found
+    assert ("this machine has " if count else "expected cpu, auto, cuda, cuda:N or mps") in found
     assert len(found.splitlines()) == 1
     with pytest.raises(ConfigurationError, match=f"^device = '{name}': "):
         run(SILOS, tmp_path / "run", device=name)
@@ -247,3 +250,30 @@ def test_a_silo_names_its_own_device(tmp_path: Path) -> None:
         read_silo_file(file)
     with pytest.raises(ConfigurationError, match=r"silo's silo.toml says where it computes"):
         caveat.config.load(None, ["engine.name=flower", "data.source=silos", "engine.device=cuda"])
+
+
+def test_a_simulation_by_flower_computes_there(tmp_path: Path) -> None:
+    """`engine.device` is of its processes: the bits are the CPU's, and a device that is not there is one sentence."""
+    from flower_grid import InProcessGrid
+
+    from caveat.engines.flower import silo_app_of
+    from caveat.federation.node import NodeHandler
+    from caveat.federation.server import serve
+
+    folders, more = {}, [*TINY, "engine.name=flower", "method.name=scaffold"]
+    for device in ("cpu", "shadow"):
+        config = caveat.config.load("digits", [*more, f"engine.device={device}"])
+        grid = InProcessGrid({node: silo_app_of(NodeHandler()) for node in (1, 2, 3)})
+        for number, node in enumerate(grid.apps):
+            grid.node_config[node] = {"partition-id": number}
+        before = len(SEEDS)
+        folders[device] = serve(config, grid, tmp_path / device, Silent())
+        assert (len(SEEDS) > before) == (device == "shadow")
+    one, other = (read_payload(folder / "model" / "model.safetensors") for folder in folders.values())
+    assert_same(one, other)
+    assert without_device(folders["cpu"])["silos"] == without_device(folders["shadow"])["silos"]
+    assert json.loads((folders["shadow"] / "summary.json").read_text())["device"]["names"] == ["shadow:0"]
+    config = caveat.config.load("digits", [*more, "engine.device=shadow:7"])
+    with pytest.raises(ConfigurationError, match=r"^engine\.device = 'shadow:7': this machine has shadow:0$"):
+        serve(config, grid, tmp_path / "other", Silent())
+    assert not (tmp_path / "other").exists()

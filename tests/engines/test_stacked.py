@@ -80,7 +80,7 @@ def federation(
 ) -> tuple[Federation, Mapping[str, StackedRecord]]:
     """A federation of six silos with 40 to 140 examples after all its rounds, and which works were stacked."""
     stop, model, data = about.get("stop"), about.get("model"), about.get("data") or silos(6)
-    found, stacking = Federation(method, folder, workers, data=data, model=model), Stacking(mode, about.get("file"))
+    found, stacking = Federation(method, folder, workers, data=data, model=model), Stacking(mode, about.get("works"))
     engine = EmbeddedEngine(found.place, workers, stacking=stacking)
     found.run(engine=engine, **({} if stop is None else {"stop": stop}))
     return found, {name.removeprefix("base."): record for name, record in stacking.works.items()}
@@ -125,12 +125,12 @@ def test_two_workers_give_the_bits_of_one(method: Method, tmp_path: Path) -> Non
 
 
 def test_a_run_that_was_interrupted_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    method, file = FedBN(rounds=3, training=ADAM), tmp_path / "stacked.json"
+    method, works = FedBN(rounds=3, training=ADAM), dict[str, StackedRecord]()
     whole, _ = federation(method, tmp_path / "whole", "on")
-    parts, _ = federation(method, tmp_path / "parts", "on", stop=2, file=file)
+    parts, _ = federation(method, tmp_path / "parts", "on", stop=2, works=works)
     again = Federation(method, tmp_path / "parts", data=silos(6))
     again.server = parts.server
-    again.run(engine=EmbeddedEngine(again.place, 1, stacking=Stacking("on", file)), start=2)
+    again.run(engine=EmbeddedEngine(again.place, 1, stacking=Stacking("on", works)), start=2)
     assert_same(whole.server, again.server)
     assert_same_states(whole.states(), again.states())
 
@@ -264,14 +264,14 @@ def test_training_that_diverges_names_the_silo(tmp_path: Path, workers: int) -> 
 
 
 def test_auto_stacks_what_was_measured_to_be_faster_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    method, file = Local(rounds=1, training=FAST), tmp_path / "stacked.json"
+    method = Local(rounds=1, training=FAST)
     for measured, stacked in ((1.1, False), (3.0, True)):
         monkeypatch.setattr(decisions, "gain", lambda *about, measured=measured: measured)
-        _, works = federation(method, tmp_path / str(stacked), "auto", file=file)
+        decided = dict[str, StackedRecord]()
+        _, works = federation(method, tmp_path / str(stacked), "auto", works=decided)
         assert works["train (model)"].stacked == stacked
         monkeypatch.setattr(decisions, "gain", lambda *about: 1 / 0)
-        assert federation(method, tmp_path / "again", "auto", file=file)[1] == works  # decided before
-        file.unlink()
+        assert federation(method, tmp_path / "again", "auto", works=decided)[1] == works  # decided before
 
 
 def test_the_gain_is_measured(tmp_path: Path) -> None:

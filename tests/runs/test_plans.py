@@ -25,6 +25,7 @@ from caveat.runs.plan.phases import phases
 from caveat.runs.plan.plan import MethodCost
 from caveat.runs.plan.rehearsal import Bytes, Measuring, Rehearsal, Rehearsed
 from caveat.runs.plan.sample import Sizes
+from caveat.runs.plan.side_by_side import faster
 from caveat.runs.plan.steps import Fit
 from caveat.runs.spec import RunSpec
 from caveat.training.fit import Training
@@ -239,3 +240,47 @@ def test_savings_are_computed_for_the_run() -> None:
     assert found == {"evaluation.every": (5, 5 * 2 * 3), "training.local_steps": (1, 6 * (4 - 2))}
     rarely = sheet(library.FedAvg(rounds=6), evaluation=replace(Evaluation(), every=5))
     assert {each.key for each in savings_by_counting(rarely)} == {"training.local_steps"}
+
+
+# Stacked silos
+
+
+def test_rounds_of_training_take_as_much_less_as_stacked_silos_are_faster() -> None:
+    usual = sheet(library.FedAvg(rounds=6))
+    train, *measured = usual.phases()
+    less, *others = faster(usual, 4.0).phases()
+    assert others == measured
+    server = 6 * (4 * 0.5 + 0.25)  # which no silo is faster by
+    assert less.seconds.most == pytest.approx(server + (train.seconds.most - server) / 4)
+
+
+@pytest.mark.parametrize("stacked", ["off", "auto"])
+def test_a_plan_is_of_silos_as_they_are_trained(
+    stacked: Any, silos: Silos, monkeypatch: pytest.MonkeyPatch, nowhere: Path
+) -> None:
+    """Without the key, the plan says what it would save."""
+    monkeypatch.setattr("caveat.engines.stacking.decisions.gain", lambda *about: 3.0)
+    monkeypatch.setattr("caveat.runs.plan.cheaper.WORTH", 0.0)
+    found = library.plan(silos, library.SCAFFOLD(), model=SMALL, rounds=50, stacked=stacked)
+    saved = {each.key: each for each in found.savings}
+    if stacked == "off":
+        (training,) = (each for each in found.methods[0].phases if each.kind == "training")
+        assert found.methods[0].gain is None
+        assert saved["engine.stacked"].value == "auto"
+        assert saved["engine.stacked"].seconds == pytest.approx(training.seconds.most * 2 / 3)
+    else:
+        assert found.methods[0].gain == 3.0
+        assert "engine.stacked" not in saved
+    assert files(nowhere) == set()
+
+
+def test_nothing_is_gained_where_silos_cannot_be_stacked(silos: Silos) -> None:
+    assert library.plan(silos, library.FedRoD(), model=SMALL, rounds=2, stacked="on").methods[0].gain is None
+
+
+def test_the_command_takes_what_run_takes(nowhere: Path) -> None:
+    done = caveat("plan", *sets(*TINY), "--device", "cpu", "--stacked", "on")
+    assert done.exit_code == 0, done.output
+    assert "stacked rounds of training are " in done.stdout
+    assert 'engine.stacked = "some"' in one_error(caveat("plan", *sets(*TINY), "--stacked", "some"), 2)
+    assert "engine.device = 'meta'" in one_error(caveat("plan", *sets(*TINY), "--device", "meta"), 2)

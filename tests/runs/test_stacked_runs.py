@@ -3,23 +3,52 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from commands import TINY, sets
 from commands import caveat as command
+from faults.bits import bits
+from torch import Tensor
 
 import caveat
+from caveat.engines.stacking import decisions
+from caveat.files.atomic import write_record
+from caveat.files.schema.small_files import StackedFile
+from caveat.runs.progress import Silent
 from caveat.runs.stacking import STACKED, keep_mode
 
+SGD = caveat.Training(batch_size=8, optimizer="sgd", lr=0.05)
+TEMPERED = caveat.Uncertainty(mc_samples=2, familiarity=False)
 
-def tables(count: int = 6) -> caveat.data.Silos:
+
+def tables(count: int = 6, **more: Any) -> caveat.data.Silos:
     generator = np.random.default_rng(0)
     found = {}
     for k in range(count):
         x = generator.normal(size=(40 + 4 * k, 3)).astype("float32")
         found[f"clinic-{k}"] = (x, (x[:, 0] > 0).astype("int64"))
-    return caveat.data.from_arrays(found)
+    return caveat.data.from_arrays(found, **more)
+
+
+def trained(folder: Path, method: Any = None, silos: caveat.data.Silos | None = None, **more: Any) -> caveat.Run:
+    """A run of three rounds in which all is stacked that can be."""
+    given = {"rounds": 3, "training": SGD, "uncertainty": TEMPERED, "stacked": "on", "out": folder} | more
+    return caveat.run(silos or tables(), method or caveat.SCAFFOLD(), **given)
+
+
+class Ends(Silent):
+    """Interrupts a run after some of its rounds."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def round(self, number: int, *told: object) -> None:
+        if number == self.after:
+            raise KeyboardInterrupt
 
 
 def test_a_run_says_which_works_were_stacked_and_why_others_were_not(tmp_path: Path) -> None:
@@ -39,9 +68,9 @@ def test_a_run_says_which_works_were_stacked_and_why_others_were_not(tmp_path: P
     assert stacked["train (previous)"] == {
         "stacked": False, "why": "it reads site.train, which stacked silos do not show",
     }  # fmt: skip
-    kept = json.loads((tmp_path / "run" / STACKED).read_text())
-    assert kept["mode"] == "on"
-    assert len(kept["works"]) == 2
+    assert json.loads((tmp_path / "run" / STACKED).read_text())["mode"] == "on"
+    kept = json.loads((tmp_path / "run" / "state" / "checkpoint.json").read_text())
+    assert len(kept["stacked"]) == 2
 
 
 def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
@@ -55,6 +84,132 @@ def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
     keep_mode(begun.parent, "off")
     with pytest.raises(caveat.ConfigurationError, match=r"engine\.stacked = 'on', but the run began with 'off'"):
         keep_mode(begun.parent, "on")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with silos' states and a round after training."""
+    return trained(tmp_path_factory.mktemp("undisturbed") / "run", participation=0.7).folder
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (2, 1)])
+def test_an_interrupted_run_comes_to_the_same_bits(
+    before: int, after: int, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoint says what was decided: nothing is tried again but of works that were not carried out yet."""
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run", participation=0.7, workers=before, progress=Ends(2))
+    tried, check_same = list[str](), decisions.check_same
+
+    def noted(trial: Any) -> int:
+        tried.append(trial.address.rpartition(".")[2])
+        return check_same(trial)
+
+    monkeypatch.setattr(decisions, "check_same", noted)
+    trained(tmp_path / "run", participation=0.7, workers=after)
+    assert "temperature" in tried
+    assert "train" not in tried
+    kept = json.loads((undisturbed / "state" / "checkpoint.json").read_text())["stacked"]
+    assert any(record["stacked"] for record in kept.values())
+    assert bits(tmp_path / "run") == bits(undisturbed)
+
+
+@pytest.mark.parametrize("stage", ["interrupted", "finished"])
+def test_whether_silos_are_stacked_is_part_of_what_a_folder_protects(stage: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    if stage == "finished":
+        trained(folder, rounds=1)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            trained(folder, rounds=1, progress=Ends(1))
+    kept = (folder / STACKED).read_bytes()
+    write_record(folder / STACKED, StackedFile(schema=StackedFile.SCHEMA, mode="auto"))
+    with pytest.raises(caveat.CaveatError, match=r"stacked\.json is not what was written"):
+        trained(folder, rounds=1)
+    (folder / STACKED).unlink()
+    with pytest.raises(caveat.CaveatError, match=r"stacked\.json is missing"):
+        trained(folder, rounds=1)
+    (folder / STACKED).write_bytes(kept)
+    assert trained(folder, rounds=1).summary["stacked"]["train (control)"]["stacked"]
+
+
+class Notes(caveat.Callback):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.rounds, self.notes, self.results = list[int](), list[str](), list[Any]()
+
+    def round(self, number: int, phase: str, metrics: Any) -> None:
+        self.rounds.append(number)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def finish(self, summary: Any) -> None:
+        self.results.append(summary)
+
+
+def test_training_ends_early_and_callbacks_are_told(tmp_path: Path) -> None:
+    told, training = Notes(), replace(SGD, lr=0.5, local_epochs=5)
+    noise = np.random.default_rng(0)
+    silos = caveat.data.from_arrays({name: (noise.normal(size=(60, 5)), noise.integers(0, 2, 60)) for name in "abcd"})
+    run = trained(
+        tmp_path / "run", caveat.MOON(), silos, rounds=12, training=training, stop_after=1, every=1, callbacks=[told]
+    )
+    ended = run.summary["rounds_run"]
+    assert 1 < ended < 12
+    assert told.rounds[-1] >= ended
+    assert any(f"training ends after round {ended}" in note for note in told.notes)
+    assert "train (previous): silos were trained one after the other" in " ".join(told.notes)
+    assert told.results[0]["stacked"] == run.summary["stacked"]
+    assert run.summary["stacked"]["train"] == {"stacked": True, "bytes": run.summary["stacked"]["train"]["bytes"]}
+
+
+def test_methods_beside_it_are_stacked_too_and_more_rounds_can_follow(tmp_path: Path) -> None:
+    more = [*TINY[1:], "beside=['fedper']", "method.name=fedavg", "uncertainty.source=dropout", "engine.stacked=on"]
+    for name, rounds in (("one", 3), ("two", 2)):
+        done = command("run", "digits", *sets(*more, f"rounds={rounds}"), "--out", tmp_path / name, "--quiet")
+        assert done.exit_code == 0, done.output
+    done = command("resume", tmp_path / "two", "--rounds", 3, "--quiet")
+    assert done.exit_code == 0, done.output
+    for part in (".", "beside/fedper"):
+        found = json.loads((tmp_path / "two" / part / "summary.json").read_text())
+        assert all(record["stacked"] for record in found["stacked"].values())
+    assert model(tmp_path / "one") == model(tmp_path / "two")
+    assert model(tmp_path / "one" / "beside" / "fedper") == model(tmp_path / "two" / "beside" / "fedper")
+
+
+def model(folder: Path) -> bytes:
+    return (folder / "model" / "model.safetensors").read_bytes()
+
+
+def noisy(x: Tensor) -> Tensor:
+    return x + 0.1 * x.new_empty(x.shape).normal_()
+
+
+def mapped(folder: Path) -> caveat.data.Silos:
+    """Tables that are read from files as they are needed."""
+    found = {}
+    for k in range(3):
+        np.save(folder / f"{k}.npy", np.random.default_rng(k).normal(size=(40, 3)).astype("float32"))
+        x = np.load(folder / f"{k}.npy", mmap_mode="r")
+        found[f"clinic-{k}"] = (x, (x[:, 0] > 0).astype("int64"))
+    return caveat.data.from_arrays(found)
+
+
+@pytest.mark.parametrize("kind", ["augment", "lazy", "bfloat16"])
+def test_what_is_never_stacked_is_trained_one_after_the_other_to_the_same_bits(kind: str, tmp_path: Path) -> None:
+    silos = {"augment": lambda: tables(3, augment=noisy), "lazy": lambda: mapped(tmp_path)}.get(kind, tables)()
+    training = replace(SGD, precision="bfloat16") if kind == "bfloat16" else SGD
+    given: dict[str, Any] = {"method": caveat.FedAvg(), "silos": silos, "training": training, "rounds": 1}
+    stacked, apart = trained(tmp_path / "on", **given), trained(tmp_path / "off", stacked="off", **given)
+    why = {
+        "augment": "training data are changed at random as they are taken",
+        "lazy": "inputs are read as they are needed",
+        "bfloat16": "training.precision = 'bfloat16'",
+    }
+    assert stacked.summary["stacked"] == {"train": {"stacked": False, "why": why[kind]}}
+    assert model(stacked.folder) == model(apart.folder)
 
 
 def test_without_it_a_folder_says_nothing_of_it(finished: tuple[Path, object]) -> None:

@@ -100,6 +100,11 @@ ModelOptions = Annotated[
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 
 
+def with_engine(sets: list[str] | None, **options: object) -> list[str]:
+    """What `--set` says, and options of commands that are keys of `[engine]`."""
+    return [*(sets or ()), *(f"engine.{key}={value}" for key, value in options.items() if value is not None)]
+
+
 class Reporter:
     """What an error message should add: the run that can be resumed, or the audit or comparison, if there is one."""
 

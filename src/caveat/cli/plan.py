@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from .console import ConfigArgument, Plugins, SetOptions, Workers, reported, show
-
-if TYPE_CHECKING:
-    pass
+from .console import ConfigArgument, Device, Plugins, SetOptions, Stacked, Workers, reported, show, with_engine
 
 
 def plan(
@@ -17,6 +14,8 @@ def plan(
     sets: SetOptions = None,
     plugins: Plugins = None,
     workers: Workers = None,
+    device: Device = None,
+    stacked: Stacked = None,
     json: Annotated[bool, typer.Option("--json", help="All figures as JSON.")] = False,
 ) -> None:
     """Say what a run will cost, before it is paid.
@@ -29,7 +28,7 @@ def plan(
         from ..runs.plan.configured import plan_configured
         from .plan_text import dumps, lines
 
-        settings = load(config, [*(sets or ()), *([f"engine.workers={workers}"] if workers else ())])
+        settings = load(config, with_engine(sets, workers=workers, device=device, stacked=stacked))
         import_named(settings)
         found = plan_configured(settings)
         if json:

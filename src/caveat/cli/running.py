@@ -23,6 +23,7 @@ from .console import (
     reported,
     say_unverified,
     show,
+    with_engine,
 )
 
 NO_RESET = {
@@ -52,9 +53,7 @@ def run(
         from ..trackers import tracker_of
 
         told = [tracker_of(each) for each in trackers or ()]
-        engine = {"workers": workers, "device": device, "stacked": stacked}
-        more = [f"engine.{key}={value}" for key, value in engine.items() if value is not None]
-        settings = load(config, [*(sets or ()), *more])
+        settings = load(config, with_engine(sets, workers=workers, device=device, stacked=stacked))
         import_named(settings)
         stem = f"{find(config).stem}-{settings.method.name}-seed{settings.seed}"
         reporter.run, reporter.models = out or Path("runs") / stem, codes_of(settings)

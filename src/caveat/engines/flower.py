@@ -16,7 +16,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from ..core import Method, Payload, Replies, RunError, SiloId, Update, Weights, keep
-from ..files.schema.small_files import KeptState
+from ..files.schema.small_files import KeptState, StackedRecord
 from .allocator import keep_freed_memory, use_huge_pages
 from .checks.measurements import left_out_measuring
 from .checks.updates import VARIANCES, left_out
@@ -75,6 +75,8 @@ class FlowerEngine:
     """Reads a silo's measurements on a split; a silo is left out if reading its measurements raises anything."""
     counted: dict[SiloId, int] = field(default_factory=dict)
     """The last round of which each silo's reply was counted."""
+    stacked: dict[str, StackedRecord] = field(default_factory=dict, init=False)
+    """None: each silo is by itself."""
 
     @property
     def silos(self) -> Sequence[SiloId]:

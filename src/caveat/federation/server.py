@@ -19,6 +19,7 @@ from .. import config as configuration
 from ..config import Config
 from ..config.earlier import wrote
 from ..core import ConfigurationError
+from ..core.devices import find_device
 from ..core.silo_info import FederationInfo
 from ..data import load
 from ..engines.allocator import use_huge_pages
@@ -191,6 +192,7 @@ def _federate(
 def _simulate(
     config: Config, wire: GridMessages, folder: Path, progress: Progress, begun: bool, start: StartCommand | None
 ) -> None:
+    devices = (find_device(config.engine.device),)
     silos = load(config.data, config.seed)
     silos.check(config.training.batch_size)
     for name, part, rounds in _unfinished(config, folder):
@@ -204,7 +206,7 @@ def _simulate(
         spec.check_classes(members.info)
         run = SimulatedRun(
             spec=spec, folder=part, silos=silos, wire=wire, members=members, config=config,
-            sync_seconds=EVERY_ROUND,
+            sync_seconds=EVERY_ROUND, devices=devices,
         )  # fmt: skip
         members.gather(wire, config.federation.patience or PATIENCE)
         _begin(config, folder, part, begun, start)

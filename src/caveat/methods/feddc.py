@@ -24,7 +24,7 @@ from torch import Tensor
 from ..core import ConfigurationError, Payload, Replies, Site, State, Update
 from ..core.settings import LARGE, frozen_settings
 from ..training.fit import Training
-from ..training.modules import load, parameter, snapshot, zeros
+from ..training.modules import current, load, snapshot, zeros
 from .fedavg import FedAvg
 
 
@@ -58,9 +58,10 @@ class FedDC(FedAvg):
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         w, c, h_k, c_k = down["model"], down["control"], state["drift"], state["control"]
         module = load(site.module, w)
+        theta = current(module)
 
         def corrected(name: str, grad: Tensor) -> Tensor:
-            return grad + self.alpha * (parameter(module, name) + h_k[name] - w[name]) - c_k[name] + c[name]
+            return grad + self.alpha * (theta(name) + h_k[name] - w[name]) - c_k[name] + c[name]
 
         steps = self.training.fit(site, self.objective(module, down), correct=corrected)
         model = snapshot(module)

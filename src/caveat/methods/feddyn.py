@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core import Payload, Replies, Site, State, Update
 from ..core.settings import LARGE, frozen_settings
-from ..training.modules import load, parameter, snapshot, zeros
+from ..training.modules import current, load, snapshot, zeros
 from .fedavg import FedAvg
 
 
@@ -38,9 +38,10 @@ class FedDyn(FedAvg):
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         w, g_k = down["model"], state["gradient"]
         module = load(site.module, w)
+        theta = current(module)
 
         def regularised(name: str, grad: Tensor) -> Tensor:
-            return grad - g_k[name] + self.alpha * (parameter(module, name) - w[name])
+            return grad - g_k[name] + self.alpha * (theta(name) - w[name])
 
         self.training.fit(site, self.objective(module, down), correct=regularised)
         model = snapshot(module)

@@ -8,12 +8,12 @@ from ..core.settings import LARGE, MANY
 from ..nn.dropout import mc_dropout
 from ..training.fit import Loss, Training
 from ..training.modules import (
+    current,
     frozen,
     in_batches,
     learning,
     load,
     normalisation,
-    parameter,
     snapshot,
     split,
     tensors_of,
@@ -29,6 +29,7 @@ __all__ = [
     "Weights",
     "Work",
     "always",
+    "current",
     "evaluation",
     "frozen",
     "in_batches",
@@ -37,7 +38,6 @@ __all__ = [
     "load",
     "mc_dropout",
     "normalisation",
-    "parameter",
     "snapshot",
     "split",
     "tensors_of",

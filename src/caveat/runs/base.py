@@ -18,7 +18,7 @@ from ..engines.executor import Executor
 from ..engines.rounds import Transport
 from ..files.checkpoints import SiloStore
 from ..files.schema.gallery import Features, Gallery
-from ..files.schema.small_files import KeptState
+from ..files.schema.small_files import KeptState, StackedRecord
 from ..nn.frozen import FrozenEncoder
 from ..nn.models import ModelSettings
 from ..wrappers.evaluation import Evaluated
@@ -26,13 +26,17 @@ from .begun import check_code, keep_code, keep_init
 from .own_code import codes_of
 from .prepared import PREPARATION
 from .spec import RunSpec
+from .stacking import STACKED
 
 SYNC_SECONDS = 10.0
-FIXED = ("settings.json", "call.json", "splits.json", "data.json", "code.json", "init.json", PREPARATION)
+FIXED = ("settings.json", "call.json", "splits.json", "data.json", "code.json", "init.json", STACKED, PREPARATION)
 
 
 class Engine(Transport, Protocol):
     """A transport, and what a run asks of it beside rounds."""
+
+    stacked: dict[str, StackedRecord]
+    """Which works are carried out for many silos at once, as far as that is decided, see `engines.stacking`."""
 
     @property
     def method(self) -> Method:

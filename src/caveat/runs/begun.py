@@ -117,10 +117,10 @@ def check_goes_on(method: Method, server: State, folder: Path, trains: bool) -> 
 def check_begun(folder: Path) -> None:
     """Raises DataError where what a run wrote when it began is damaged."""
     record_of(folder / SETTINGS, SettingsFile)  # before the first checkpoint nothing else would notice
-    _check_files(folder, "settings.json", "splits.json")
+    check_files(folder, "settings.json", "splits.json")
 
 
-def _check_files(folder: Path, *places: str) -> None:
+def check_files(folder: Path, *places: str) -> None:
     """Raises DataError for a file that is not what was written, as far as the newest checkpoint can say."""
     try:
         manifest = manifest_of(folder)
@@ -158,7 +158,7 @@ def check_code(folder: Path, made: CodeMade | None, method: Method) -> None:
 
     DataError where what is known of that is damaged or gone.
     """
-    _check_files(folder, CODE)
+    check_files(folder, CODE)
     known = record_of(folder / CODE, BegunCode)
     if known is None:
         return

@@ -25,7 +25,7 @@ from .begun import check_goes_on
 from .callbacks import Told, settings_of
 from .progress import Progress
 from .recorder import Recorder
-from .stacking import told
+from .stacking import not_stacked
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +47,11 @@ def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
         run.prepare()
         _check_samples(run, module)
         finish(run, progress)
-        for line in told(run.folder, run.complete_method):
+        summary = read(run.folder / "summary.json", Summary)
+        for line in not_stacked(summary.stacked):
             progress.note(line)
         if isinstance(progress, Told):
-            progress.finish(as_json(read(run.folder / "summary.json", Summary)))
+            progress.finish(as_json(summary))
     finally:
         progress.end()
 
@@ -93,6 +94,7 @@ def finish(run: BaseRun, progress: Progress) -> None:
             store.tidy(saved)
             recorder.check_trained(saved)
         engine.begin(start, counted, kept)
+        engine.stacked = run_state.stacked  # every checkpoint has what is decided until then
         recorder.keep_trained(start - 1)
         if store.durable is not None:
             engine.keep(store.durable.t)

@@ -37,7 +37,7 @@ from .features import features
 from .gallery import gallery
 from .own_metrics import Metric, own_figures
 from .prepared import keep_preparation
-from .stacking import STACKED, keep_mode
+from .stacking import keep_mode
 from .token_ids import check_ids
 
 ROUNDS = "rounds.jsonl"
@@ -104,8 +104,7 @@ class LocalRun(AnsweringRun):
         return self.executor_of(silos, self.participants, SiloStore(self.folder / "state" / "silos"))
 
     def engine(self) -> EmbeddedEngine:
-        stacking = Stacking(self.stacked, self.folder / STACKED)
-        return EmbeddedEngine(self.executor(), self.workers, self.devices, self.rebuild, stacking)
+        return EmbeddedEngine(self.executor(), self.workers, self.devices, self.rebuild, Stacking(self.stacked))
 
     def prepare(self) -> None:
         super().prepare()

@@ -1,7 +1,8 @@
-"""What a run's folder keeps of stacked silos: whether they are asked for, and which works are carried out so."""
+"""What a run keeps of stacked silos: whether they are asked for, and which works are carried out so."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..core import ConfigurationError, Method
@@ -9,6 +10,7 @@ from ..engines.stacking.decisions import Mode
 from ..files.atomic import write_record
 from ..files.reading import record_of
 from ..files.schema.small_files import StackedFile, StackedRecord
+from .begun import check_files
 
 STACKED = "stacked.json"
 
@@ -16,8 +18,10 @@ STACKED = "stacked.json"
 def keep_mode(folder: Path, mode: Mode) -> None:
     """Write down how the run that begins in a folder trains silos, if that is not done yet.
 
-    Raises ConfigurationError if it began in another way: numbers differ by rounding.
+    Raises ConfigurationError if it began in another way, since numbers differ by rounding; DataError for a file that is
+    damaged or gone.
     """
+    check_files(folder, STACKED)
     known = record_of(folder / STACKED, StackedFile)
     was = "off" if known is None else known.mode
     if known is None and not (folder / "state" / "checkpoint.json").exists():
@@ -31,14 +35,13 @@ def keep_mode(folder: Path, mode: Mode) -> None:
         )
 
 
-def works_of(folder: Path, method: Method) -> dict[str, StackedRecord]:
-    """Which works of the run in a folder were carried out stacked, and why others that train were not: by their name,
-    with the groups that silos kept before.
+def training_works(decided: Mapping[str, StackedRecord], method: Method) -> dict[str, StackedRecord]:
+    """Which works of a run were carried out stacked, and why others that train were not: by their name, with the groups
+    that silos kept before.
     """
-    known = record_of(folder / STACKED, StackedFile)
     training = {step.name for step in method.schedule() if step.trains}
     found = {}
-    for address, record in (known.works if known is not None else {}).items():
+    for address, record in decided.items():
         path, space, groups = address.partition(" ")
         name = path.rpartition(".")[2]
         if record.stacked or name in training:
@@ -46,10 +49,10 @@ def works_of(folder: Path, method: Method) -> dict[str, StackedRecord]:
     return found
 
 
-def told(folder: Path, method: Method) -> list[str]:
+def not_stacked(works: Mapping[str, StackedRecord]) -> list[str]:
     """What there is to say of works that were to be stacked."""
     return [
         f"{name}: {'some ' if record.stacked else ''}silos were trained one after the other: {record.why}"
-        for name, record in works_of(folder, method).items()
+        for name, record in works.items()
         if record.why
     ]

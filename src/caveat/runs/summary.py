@@ -26,7 +26,7 @@ from ..uncertainty import histograms
 from .base import BaseRun
 from .classification import Classification
 from .own_metrics import own_of_silo, own_records
-from .stacking import works_of
+from .stacking import training_works
 from .streams import by_model, summarise_streams
 
 MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
@@ -125,7 +125,7 @@ def summarise(
         device=_device(run.devices),
         newcomers=_newcomers_mean(method, newcomers, classes),
         reset=run_state.reset,
-        stacked=works_of(run.folder, method),
+        stacked=training_works(run_state.stacked, method),
     )
 
 

@@ -78,10 +78,14 @@ def learning(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in module.named_parameters() if _requires(p)}
 
 
-def parameter(module: nn.Module, name: str) -> Tensor:
-    """A module's parameter of that name as it is now, without its gradient."""
-    found: Tensor = attrgetter(name)(module)
-    return found.detach()
+def current(module: nn.Module) -> Callable[[str], Tensor]:
+    """What gives a module's parameters by name as they are whenever it is asked, without their gradients.
+
+    They are looked up once, since training changes them in place; with stacked silos others take their places.
+    """
+    if _SWAPS.get() is not None:
+        return lambda name: attrgetter(name)(module).detach()
+    return {name: p.detach() for name, p in learning(module).items()}.__getitem__
 
 
 @contextmanager

@@ -28,6 +28,8 @@ VARIANTS = {
     "fedbabu-guaranteed": "method.name=fedbabu uncertainty.policy=guaranteed uncertainty.risk=0.9",
     "fedavg-noise": "method.name=fedavg privacy.clip=1 privacy.noise=0.3",
     "fedavg-newcomers": 'method.name=fedavg federation.newcomers=["silo-2"] uncertainty.policy=switch',
+    "fedavg-stacked": "method.name=fedavg engine.stacked=on",
+    "scaffold-stacked": "method.name=scaffold engine.stacked=on federation.participation=0.7",
 }
 
 

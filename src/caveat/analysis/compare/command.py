@@ -159,10 +159,9 @@ def _seeds(text: str) -> tuple[int, ...]:
 def compare(grid: Grid, folder: Path, workers: int, progress: Progress, device: str | None = None) -> Path:
     """Carry out what the folder lacks of a comparison and write its tables and its page; return where the page is.
 
-    `device` is where runs compute, by default where their configurations say.
-
-    Whatever can be checked is checked before anything is written; an interrupted comparison keeps its finished runs,
-    and its unfinished ones continue. Raises ConfigurationError, DataError.
+    `device` is where runs compute, by default where their configurations say. Whatever can be checked is checked before
+    anything is written; an interrupted comparison keeps its finished runs, and its unfinished ones continue. Raises
+    ConfigurationError, DataError.
     """
     grid.check()
     results = ComparisonFolder(grid, folder)

@@ -14,7 +14,7 @@ import torch
 from ...core import ConfigurationError, Payload, Replies, SiloId, Weights
 from ...core.tensors import size
 from ...files.schema.record import as_json
-from ...files.schema.small_files import KeptState
+from ...files.schema.small_files import KeptState, StackedRecord
 from ..allocator import keep_freed_memory
 from ..executor import Executor, Performed
 from ..stacking.chunk import StackedPlace
@@ -92,6 +92,15 @@ class EmbeddedEngine:
             worker.end()
         self.workers = []
         self.down.close()
+
+    @property
+    def stacked(self) -> dict[str, StackedRecord]:
+        """Which works are carried out for many silos at once, as far as that is decided."""
+        return self.stacking.works
+
+    @stacked.setter
+    def stacked(self, works: dict[str, StackedRecord]) -> None:
+        self.stacking.works = works
 
     def begin(self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState]) -> None:
         """Have silos forget what they kept of a round that was never completed."""

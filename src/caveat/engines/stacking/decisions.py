@@ -1,21 +1,19 @@
-"""Which works of a run are stacked: decided once, written down before the first round that depends on it."""
+"""Which works of a run are stacked: decided once, before the first round that depends on it; checkpoints keep it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import replace
 from typing import Literal
 
-from ...core import Payload, SiloId, State
-from ...files.atomic import write_record
-from ...files.reading import record_of
-from ...files.schema.small_files import KeptState, StackedFile, StackedRecord
+from ...core import Payload, SiloId
+from ...files.schema.small_files import KeptState, StackedRecord
 from ..executor import Executor
 from .chunk import StackedPlace, form, why
 from .chunks import chunks
-from .trial import GAIN, check_same, gain
+from .trial import GAIN, StackingTrial, check_same, gain
 
 logger = logging.getLogger(__name__)
 Mode = Literal["off", "auto", "on"]
@@ -24,11 +22,10 @@ Mode = Literal["off", "auto", "on"]
 class Stacking:
     """Decides for a run which of its works are carried out stacked."""
 
-    def __init__(self, mode: Mode, file: Path | None = None) -> None:
-        """`file` keeps what was decided, and has what was decided before the run was interrupted."""
-        self.mode, self.file = mode, file
-        known = None if file is None else record_of(file, StackedFile)
-        self.works: dict[str, StackedRecord] = {} if known is None else dict(known.works)
+    def __init__(self, mode: Mode, works: dict[str, StackedRecord] | None = None) -> None:
+        """`works` are what was decided before the run was interrupted."""
+        self.mode = mode
+        self.works: dict[str, StackedRecord] = {} if works is None else works
         """By the address of a work and the groups that silos keep, as `StackedPlace.name` has it."""
 
     def plan(
@@ -79,45 +76,36 @@ class Stacking:
         times = None
         try:
             few = list(dict.fromkeys((alike[0], alike[len(alike) // 2], alike[-1])))
-            padded, kept_bytes = _tried(place, t, address, sent, few, [states[silo] for silo in few])
+            trial = StackingTrial(place, t, address, sent, few, [states[silo] for silo in few])
+            padded, kept_bytes = _tried(trial)
             if self.mode == "auto":
                 alike = chunks(alike, sent, None, lambda silo: 0, kept_bytes)[0]
-                times = shared * gain(place, t, address, sent, alike, [states[silo] for silo in alike], padded)
+                of_all = [states[silo] for silo in alike]
+                times = shared * gain(replace(trial, silos=alike, states=of_all, padded=padded))
         except Exception as error:
             # Whatever it is, the same work one silo after the other says it better, or does not fail.
             made = StackedRecord(stacked=False, why=why(error))
         else:
             slow = times is not None and times < GAIN
             told = f"stacked silos were {times:.2f} times as fast, expected {GAIN}" if slow else ""
-            made = StackedRecord.model_validate(
-                {"stacked": not slow, "padded": padded, "bytes": kept_bytes}
-                | ({"why": told} if slow else {})
-                | ({} if times is None else {"gain": times})
-            )
+            made = StackedRecord(stacked=not slow, why=told, padded=padded, bytes=kept_bytes, gain=times)
         logger.info("round %d, %s: %s", t, name, "stacked" if made.stacked else f"one after the other: {made.why}")
-        self._keep(name, made)
+        self.works[name] = made
 
     def fell_back(self, t: int, reasons: Mapping[str, str]) -> None:
         """Silos were carried out one after the other in round t although they were to be stacked; why, by work."""
         for name, told in reasons.items():
             if not self.works[name].why:
-                self._keep(name, self.works[name].model_copy(update={"why": f"in round {t} of the schedule {told}"}))
-
-    def _keep(self, name: str, made: StackedRecord) -> None:
-        self.works[name] = made
-        if self.file is not None:
-            write_record(self.file, StackedFile(schema=StackedFile.SCHEMA, mode=self.mode, works=self.works))
+                self.works[name] = self.works[name].model_copy(update={"why": f"in round {t} of the schedule {told}"})
 
 
-def _tried(
-    place: Executor, t: int, address: str, sent: Payload, silos: Sequence[SiloId], states: list[State]
-) -> tuple[bool, int]:
+def _tried(trial: StackingTrial) -> tuple[bool, int]:
     """Whether batches can be padded, and the bytes of a step. Raises what `check_same` does where they need not be."""
-    sizes = {len(place.silos[silo].train) for silo in silos}
+    sizes = {len(trial.place.silos[silo].train) for silo in trial.silos}
     with suppress(Exception):
         if len(sizes) > 1:
-            return True, check_same(place, t, address, sent, silos, states, padded=True)
-    return False, check_same(place, t, address, sent, silos, states)
+            return True, check_same(replace(trial, padded=True))
+    return False, check_same(trial)
 
 
 def _shared(chunks: int, silos: int, workers: int) -> float:

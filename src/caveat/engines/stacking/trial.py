@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from ...core import Data, Payload, SiloId, State, seeded
 from ...core.devices import CPU
+from ...training.stacked.replay import Ended
 from ...training.stacked.site import NotStackable
 from ..executor import Executor
 from ..one_thread import one_thread
@@ -27,29 +28,40 @@ SILOS = 3
 """Silos that are carried out both ways."""
 
 
-def check_same(
-    place: Executor,
-    t: int,
-    address: str,
-    sent: Payload,
-    silos: Sequence[SiloId],
-    states: list[State],
-    padded: bool = False,
-) -> int:
+@dataclass(frozen=True)
+class StackingTrial:
+    """A work in round t that is tried at some silos."""
+
+    place: Executor
+    t: int
+    address: str
+    sent: Payload
+    silos: Sequence[SiloId]
+    states: Sequence[State]
+    """What each of them has kept, all of one form."""
+    padded: bool = False
+    """Whether batches of different sizes are taken together."""
+
+    def stacked(self, place: StackedPlace) -> Ended:
+        """All silos at once."""
+        return place.stacked(self.t, self.address, self.sent, self.silos, self.states, self.padded)
+
+
+def check_same(trial: StackingTrial) -> int:
     """The bytes that a step of training keeps for each silo.
 
     Raises NotStackable, or what a work has raised, unless stacked silos come to the numbers of each by itself. Both are
     computed in float64, in which rounding cannot hide a difference, nor look like one.
     """
-    exact, saved = StackedPlace(_exact(place, silos)), _Saved()
-    sent, states = in_float64(sent), [in_float64(state) for state in states]
+    alone, saved, t = _exact(trial.place, trial.silos), _Saved(), trial.t
+    sent, states = in_float64(trial.sent), [in_float64(state) for state in trial.states]
+    exact = StackedPlace(alone)
     with saved_tensors_hooks(saved.pack, saved.unpack):
-        ended = exact.stacked(t, address, sent, silos, states, padded)
-    if padded and not exact.has_padded:
+        ended = replace(trial, place=alone, sent=sent, states=states).stacked(exact)
+    if trial.padded and not exact.has_padded:
         raise NotStackable("no batches of different sizes came together")
-    alone = exact.place
-    name, work = alone.find_work(t, address)
-    for k, (silo, state) in enumerate(zip(silos, states, strict=True)):
+    name, work = alone.find_work(t, trial.address)
+    for k, (silo, state) in enumerate(zip(trial.silos, states, strict=True)):
         with one_thread(), seeded(alone.seed, name, t, silo):
             update, after = work(sent, state, alone.site(silo, t))
         if update.examples != ended.examples[k]:
@@ -58,7 +70,7 @@ def check_same(
             _compare(
                 one, {group: {name: each[k] for name, each in tensors.items()} for group, tensors in other.items()}
             )
-    return saved.most // len(silos) // 2  # float32 is half as wide
+    return saved.most // len(trial.silos) // 2  # float32 is half as wide
 
 
 class _Saved:
@@ -134,22 +146,15 @@ def in_float64(payload: Payload) -> Payload:
     }
 
 
-def gain(
-    place: Executor,
-    t: int,
-    address: str,
-    sent: Payload,
-    silos: Sequence[SiloId],
-    states: list[State],
-    padded: bool = False,
-) -> float:
+def gain(trial: StackingTrial) -> float:
     """How many times as fast stacked silos are, per silo, than a few of them one after the other; each is warm."""
+    place, t, address, sent, count = trial.place, trial.t, trial.address, trial.sent, len(trial.silos)
     name, work = place.find_work(t, address)
-    few = list(zip(silos, states, strict=True))[:: max(1, len(silos) // SILOS)][:SILOS]
+    few = list(zip(trial.silos, trial.states, strict=True))[:: max(1, count // SILOS)][:SILOS]
     stacked = StackedPlace(place)
 
     def together() -> None:
-        stacked.stacked(t, address, sent, silos, states, padded)
+        trial.stacked(stacked)
 
     def alone() -> None:
         for silo, state in few:
@@ -160,7 +165,7 @@ def gain(
                 else:
                     place.perform_there(t, address, sent, kept, silo)
 
-    return _seconds(alone) / len(few) / (_seconds(together) / len(silos))
+    return _seconds(alone) / len(few) / (_seconds(together) / count)
 
 
 def _seconds(work: Callable[[], None]) -> float:

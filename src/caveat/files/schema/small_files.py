@@ -62,6 +62,8 @@ class SettingsFile(File):
 class StackedRecord(Record):
     """Whether a work is carried out for many silos at once, in one batched call."""
 
+    OMITTED: ClassVar = frozenset({"why", "padded", "bytes", "gain"})
+
     stacked: bool
     why: str = ""  # why not
     padded: bool = False  # batches of different sizes are filled up with examples that do not count
@@ -70,13 +72,12 @@ class StackedRecord(Record):
 
 
 class StackedFile(File):
-    """`stacked.json`: what was decided of stacked silos, so that a run goes on as it began."""
+    """`stacked.json`: whether silos are trained side by side, so that a run goes on as it began."""
 
     SCHEMA: ClassVar = 2
     SEALED: ClassVar = True
 
     mode: str  # engine.stacked
-    works: dict[str, StackedRecord] = {}  # by address and what silos keep
 
 
 class BegunData(File):
@@ -157,7 +158,7 @@ class RunState(Record):
     """What is counted along the way of a run that is under way."""
 
     model_config = ConfigDict(frozen=False)
-    OMITTED: ClassVar = frozenset({"best", "worse", "stopped"})
+    OMITTED: ClassVar = frozenset({"best", "worse", "stopped", "stacked"})
 
     number: int = 0
     """Rounds of training so far."""
@@ -178,6 +179,8 @@ class RunState(Record):
     """Training has ended before its last round."""
     reset: list[Reset] = []
     milestones: list[dict[str, Figure]] = []
+    stacked: dict[str, StackedRecord] = {}
+    """Which works are carried out for many silos at once, by address and what silos keep."""
     seconds: dict[str, float] = {"train": 0.0, "evaluate": 0.0, "engine": 0.0}
 
 

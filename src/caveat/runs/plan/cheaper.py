@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...core import ConfigurationError, Method
+from ...core import ConfigurationError
 from ...training.fit import Training
 from ..local import LocalRun
 from .encoding import encoding_of
 from .estimate import EVALUATION, TRAINING, CostSheet
 from .rehearsal import PER_WORKER, Rehearsed, glance
 from .sample import typical
+from .side_by_side import gain_of
 
 LEAST, CLEAR = 0.05, 0.1
 """Share of the whole time that a saving has to be: one that is counted, and one that was timed."""
@@ -32,6 +33,7 @@ PASSES = 5
 RARELY = 5
 """Rounds between two evaluations."""
 SAME, FEWER, OTHER = "the same model", "fewer figures meanwhile", "another model"
+ROUNDING = "rounding in training"
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ class Otherwise(NamedTuple):
 
 def _rehearsed(run: LocalRun, sheet: CostSheet) -> Iterator[Saving]:
     """Savings by other computations, a round of which is carried out."""
+    if run.stacked == "off" and (gain := gain_of(replace(run, stacked="auto"), sheet)) is not None:
+        yield Saving("engine.stacked", "auto", sheet.of(TRAINING).most * (1 - 1 / gain), ROUNDING)
     others = list(_otherwise(run, sheet))
     usual = glance_at(run, sheet) if others else {}
     for each in others:
@@ -140,7 +144,7 @@ def _rehearsed(run: LocalRun, sheet: CostSheet) -> Iterator[Saving]:
 
 
 def _otherwise(run: LocalRun, sheet: CostSheet) -> Iterator[Otherwise]:
-    spec, cores, method = run.spec, os.cpu_count() or 1, _fields(run.spec.method)
+    spec, cores, method = run.spec, os.cpu_count() or 1, vars(run.spec.method)
     workers = min(cores, sheet.cohort)
     if (workers > run.workers and hasattr(os, "fork")) or run.workers > cores:
         yield Otherwise("engine.workers", workers, lambda: replace(run, workers=workers), SAME)
@@ -150,15 +154,10 @@ def _otherwise(run: LocalRun, sheet: CostSheet) -> Iterator[Otherwise]:
     training = method.get("training")
     if isinstance(training, Training) and training.precision == "float32" and has_bfloat16():
         low = partial(replace, training, precision="bfloat16")
-        changes = "rounding in training"
-        yield Otherwise("training.precision", "bfloat16", lambda: _with(run, training=low()), changes, (TRAINING,))
+        yield Otherwise("training.precision", "bfloat16", lambda: _with(run, training=low()), ROUNDING, (TRAINING,))
     if spec.model.encoder is not None and not spec.model.frozen:
         model = replace(spec.model, frozen=True)
         yield Otherwise("model.frozen", True, lambda: replace(run, spec=replace(spec, model=model)), OTHER)
-
-
-def _fields(method: Method) -> dict[str, Any]:
-    return vars(method)
 
 
 def _with(run: LocalRun, **fields: Any) -> LocalRun:

@@ -94,6 +94,8 @@ class CostSheet:
     encoding: Encoding | None = None
     least: int | None = None
     """Rounds of training after which it may be over, as another method's decides; None where nothing does."""
+    gain: float | None = None
+    """How many times as fast stacked silos are trained, which the rehearsal has in it; None where they are not."""
 
     @property
     def cohort(self) -> int:

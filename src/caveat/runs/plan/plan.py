@@ -12,6 +12,7 @@ from .encoding import encoding_of
 from .estimate import NOTHING, CostSheet, Needs, PhaseCost, Span
 from .rehearsal import PER_WORKER, rehearse
 from .sample import sizes_of, typical
+from .side_by_side import faster, gain_of
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class MethodCost:
     parameters: int
     """Numbers that the method's model learns."""
     workers: int
+    gain: float | None
+    """How many times as fast rounds of training are as the silos are trained side by side; None where they are not."""
     phases: tuple[PhaseCost, ...]
     seconds: Span
     """From when the data are there until the run is finished."""
@@ -88,7 +91,9 @@ def sheet_of(run: LocalRun) -> CostSheet:
     """What a run was seen to take."""
     sizes = sizes_of(run)
     sample = typical(sizes, PER_WORKER * run.workers)
-    return CostSheet(run.spec, rehearse(run, sample), sizes, encoding_of(run, sizes, sample[0]))
+    sheet = CostSheet(run.spec, rehearse(run, sample), sizes, encoding_of(run, sizes, sample[0]))
+    gain = gain_of(run, sheet)
+    return sheet if gain is None else faster(sheet, gain)
 
 
 def cost_on(sheet: CostSheet, workers: int) -> MethodCost:
@@ -101,6 +106,7 @@ def cost_on(sheet: CostSheet, workers: int) -> MethodCost:
         examples=(train[0], train[len(train) // 2], train[-1]),
         parameters=sheet.rehearsal.parameters,
         workers=workers,
+        gain=sheet.gain,
         phases=tuple(sheet.phases()),
         seconds=sheet.seconds,
         seconds_beside=sheet.beside(),

@@ -139,25 +139,25 @@ class RehearsedRun(LocalRun):
 def rehearse(run: LocalRun, sample: Sequence[SiloId]) -> Rehearsal:
     """What a run takes, by some of its silos. Nothing is written to its folder."""
     with TemporaryDirectory(prefix="caveat-plan-") as folder:
-        return _Stage(_in_short(run, Path(folder), sample)).rehearse()
+        return Stage(in_short(run, folder, sample)).rehearse()
 
 
 def glance(run: LocalRun, sample: Sequence[SiloId]) -> Rehearsed:
     """What the first phase of training takes, for comparison with the same of another run."""
     with TemporaryDirectory(prefix="caveat-plan-") as folder:
-        return _Stage(_in_short(run, Path(folder), sample)).glance()
+        return Stage(in_short(run, folder, sample)).glance()
 
 
-def _in_short(run: LocalRun, folder: Path, sample: Sequence[SiloId]) -> RehearsedRun:
-    # No round is measured by itself: the rehearsal asks for it.
+def in_short(run: LocalRun, folder: str, sample: Sequence[SiloId]) -> RehearsedRun:
+    """A run as it is rehearsed. No round is measured by itself: the rehearsal asks for it."""
     spec = replace(run.spec, evaluation=replace(run.spec.evaluation, every=10**9, stop_after=None))
     return RehearsedRun(
-        folder=folder, spec=spec, silos=run.silos, workers=run.workers, sample=tuple(sample),
+        folder=Path(folder), spec=spec, silos=run.silos, workers=run.workers, sample=tuple(sample),
         sync_seconds=run.sync_seconds, devices=run.devices,
     )  # fmt: skip
 
 
-class _Stage:
+class Stage:
     """Where a rehearsal goes on."""
 
     def __init__(self, run: RehearsedRun) -> None:
