@@ -48,6 +48,7 @@ from caveat.wrappers.conformal import Conformal
 from caveat.wrappers.ensemble import Ensemble
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
+from caveat.wrappers.label_shift import LabelShifted
 from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.private import Private
 from caveat.wrappers.switched import Switched
@@ -105,6 +106,7 @@ WRAPPED: list[Method] = [
     Familiar(Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.3, silos=3), shared=False),
     Guaranteed(FedBABU(rounds=2, training=FAST, fine_tune_epochs=2), risk=0.5, confidence=0.6),
     Conformal(Guaranteed(FedAvg(rounds=2, training=ADAM), risk=0.5, confidence=0.6, per="silo"), coverage=0.8),
+    LabelShifted(FedBN(rounds=2, training=FAST), coverage=0.999),
     Laplace(FedBN(rounds=2, training=FAST)),
     Familiar(Laplace(FedPer(rounds=2, training=FAST))),
     Laplace(Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.3, silos=3)),
