@@ -41,6 +41,6 @@ def test_what_is_kept_of_uncertainty_is_completed_where_keys_were_not_known() ->
     assert completed({"temperature": True, "risk": 0.1}) | {"alarm": 0, "mc_samples": 0} == {
         "mc_samples": 0, "source": None, "members": None, "temperature": True, "familiarity": False, "alarm": 0,
         "policy": None, "score": None, "outliers": None, "abstain": None, "ambiguous": None, "risk": 0.1,
-        "confidence": None, "per": None, "familywise": None, "sets": None, "label_shift": None,
+        "confidence": None, "per": None, "familywise": None, "sets": None,
     }  # fmt: skip
     assert completed({"familiarity": True}) == {"familiarity": True}

@@ -106,7 +106,6 @@ WRAPPED: list[Method] = [
     Familiar(Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.3, silos=3), shared=False),
     Guaranteed(FedBABU(rounds=2, training=FAST, fine_tune_epochs=2), risk=0.5, confidence=0.6),
     Conformal(Guaranteed(FedAvg(rounds=2, training=ADAM), risk=0.5, confidence=0.6, per="silo"), coverage=0.8),
-    LabelShifted(FedBN(rounds=2, training=FAST), coverage=0.999),
     Laplace(FedBN(rounds=2, training=FAST)),
     Familiar(Laplace(FedPer(rounds=2, training=FAST))),
     Laplace(Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.3, silos=3)),
@@ -117,6 +116,7 @@ WRAPPED: list[Method] = [
         UEFL(rounds=2, extra_rounds=1, iterations=2, codewords=4, threshold=0, margin=0, training=ADAM, mc_samples=5),
         members=2,
     ),
+    LabelShifted(FedBN(rounds=2, training=FAST), coverage=0.999),
 ]
 """Methods with other sources of uncertainty, calibration, decisions, or clipping and noise around them."""
 
