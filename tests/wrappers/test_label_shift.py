@@ -114,8 +114,9 @@ def test_histograms_by_class_leave_a_silo_and_class_counts_of_training_do_not() 
     assert sent["many"] == {"sets/surprise": ((4096,), 0), "sets/surprise_by_class": ((3, 4096), 50)}
     plain, weighted = (agreed(kind(Logits(), COVERAGE), [few, many])[0] for kind in (Conformal, LabelShifted))
     assert weighted["sets"]["limit"] == plain["sets"]["limit"]
-    # A silo that was away has the plain quantile.
-    assert method.limit(weighted["sets"], {}) == float(plain["sets"]["limit"])
+    # A silo that was away has the plain quantile, and so has one without training labels.
+    for kept in ({}, {"seen": torch.zeros(3)}):
+        assert method.limit(weighted["sets"], kept) == float(plain["sets"]["limit"])
 
 
 def test_it_is_asked_for_by_name_and_refused_where_nothing_may_be_sent() -> None:

@@ -43,10 +43,14 @@ class LabelShifted(Conformal):
         return settled | {"sets": settled["sets"] | added}
 
     def limit(self, agreed: Tensors, kept: Tensors) -> float:
-        """The silo's own quantile, or the one of all silos for its classes; unweighted for a silo that was away."""
-        if "limit" in kept or "seen" not in kept:
+        """The silo's own quantile, or that of all silos for its classes.
+
+        A silo that was away, or has no training labels, has the unweighted one.
+        """
+        seen = kept.get("seen")
+        if "limit" in kept or seen is None or not seen.any():
             return super().limit(agreed, kept)
-        return shifted_threshold(agreed["surprise_by_class"], kept["seen"] / kept["seen"].sum(), self.coverage)
+        return shifted_threshold(agreed["surprise_by_class"], seen / seen.sum(), self.coverage)
 
     def outcome(self, server: State) -> dict[str, object]:
         about = {"coverage": self.coverage, "least": self.least, "label_shift": True}
