@@ -85,7 +85,7 @@ def test_every_method_answers_as_its_run_does(name: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(("name", "uncertainty"), [
     ("fml", Uncertainty(mc_samples=3, policy="switch", abstain=0.3, ambiguous=0.9, sets=0.8)),
     ("fedper", Uncertainty(mc_samples=3, policy="guaranteed", risk=0.6, per="silo")),
-    ("apfl", Uncertainty(mc_samples=3, policy="guaranteed", risk=0.5, sets=0.8)),
+    ("apfl", Uncertainty(mc_samples=3, policy="guaranteed", risk=0.5, sets=0.99, label_shift=True)),
     ("fedavg", Uncertainty(mc_samples=3, source="laplace", policy="switch", score="logit_variance")),
     ("fedbn", Uncertainty(source="ensemble", members=2)),
     ("fedavg", Uncertainty(mc_samples=3, familiarity=False, temperature=False)),

@@ -48,6 +48,7 @@ from caveat.wrappers.conformal import Conformal
 from caveat.wrappers.ensemble import Ensemble
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
+from caveat.wrappers.label_shift import LabelShifted
 from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.private import Private
 from caveat.wrappers.switched import Switched
@@ -115,6 +116,7 @@ WRAPPED: list[Method] = [
         UEFL(rounds=2, extra_rounds=1, iterations=2, codewords=4, threshold=0, margin=0, training=ADAM, mc_samples=5),
         members=2,
     ),
+    LabelShifted(FedBN(rounds=2, training=FAST), coverage=0.999),
 ]
 """Methods with other sources of uncertainty, calibration, decisions, or clipping and noise around them."""
 

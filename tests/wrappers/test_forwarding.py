@@ -20,6 +20,7 @@ from caveat.wrappers.ensemble import Ensemble
 from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
+from caveat.wrappers.label_shift import LabelShifted
 from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.private import Private
 from caveat.wrappers.server import Stepping
@@ -51,6 +52,7 @@ MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Switched: Switched,
     Guaranteed: Guaranteed,
     Conformal: Conformal,
+    LabelShifted: LabelShifted,
     Familiar: Familiar,
     Private: private,
     Laplace: Laplace,

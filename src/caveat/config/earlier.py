@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..core.settings import plain
 from ..data.settings import DataSettings
 from ..wrappers.uncertainty import Uncertainty
 
@@ -49,9 +50,8 @@ def with_defaults(table: dict[str, Any]) -> dict[str, Any]:
 
 def completed(uncertainty: Mapping[str, Any]) -> dict[str, Any]:
     """An `[uncertainty]` as a call or an audit keeps it: where version 0.1 did, with the keys that it had not."""
-    known = {field.name: field.default for field in dataclasses.fields(Uncertainty)}
     return (
-        {**known, **DEFAULTS["uncertainty"], **uncertainty}
+        {**plain(Uncertainty()), **DEFAULTS["uncertainty"], **uncertainty}
         if is_earlier({"uncertainty": uncertainty})
         else dict(uncertainty)
     )

@@ -136,9 +136,14 @@ def _promises(summary: Summary, record: SiloRecord | None, program: Program) -> 
     if promise is not None:
         yield f"- Errors: {promise.statement}."
     if summary.sets is not None and "sets" in program.outputs:
+        others = (
+            "also of its own if silos differ in nothing but how frequent classes are, as its training labels tell"
+            if summary.sets.label_shift
+            else "of the mixture of silos without as many"
+        )
         yield (
             f"- Sets hold the true class of {100 * summary.sets.coverage:.6g} % of inputs: of the silo's own where it "
-            f"has at least {summary.sets.least} calibration inputs, else of the mixture of silos without as many."
+            f"has at least {summary.sets.least} calibration inputs, else {others}."
         )
     if "familiarity" in program.outputs:
         yield (

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from .histograms import histogram, quantile
+from .histograms import BINS, bins, edges, histogram, quantile
 from .quantiles import finite_sample_quantile
 
 SCORE = "surprise"
@@ -46,6 +46,32 @@ def threshold(scores: Tensor, coverage: float) -> float:
 def merged_threshold(counts: Tensor, coverage: float) -> float:
     """The same from the sum (4096,) of silos' histograms, up to the width of a bin on the safe side."""
     return quantile(SCORE, counts, coverage)
+
+
+def surprise_by_class(probs: Tensor, y: Tensor) -> Tensor:
+    """(C, 4096) float64 counts of the surprises of labels (N,) of each class, which add up over silos."""
+    classes = probs.shape[1]
+    return torch.bincount(y * BINS + bins(SCORE, surprise(probs, y)), minlength=classes * BINS).double().view(-1, BINS)
+
+
+def shifted_threshold(counts: Tensor, shares: Tensor, coverage: float) -> float:
+    """The largest surprise of a class in a set for inputs whose classes have the shares (C,), from counts (C, 4096) of
+    inputs in which they may have any others; an upper edge of a bin, infinite for too few inputs of a frequent class.
+
+    Weighted conformal prediction under label shift (Tibshirani et al., NeurIPS 2019; Podkopaev & Ramdas, UAI 2021):
+    an input of class y weighs p(y) / (n_y + 1) if n_y are of that class, which is the ratio of its shares here and
+    there, and each class keeps the weight of one more input, which is taken to lie at infinity. So the threshold is the
+    smallest t at which sum_y p(y) #{i of class y: score_i <= t} / (n_y + 1) is the coverage.
+
+    Where the classes' shares are p, and the scores of a class are exchangeable with those counted of it, a new score is
+    at most t with a probability of at least `coverage`, whatever the numbers n_y are, since this holds class by class:
+    the threshold's share of the n_y + 1 scores is, in the mean, no larger than the chance that a new one is within it.
+    (Leave one of the n_y + 1 out in turn: the others' threshold is either that of all, or at most one of them higher.)
+    """
+    weights = shares.double().cpu() / (counts.sum(1).cpu() + 1)
+    within = (weights @ counts.double().cpu()).cumsum(0) < coverage * (1 - 1e-12)
+    reached = int(within.sum())
+    return float(edges(SCORE)[1:][reached]) if reached < BINS else math.inf
 
 
 def prediction_sets(probs: Tensor, label: Tensor, limit: float) -> Tensor:

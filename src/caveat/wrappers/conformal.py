@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..core import Answers, Payload, Prediction, Replies, Round, Site, State, Update
+from ..core import Answers, Payload, Prediction, Replies, Round, Site, State, Tensors, Update
 from ..uncertainty.sets import merged_threshold, prediction_sets, surprise, surprise_histogram, threshold
 from .base import Wrapper
 from .switched import scalar
@@ -47,11 +47,14 @@ class Conformal(Wrapper):
         """Keep the silo's own quantile of how surprising calibration labels are, or send a histogram, if too few."""
         x, y = site.calibration
         probs = mean_probs(self.base.answer(down, state, site, x))
-        kept, counts = {}, surprise_histogram(probs, y)
-        if len(y) >= self.least:
-            kept["limit"] = scalar(threshold(surprise(probs, y), self.coverage))
-            counts = torch.zeros_like(counts)  # the common quantile is for those who need it
-        return Update({"sets": {"surprise": counts}}, len(y)), state | {"sets": kept}
+        own = len(y) >= self.least
+        kept = {"limit": scalar(threshold(surprise(probs, y), self.coverage))} if own else {}
+        return Update({"sets": self.sent(probs, y)}, len(y)), state | {"sets": kept}
+
+    def sent(self, probs: Tensor, y: Tensor) -> Tensors:
+        """The histogram, empty where the silo has a quantile of its own: the common one is for those who need it."""
+        counts = surprise_histogram(probs, y)
+        return {"surprise": torch.zeros_like(counts) if len(y) >= self.least else counts}
 
     def settle(self, server: State, replies: Replies, site: Site) -> State:
         """Add up the histograms, and keep the quantile of all silos without one of their own."""
@@ -62,8 +65,12 @@ class Conformal(Wrapper):
         decided = self.base.decide(down, state, answers)
         if not down["sets"]["ready"]:
             return decided
-        limit = float(state.get("sets", {}).get("limit", down["sets"]["limit"]))
+        limit = self.limit(down["sets"], state.get("sets", {}))
         return replace(decided, sets=prediction_sets(mean_probs(answers), decided.label, limit))
+
+    def limit(self, agreed: Tensors, kept: Tensors) -> float:
+        """The largest surprise of a class in a set: the silo's own quantile, or else that of the silos without one."""
+        return float(kept.get("limit", agreed["limit"]))
 
     def outcome(self, server: State) -> dict[str, object]:
         return self.base.outcome(server) | {"sets": {"coverage": self.coverage, "least": self.least}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,7 @@ from .ensemble import Ensemble
 from .familiar import Familiar
 from .groups import Per
 from .guaranteed import Guaranteed
+from .label_shift import LabelShifted
 from .laplace import Laplace
 from .private import Private
 from .switched import Switched
@@ -38,6 +39,7 @@ MEMBERS = 5
 class Uncertainty:
     """How predictions get their uncertainty, and what is done about it."""
 
+    LATER: ClassVar = frozenset({"label_shift"})
     mc_samples: Annotated[int, Field(ge=1, le=10_000)] = 20
     """MC-dropout passes per prediction, for methods that sample; draws of logits where the source is laplace."""
     source: Literal["own", "dropout", "laplace", "ensemble"] | None = None
@@ -77,12 +79,20 @@ class Uncertainty:
     (false by default)."""
     sets: Annotated[float, Field(ge=0.01, le=0.999)] | None = None
     """Share of inputs for which the set of classes that predictions get holds the true one (no sets by default)."""
+    label_shift: bool | None = None
+    """sets: a silo with too few calibration inputs for sets of its own weighs those of all silos by how frequent
+    classes are in its training data (false by default). Silos send a histogram per class."""
 
     def __post_init__(self) -> None:
         if self.members is not None and self.source != "ensemble":
             raise ConfigurationError(
                 f"uncertainty.members = {self.members} has no meaning unless uncertainty.source = 'ensemble'",
                 "uncertainty.members",
+            )
+        if self.label_shift and self.sets is None:
+            raise ConfigurationError(
+                "uncertainty.label_shift = true has no meaning unless uncertainty.sets is given",
+                "uncertainty.label_shift",
             )
         for key, owners in OWNERS.items():
             value = getattr(self, key)
@@ -103,6 +113,8 @@ class Uncertainty:
         strange: dict[str, Any] = {key: None for key, owners in OWNERS.items() if policy not in owners}
         if self.source in ("dropout", "laplace") and not method.softmax:
             strange["source"] = None
+        if not method.federated:
+            strange["label_shift"] = None
         fitting = replace(self, **strange)
         known = fitting.score in (*fitting.sourced(method).scores, SCORE)
         return fitting if known else replace(fitting, score=None)
@@ -142,13 +154,21 @@ class Uncertainty:
                 "uncertainty.familywise",
             )
         sends = method.federated and find(method, Private) is None
+        if self.label_shift and not sends:
+            raise ConfigurationError(
+                f"uncertainty.label_shift = true takes calibration labels counted by class from every silo, which "
+                f"{'method ' + repr(method.name) if not method.federated else '[privacy]'} does not send; leave it out",
+                "uncertainty.label_shift",
+            )
         everyone = silos < ENOUGH
         method = self.sourced(method, seed, everyone)
         inner = Tempered(method, sends, everyone) if self.temperature else method
         if self.familiarity:
             inner = Familiar(inner, self.alarm, sends, everyone)
         decided = inner if policy == "own" else self._deciding(inner, policy, given)
-        return Conformal(decided, self.sets) if self.sets is not None else decided
+        if self.sets is None:
+            return decided
+        return (LabelShifted if self.label_shift else Conformal)(decided, self.sets)
 
     def _deciding(self, method: Method, policy: str, given: dict[str, Any]) -> Method:
         """The method with decisions around it."""

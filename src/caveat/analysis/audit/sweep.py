@@ -170,7 +170,7 @@ class Sweep:
         return AuditPlan(
             method=plain(whole.method) | {"name": type(whole.method).__name__},
             model=spec.model.described,
-            uncertainty=vars(spec.uncertainty),
+            uncertainty=plain(spec.uncertainty),
             privacy={} if spec.privacy.clip is None else vars(spec.privacy),
             server={} if spec.server.optimizer == "none" else vars(spec.server),
             participation=Participating(share=spec.participation.share, least=spec.participation.least),

@@ -52,6 +52,7 @@ class SetsRecord(Record):
 
     coverage: float
     least: int  # calibration inputs with which a silo has the promise for itself
+    label_shift: bool = False  # whether the others have it too, if they differ in how frequent classes are alone
 
 
 class Selective(Record):

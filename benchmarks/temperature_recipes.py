@@ -1,0 +1,70 @@
+"""Does the temperature, which is on by default, make a recipe's probabilities better?
+
+Each recipe is trained as it is, once per seed: a temperature changes no weights, and predictions keep what the model
+itself says. Per recipe and seed: the negative log-likelihood of test labels in nats, mean over silos, without and with
+the temperature, and by how much it is worse with it (below 0: better). "own" is the recipe's own seed. Then the mean
+over all seeds of a recipe. `digits` needs no data; the others take CAVEAT_DATA.
+
+CAVEAT_DATA=DIR python benchmarks/temperature_recipes.py RECIPE... [--seeds 0,1,2] [--rounds N] [--set KEY=VALUE]...
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from statistics import mean
+
+from torch import Tensor
+
+import caveat
+from caveat import Prediction, config, metrics
+from caveat.core import Decision
+
+
+def nll(probs: Tensor, y: Tensor) -> float:
+    """Mean negative log-likelihood in nats."""
+    found = metrics.figures(metrics.measure(Prediction.from_samples(probs[None], Decision.GLOBAL), y))
+    return float(found["nll"])
+
+
+def measured(recipe: str, sets: Sequence[str]) -> tuple[float, float]:
+    """The mean over silos of the likelihood without and with the temperature."""
+    asked = config.load(recipe, [*sets, "beside=[]"])
+    if not asked.uncertainty.temperature:
+        raise SystemExit(f"{recipe}: uncertainty.temperature is off")
+    silos = caveat.data.load(asked.data, asked.seed)
+    run = caveat.run(
+        silos, asked.build_method(), model=asked.model, seed=asked.seed, every=1000, uncertainty=asked.uncertainty
+    )
+    rows = []
+    for silo in silos:
+        said = run.predictor(silo.name)(silo.test.x)
+        rows.append((nll(said.untempered, silo.test.y), nll(said.probs, silo.test.y)))
+    without, with_ = (mean(column) for column in zip(*rows, strict=True))
+    return without, with_
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipes", nargs="+")
+    parser.add_argument("--seeds", type=lambda text: [int(each) for each in text.split(",")], default=[])
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--set", action="append", default=[], dest="sets")
+    given = parser.parse_args()
+    sets = given.sets + ([f"rounds={given.rounds}"] if given.rounds else [])
+    for recipe in given.recipes:
+        own = config.load(recipe, sets).seed
+        rows = []
+        for seed in dict.fromkeys([own, *given.seeds]):
+            without, with_ = measured(recipe, [*sets, f"seed={seed}"])
+            rows.append((without, with_))
+            print(f"{recipe}, seed {seed}{' (own)' if seed == own else ''}: {told(without, with_)}", flush=True)
+        print(f"{recipe}, mean of {len(rows)} seeds: {told(*(mean(column) for column in zip(*rows, strict=True)))}")
+
+
+def told(without: float, with_: float) -> str:
+    return f"without {without:.4f}, with {with_:.4f}, {with_ / without - 1:+.2%}"
+
+
+if __name__ == "__main__":
+    main()
