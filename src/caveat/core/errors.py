@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 LONGEST = 1000
 """Characters of a line of a message; of a value in one there are `shown`'s."""
-
-
-_RULE = re.compile(r"[A-Za-z][A-Za-z0-9 .-]{0,79}")
 
 
 def cut(text: str, most: int) -> str:
@@ -94,26 +90,6 @@ class RunError(CaveatError):
 
 DIVERGED = "training diverged; try a lower training.lr"
 """What happened, and what to do about it."""
-
-
-class Refused(CaveatError):
-    """What one side of a federation refuses to the other, by a rule that both sides may know.
-
-    The text stays where it is raised. What the other side learns is `told`: the silo and the rule, such as
-    "limits.rounds". Raises ValueError for a rule that is no short text of letters, digits, dots, hyphens and spaces, so
-    that no value from a table can be one by mistake.
-    """
-
-    def __init__(self, text: str, rule: str, silo: str = "") -> None:
-        if not _RULE.fullmatch(rule):
-            raise ValueError(f"{shown(rule)} is no rule: expected up to 80 letters, digits, dots, hyphens and spaces")
-        super().__init__(text)
-        self.rule, self.silo = rule, silo
-
-    @property
-    def told(self) -> str:
-        """What may be told to the other side."""
-        return f"{f'silo {self.silo!r} ' if self.silo else ''}refuses: {self.rule}"
 
 
 class OtherBeginning(RunError):

@@ -8,13 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..config import Config, load_kept
-from ..core import ConfigurationError, SiloId
-from ..core.errors import Refused
+from ..core import ConfigurationError, RunError, SiloId
 from ..engines.flower_messages import Order
 from ..files.ledger import read_ledger
 from ..runs.spec import spec_of
@@ -22,6 +20,19 @@ from ..wrappers.accounting import composed
 from ..wrappers.evaluation import Evaluated
 from ..wrappers.privacy import DELTA
 from .terms import Terms
+
+
+class BeyondLimits(RunError):
+    """What a silo does not do, as its own file does not allow it.
+
+    The text is for the silo alone. Others are `told` the silo and the rule, which is a key of `[limits]`.
+    """
+
+    def __init__(self, text: str, rule: str, silo: SiloId) -> None:
+        super().__init__(text, silo)
+        self.rule = rule
+        self.told = f"silo {silo!r} refuses: {rule}"
+
 
 NO_NOISE = 0.0
 """The noise multiplier of an update that leaves a silo as it is."""
@@ -51,15 +62,15 @@ class Limits:
         return cls(**table | ({"methods": tuple(table["methods"])} if "methods" in table else {}))
 
     def check_begin(self, silo: SiloId, terms: Terms, state: Path) -> None:
-        """Raises Refused if all that a federation is to do, after what was done for others, is more than allowed."""
+        """Raises BeyondLimits if all rounds of a federation, after what was done for others, are more than allowed."""
         methods = (terms.config.method.name, *terms.config.beside)
         self._check_methods(silo, methods)
         if self._counts:
-            planned = [_multiplier(terms.config) for name in methods for _ in _training(terms.config, name)]
+            planned = [_multiplier(terms.config)] * sum(len(_training(terms.config, name)) for name in methods)
             self._check_updates(silo, [*_sent(state, terms.federation), *planned], "with all rounds of this federation")
 
     def check_order(self, silo: SiloId, terms: Terms, order: Order, state: Path) -> None:
-        """Raises Refused if an update that is asked for would be one more than allowed."""
+        """Raises BeyondLimits if an update that is asked for would be one more than allowed."""
         self._check_methods(silo, (terms.method,))
         if self._counts and order.work in _training(terms.own_config, terms.method):
             self._check_updates(silo, [*_sent(state), _multiplier(terms.config)], "with this round")
@@ -74,7 +85,7 @@ class Limits:
         for name in asked:
             if name not in self.methods:
                 allowed = ", ".join(self.methods) or "none"
-                raise Refused(
+                raise BeyondLimits(
                     f"the federation's method {name!r} is not among those that limits.methods of silo.toml allows: "
                     f"{allowed}",
                     "limits.methods",
@@ -83,19 +94,20 @@ class Limits:
 
     def _check_updates(self, silo: SiloId, multipliers: list[float], when: str) -> None:
         """Hold updates, each given by the multiplier of its noise, against what is allowed."""
-        refused = partial(Refused, silo=silo)
         if self.rounds is not None and len(multipliers) > self.rounds:
-            raise refused(
+            raise BeyondLimits(
                 f"{when} {len(multipliers)} updates of training would have left this silo, and limits.rounds of "
                 f"silo.toml allows {self.rounds}",
                 "limits.rounds",
+                silo,
             )
         if self.epsilon is not None and (found := composed(multipliers, self.delta)) > self.epsilon:
             why = "an update without noise: [privacy] is not set" if math.isinf(found) else f"epsilon {found:.3g}"
-            raise refused(
+            raise BeyondLimits(
                 f"{when} this silo would come to {why}, and limits.epsilon of silo.toml allows {self.epsilon:g} at a "
                 f"delta of {self.delta:g}",
                 "limits.epsilon",
+                silo,
             )
 
 
@@ -142,5 +154,5 @@ def _sent(state: Path, but: str = "") -> Iterator[float]:
         if home.name == but:
             continue
         config = load_kept(home / "config.toml")
-        training = set(_training(config, method))
-        yield from (_multiplier(config) for message in read_ledger(path).messages if message.work in training)
+        training, multiplier = set(_training(config, method)), _multiplier(config)
+        yield from (multiplier for message in read_ledger(path).messages if message.work in training)

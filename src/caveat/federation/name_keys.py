@@ -23,8 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
-from ..core import ConfigurationError, SiloId
-from ..core.errors import Refused
+from ..core import ConfigurationError, DataError, SiloId
 from ..engines.flower_messages import Words
 
 PURPOSE = "caveat greeting 1"
@@ -83,20 +82,18 @@ class NameKeys:
     def check(self, silo: SiloId, words: Words, asked: Asked) -> str:
         """The key that a greeting is signed with; UNSIGNED for one without, where nothing binds the name.
 
-        Raises Refused for a signature that does not fit, and for a name that belongs to another key or to none.
+        Raises DataError for a signature that does not fit, and for a name that belongs to another key or to none.
         """
         given = self.given()
         expected = given.get(silo) or self.bound.get(silo)
         if given and not expected:
-            raise Refused(f"silo {silo!r}: there is no {silo}.pub in {self.folder}", "name without a key", silo)
+            raise DataError(f"silo {silo!r}: there is no {silo}.pub in {self.folder}")
         key = _signer(silo, words, asked)
         if expected and key != expected:
             greets = f"greets with key {key}" if key else "greets without a signature"
-            raise Refused(
+            raise DataError(
                 f"silo {silo!r} {greets}, but its name is bound to key {expected}; if that one is "
-                f"lost, put the new one into {silo}.pub in the project's folder silos",
-                "name bound to another key",
-                silo,
+                f"lost, put the new one into {silo}.pub in the project's folder silos"
             )
         return key
 
@@ -106,7 +103,7 @@ class NameKeys:
 
 
 def _signer(silo: SiloId, words: Words, asked: Asked) -> str:
-    """The fingerprint of the key that has signed. Raises Refused for a signature that is not the key's."""
+    """The fingerprint of the key that has signed. Raises DataError for a signature that is not the key's."""
     if KEY not in words and SIGNATURE not in words:
         return UNSIGNED
     line, signature = str(words.get(KEY, "")), str(words.get(SIGNATURE, ""))
@@ -117,8 +114,7 @@ def _signer(silo: SiloId, words: Words, asked: Asked) -> str:
         public.verify(bytes.fromhex(signature), asked.signed_text(words), ec.ECDSA(SHA384()))
     except (ValueError, UnsupportedAlgorithm, InvalidSignature) as error:
         why = str(error) or type(error).__name__
-        told = f"silo {silo!r}: its signature does not fit: {why}"
-        raise Refused(told, "signature that does not fit", silo) from None
+        raise DataError(f"silo {silo!r}: its signature does not fit: {why}") from None
     return fingerprint(public)
 
 

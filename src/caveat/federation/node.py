@@ -14,7 +14,6 @@ from flwr.clientapp import ClientApp
 
 from ..core import ConfigurationError, Method, Payload, RunError, SiloId, Update
 from ..core.devices import find_device
-from ..core.errors import Refused
 from ..data import load
 from ..engines.executor import Executor
 from ..engines.flower import silo_app_of
@@ -25,6 +24,7 @@ from ..methods import METHODS
 from ..nn.own import KNOWN, Make
 from ..runs.local import LocalRun
 from ..runs.spec import spec_of
+from .limits import BeyondLimits
 from .name_keys import Asked, signed
 from .own_books import OwnBooks
 from .silo_file import read_silo_file
@@ -90,14 +90,14 @@ class NodeHandler:
 def without_details() -> Iterator[None]:
     """Keep what an error says at the silo: it may name files, or values of single samples.
 
-    The server learns of which kind the error is, and if the silo refuses something, by which of its rules.
+    The server learns of which kind the error is, and if a limit of the silo's is the reason, which.
     """
     try:
         yield
     except Exception as error:
         # What it says may come from the server.
         print(escaped(traceback.format_exc()), file=sys.stderr, end="", flush=True)
-        kind = error.told if isinstance(error, Refused) else type(error).__name__
+        kind = error.told if isinstance(error, BeyondLimits) else type(error).__name__
         told = f"{kind}, see the log at the silo"
         # Without its cause, which would go along.
         raise RunError(told) from None

@@ -72,7 +72,7 @@ class SiloSide:
     def perform(self, terms: Terms, order: Order, payload: Payload) -> Update:
         """Carry out a work; keep the state it leaves, and a line of what is sent.
 
-        Raises RunError for an order that no server of this federation has a reason to give, Refused for one update
+        Raises RunError for an order that no server of this federation has a reason to give, BeyondLimits for one update
         more than the silo allows.
         """
         self.keep_configuration(terms)
