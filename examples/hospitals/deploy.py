@@ -1,7 +1,8 @@
 """Three hospitals and a server, each with processes of its own, on this machine; and what goes wrong between them.
 
-For each method: silos join over TLS with keys that the server knows, one is killed and comes back, the server is killed
-and comes back, and the result has the bits of a run on one machine in which the silo takes part in the same rounds.
+For each method: silos join over TLS with keys that the server knows, somebody takes a silo's name, a silo is killed and
+comes back, the server is killed and comes back, and the result has the bits of a run on one machine in which the silo
+takes part in the same rounds.
 Ends with status 1 at the first thing that is not so.
 """
 
@@ -18,7 +19,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from machines import Failed, Machine, copy_of, kill, processes, wait_for
+from machines import Failed, Machine, copy_of, kill, open_to_others, processes, wait_for
 from reference import counted, differences
 
 from caveat.federation.project import write_project
@@ -26,6 +27,8 @@ from caveat.federation.project import write_project
 HERE = Path(__file__).parent
 HOSPITALS = ("cleveland", "hungarian", "va")
 VICTIM = "va"
+STRANGER, IMPOSTOR = "stranger", "impostor"
+"""One whose key the server does not know; and one whose key it knows, but who says that it is another silo."""
 
 
 @dataclass
@@ -53,12 +56,13 @@ class Deployment:
         write_project(project, (HERE / f"{self.method}.toml").read_text(), None)
         self.server = Machine(project)
         self.server.call("./certificates.sh", "localhost")
-        for name in (*HOSPITALS, "stranger"):
+        for name in (*HOSPITALS, STRANGER, IMPOSTOR):
             machine = self.hospitals[name] = copy_of(project, self.folder / name)
             table = name if name in HOSPITALS else HOSPITALS[0]
             shutil.copy(self.data / f"uci_heart_{table}.csv", machine.folder / f"{name}.csv")
             text = (machine.folder / "silo.toml").read_text()
-            text = text.replace('"name"', f'"{name}"').replace("table.csv", f"{name}.csv")
+            said = VICTIM if name == IMPOSTOR else name
+            text = text.replace('"name"', f'"{said}"').replace("table.csv", f"{name}.csv")
             (machine.folder / "silo.toml").write_text(text)
             machine.call("./key.sh", name)
 
@@ -73,10 +77,9 @@ class Deployment:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def register(self) -> None:
-        """All hospitals; the stranger is none."""
-        for name in HOSPITALS:
-            shutil.copy(self.hospitals[name].folder / "keys" / f"{name}.pub", self.server.folder)
-            self.server.flwr("supernode", "register", f"{name}.pub", "deploy")
+        """All hospitals and the impostor, by the names of their keys; the stranger is none."""
+        for name in (*HOSPITALS, IMPOSTOR):
+            self.server.call("./admit.sh", str(self.hospitals[name].folder / "keys" / f"{name}.pub"))
 
     def start_silo(self, name: str) -> None:
         self.hospitals[name].start("silo", "./silo.sh", "silo.toml", f"keys/{name}", f"localhost:{self.port}")
@@ -134,30 +137,54 @@ def perform(deployment: Deployment, step: Steps) -> None:
     deployment.install()
     deployment.start_server()
     deployment.register()
-    step("server with TLS; three keys registered")
+    step("server with TLS; four keys admitted")
     refuse_stranger(deployment)
     step("a silo with a key that is not registered is refused")
     for name in HOSPITALS:
         deployment.start_silo(name)
     wait_for("three silos are online", 60, lambda: deployment.online() == 3)
     step("three silos online")
+    deployment.start_silo(IMPOSTOR)
+    wait_for("the impostor is online", 60, lambda: deployment.online() == 4)
     deployment.submit()
-    began = deployment.counts("the first round", None, -1, 180)
+    began = deployment.counts("the first round", None, -1, 300)
     step(f"round {began} counted, of {len(counted(deployment.run))} silos")
+    refuse_impostor(deployment)
+    step(f"a node with a key of its own that says it is {VICTIM} is refused")
     lose_silo(deployment, step)
     lose_server(deployment, step)
     stop(deployment)
     step("all stopped; no process is left")
+    keep_secrets(deployment)
+    step("nobody else can read keys, states, runs and what Flower keeps")
     compare(deployment, step)
 
 
 def refuse_stranger(deployment: Deployment) -> None:
-    deployment.start_silo("stranger")
-    stranger = deployment.hospitals["stranger"]
+    deployment.start_silo(STRANGER)
+    stranger = deployment.hospitals[STRANGER]
     wait_for("the stranger is refused", 60, lambda: "ended with status 1" in stranger.log("silo").read_text(), 0.2)
     if deployment.online():
         raise Failed("a silo is online, and none of those registered was started")
     stranger.stop("silo")
+
+
+def refuse_impostor(deployment: Deployment) -> None:
+    server, impostor = deployment.server, deployment.hospitals[IMPOSTOR]
+    run = server.log("run").read_text().split()[1].rstrip(":")
+    told = f"silo '{VICTIM}' greets with key SHA256:"
+    wait_for("the impostor is refused", 60, lambda: told in server.said(run), 5)
+    impostor.stop("silo")
+    if list(impostor.folder.glob("state/*/*/ledger.jsonl")):
+        raise Failed("the impostor was given work")
+
+
+def keep_secrets(deployment: Deployment) -> None:
+    places = [machine.folder / name for machine in deployment.machines for name in ("keys", "state", "runs")]
+    flower = [deployment.server.home / "server", *(deployment.hospitals[name].home for name in HOSPITALS)]
+    certificates = deployment.server.folder / "certificates"
+    if found := [path for place in (*places, *flower, certificates) for path in open_to_others(place)]:
+        raise Failed(f"others may read {', '.join(map(str, found[:5]))}")
 
 
 def lose_silo(deployment: Deployment, step: Steps) -> None:

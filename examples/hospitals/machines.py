@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -42,6 +43,14 @@ def processes(home: Path) -> list[int]:
         if homes and Path(homes[0]).is_relative_to(home):
             found.append(int(entry.name))
     return found
+
+
+def open_to_others(folder: Path) -> list[Path]:
+    """Files at any depth that others than their owner could read, were the way to the folder open to them."""
+    mode = folder.stat().st_mode if folder.exists() else 0
+    if not stat.S_ISDIR(mode):
+        return [folder] if mode & 0o044 else []
+    return [path for entry in folder.iterdir() for path in open_to_others(entry)] if mode & 0o011 else []
 
 
 def kill(pids: list[int]) -> None:
@@ -99,6 +108,12 @@ class Machine:
             raise Failed(f"flwr {' '.join(arguments)}: status {done.returncode}\n{done.stdout}{done.stderr}")
         answer: dict[str, Any] = json.loads(done.stdout[start:])
         return answer
+
+    def said(self, run: str) -> str:
+        """What the server's app has said in a run so far."""
+        script = '. ./environment.sh; exec flwr log "$1" deploy --show'
+        command = ["bash", "-c", script, "flwr", run]
+        return subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True).stdout
 
     def stop(self, name: str) -> None:
         """Ask it to end."""

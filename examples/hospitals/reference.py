@@ -14,8 +14,9 @@ from caveat.core import Payload, Round, SiloId
 from caveat.engines.rounds import Participation
 from caveat.files.checkpoints import ServerStore, SiloStore
 from caveat.files.ledger import read_ledger
+from caveat.runs.configured import load_config
 from caveat.runs.execution import carry_out
-from caveat.runs.local import LocalRun, load_config
+from caveat.runs.local import LocalRun
 from caveat.runs.progress import Silent
 from caveat.runs.spec import RunSpec, spec_of
 
@@ -44,7 +45,9 @@ class CountedSpec(RunSpec):
 def counted(run: Path) -> frozenset[tuple[int, SiloId]]:
     """Rounds and silos of all updates that the server has counted."""
     return frozenset(
-        (entry["t"], entry["silo"]) for entry in read_ledger(run / "ledger.jsonl").messages if "split" not in entry
+        (sent.t, sent.silo)
+        for sent in read_ledger(run / "ledger.jsonl").messages
+        if sent.split is None and sent.t is not None
     )
 
 
@@ -62,13 +65,19 @@ def differences(run: Path, states: dict[SiloId, Path], tables: Sequence[Path], f
     there, here = ServerStore(run / "state").load(), ServerStore(folder / "state").load()
     assert there is not None
     assert here is not None
-    found = [] if there[1]["t"] == here[1]["t"] and same(there[0], here[0]) else ["server"]
+    found = [] if there.checkpoint.t == here.checkpoint.t and same(there.server, here.server) else ["server"]
     for silo, root in states.items():
         last = max(t for t, name in took_part if name == silo)
-        ours, theirs = SiloStore(root).load(silo, last), SiloStore(folder / "state" / "silos").load(silo, last)
-        if not same(ours or {}, theirs or {}):
+        if not same(kept(root, silo, last), kept(folder / "state" / "silos", silo, last)):
             found.append(silo)
     return found
+
+
+def kept(root: Path, silo: SiloId, t: int) -> Payload:
+    """A silo's private state after a round; nothing where it has none."""
+    store = SiloStore(root)
+    found = store.adopt(silo, t)
+    return {} if found is None else store.load(found)
 
 
 def same(a: Payload, b: Payload) -> bool:

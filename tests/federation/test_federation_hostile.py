@@ -56,6 +56,9 @@ def test_nobody_is_believed_to_be_a_silo_that_is_connected(tmp_path: Path) -> No
     federation.serve()
     assert any("node 99 is not admitted" in note and "another node that is connected is" in note
                for note in federation.notes)  # fmt: skip
+    # None of them has a key, which the operator is told.
+    assert sum("its name is bound to no key" in note for note in federation.notes) == 3
+    assert "keys" not in json.loads((federation.run / "federation.json").read_text())
 
 
 class Nonsense:

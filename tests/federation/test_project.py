@@ -187,9 +187,11 @@ def test_private_keys_are_their_owners_alone(certified: Path, commands: Commands
     project = certified.parent
     if shutil.which("ssh-keygen") is None:
         pytest.skip("needs ssh-keygen")
+    (project / "keys").mkdir(mode=0o755)
     assert commands.run(project / "key.sh", "cleveland").returncode == 0
     for path in (certified / "ca.key", certified / "server.key", project / "keys" / "cleveland"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path.name
+    assert stat.S_IMODE((project / "keys").stat().st_mode) == 0o700
     assert (project / "keys" / "cleveland.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
     before = (project / "keys" / "cleveland").read_bytes()
     again = commands.run(project / "key.sh", "cleveland")
@@ -201,8 +203,9 @@ def test_private_keys_are_their_owners_alone(certified: Path, commands: Commands
 
 
 def test_the_server_asks_for_keys_over_tls_and_installs_nothing(project: Path, commands: Commands) -> None:
-    commands.put("flower-superlink", 'echo "$@" >"$SAID"')
-    assert commands.run(project / "server.sh", "0.0.0.0", "8123").returncode == 0
+    commands.put("flower-superlink", 'echo "$@" >"$SAID"; touch "${@: -1}"')
+    start = "umask 022; exec ./server.sh 0.0.0.0 8123"
+    assert commands.run("bash", "-c", start, cwd=project).returncode == 0
     said = commands.said.read_text().split()
     assert {
         "--enable-supernode-auth",
@@ -214,6 +217,9 @@ def test_the_server_asks_for_keys_over_tls_and_installs_nothing(project: Path, c
     assert said[:4] == ["--host", "0.0.0.0", "--port", "8123"]
     link = tomllib.loads((project / ".flower" / "config.toml").read_text())["superlink"]
     assert link["deploy"] == {"address": "127.0.0.1:8123", "root-certificates": str(project / "certificates/ca.crt")}
+    assert said[-1] == str(project / ".flower" / "server" / "state.db")
+    assert stat.S_IMODE(Path(said[-1]).stat().st_mode) == 0o600
+    assert [stat.S_IMODE((project / ".flower" / name).stat().st_mode) & 0o077 for name in ("server", ".")] == [0, 0o055]
     commands.run(project / "server.sh")
     assert commands.said.read_text().split()[1] == "127.0.0.1", "other machines only reach it if told so"
 
@@ -246,9 +252,25 @@ def test_a_silo_tries_again_until_it_is_stopped(project: Path, commands: Command
         silo.wait()
     assert said.count("key: ended with status 1; again in 10 s") == 2
     first = commands.said.read_text().splitlines()[0]
-    assert f'--node-config silo="{project}/a silo.toml"' in first
+    assert f'--node-config silo="{project}/a silo.toml" key="{project}/key"' in first
     assert "--superlink fed.example.org:8443 --root-certificates certificates/ca.crt" in first
     assert f"--auth-supernode-private-key {project}/key" in first
+
+
+def test_a_key_that_is_let_in_is_bound_to_its_name_and_replaced_by_the_same_command(
+    project: Path, commands: Commands, tmp_path: Path
+) -> None:
+    commands.put("flwr", 'echo "$@" >>"$SAID"; [[ ! -e refused ]]')
+    for text in ("first", "second"):
+        (tmp_path / "va.pub").write_text(text)
+        assert commands.run(project / "admit.sh", "va.pub", cwd=tmp_path).returncode == 0
+        assert (project / "silos" / "va.pub").read_text() == text
+    assert commands.run("./admit.sh", "silos/va.pub", cwd=project).returncode == 0
+    assert commands.said.read_text() == 3 * "supernode register silos/va.pub deploy\n"
+    (project / "refused").touch()
+    assert commands.run(project / "admit.sh", "va.pub", cwd=tmp_path).returncode == 1
+    for wrong in ((), ("va",), ("a.pub", "b.pub")):
+        assert "usage: admit.sh NAME.pub" in commands.run(project / "admit.sh", *wrong, cwd=tmp_path).stderr
 
 
 FLWR = """

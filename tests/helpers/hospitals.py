@@ -14,7 +14,7 @@ from flwr.app import Message
 from caveat.config import Config, load
 from caveat.engines.flower import silo_app_of
 from caveat.federation.node import NodeHandler
-from caveat.federation.server import serve
+from caveat.federation.server import StartCommand, serve
 from caveat.runs.configured import start
 from caveat.runs.progress import Silent
 
@@ -93,10 +93,10 @@ class Federation:
         self.grid.node_config = {self.node[n]: {"silo": str(home / "silo.toml")} for n, home in self.homes.items()}
         self.notes: list[str] = []
 
-    def serve(self, config: Config | None = None) -> Path:
+    def serve(self, config: Config | None = None, start: StartCommand | None = None) -> Path:
         progress = Notes()
         self.notes = progress.notes
-        return serve(config or self.config, self.grid, self.run, progress)
+        return serve(config or self.config, self.grid, self.run, progress, start)
 
     def embedded(self) -> Path:
         """The same run on one machine that has all three tables."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from ..files.reading import read
 from ..files.schema.federation import DataSchemaRecord, FederationFile, Member
 from ..files.schema.record import as_json
 from ..runs.spec import spec_of
+from .name_keys import UNSIGNED, Asked, NameKeys
 from .terms import Terms
 
 PAUSE = 0.2
@@ -38,8 +40,7 @@ LONGEST_RECORD = 1_000_000
 class PendingGreeting(NamedTuple):
     """A greeting that is under way."""
 
-    node: int
-    question: str
+    asked: Asked
     until: float
 
 
@@ -58,6 +59,8 @@ class OpenMembership:
     silo_infos: dict[SiloId, SiloInfo] = field(default_factory=dict)
     records: dict[SiloId, Any] = field(default_factory=dict)
     sketches: dict[SiloId, DataSchema] = field(default_factory=dict)
+    keys: NameKeys = field(default_factory=NameKeys)
+    """Which key each silo's name is bound to."""
 
     def __post_init__(self) -> None:
         self._pending: dict[str, PendingGreeting] = {}
@@ -138,49 +141,66 @@ class OpenMembership:
         if self.terms.agreement is None:
             # Who comes back may have mended its data.
             self.nodes = {silo: node for silo, node in self.nodes.items() if node in online}
-        asked, known = {each.node for each in self._pending.values()}, set(self.nodes.values())
+        asked, known = {each.asked.node for each in self._pending.values()}, set(self.nodes.values())
         for node in sorted(online):
             if node not in known and node not in asked and now >= self._until.get(node, 0.0):
                 self._ask(wire, node, "introduce")
 
     def _ask(self, wire: GridMessages, node: int, question: str, names: tuple[SiloId, ...] = ()) -> None:
         terms = dataclasses.replace(self.terms, names=(*self.silo_infos, *names))
-        sent = wire.push({node: pack({}, question=question, terms=terms.to_text())}, "query", AGAIN)
-        self._pending |= dict.fromkeys(sent, PendingGreeting(node, question, time.monotonic() + AGAIN))
+        asked = Asked(terms.federation, question, os.urandom(16).hex(), node)
+        words = {"question": question, "nonce": asked.nonce, "terms": terms.to_text()}
+        sent = wire.push({node: pack({}, **words)}, "query", AGAIN)
+        self._pending |= dict.fromkeys(sent, PendingGreeting(asked, time.monotonic() + AGAIN))
 
     def _read(self, wire: GridMessages) -> None:
         answers, errors = wire.pull(list(self._pending))
         for message, error in errors.items():
-            node, question, _ = self._pending.pop(message)
-            self._refuse(node, f"{question}: {error}")
+            asked = self._pending.pop(message).asked
+            self._refuse(asked, error)
         for message, records in answers.items():
-            node, question, _ = self._pending.pop(message)
+            asked = self._pending.pop(message).asked
             try:
-                self._hear(wire, node, question, records)
+                self._hear(wire, asked, records)
             except Exception as error:  # whatever a hostile answer makes anything raise
-                self._refuse(node, f"{question}: {type(error).__name__}: {error}")
+                self._refuse(asked, f"{type(error).__name__}: {error}")
 
-    def _refuse(self, node: int, why: str) -> None:
-        self._until[node] = time.monotonic() + AGAIN
-        self.note(f"node {node} is not admitted: {legible(why)}")
+    def _refuse(self, asked: Asked, why: str) -> None:
+        self._until[asked.node] = time.monotonic() + AGAIN
+        self.note(f"node {asked.node} is not admitted: {legible(f'{asked.question}: {why}')}")
 
-    def _hear(self, wire: GridMessages, node: int, question: str, records: RecordDict) -> None:
-        words = words_of(records)
+    def _hear(self, wire: GridMessages, asked: Asked, records: RecordDict) -> None:
+        words, node = words_of(records), asked.node
         silo = str(words["silo"])
         check_silo_name(silo)
-        if self.nodes.get(silo, node) != node and self.nodes[silo] in wire.online():
+        key = self.keys.check(silo, words, asked)
+        there = self.nodes.get(silo, node) != node and self.nodes[silo] in wire.online()
+        if there and not self.keys.replaced(silo, key):
             raise DataError(f"says that it is silo {silo!r}, but another node that is connected is")
-        if question == "join":
+        if asked.question == "join":
+            joined = silo in self.silo_infos
             self._join(silo, node, words)
+            self._bind(silo, key)
+            if key == UNSIGNED and not joined:
+                self.note(f"silo {silo} has signed nothing: its name is bound to no key, and others may come under it")
             return
         sketch = DataSchema.of_json(json.loads(str(words["sketch"])))
         if self.terms.agreement is None:
             self.sketches[silo] = sketch
             self.nodes[silo] = node
+            self._bind(silo, key)
             return
         check_fits(self.terms.agreement, silo, sketch)
         self.sketches[silo] = sketch
         self._ask(wire, node, "join", () if silo in self.silo_infos else (silo,))
+
+    def _bind(self, silo: SiloId, key: str) -> None:
+        """Have a silo's name belong to the key that it greeted with, from now on."""
+        if key != UNSIGNED and self.keys.bound.get(silo) != key:
+            by = f"{silo}.pub" if silo in self.keys.given() else "its first greeting"
+            self.note(f"silo {silo}: its name is bound to key {key} by {by}")
+            self.keys.bound[silo] = key
+            self._changed = True
 
     def _join(self, silo: SiloId, node: int, words: Mapping[str, Any]) -> None:
         card = SiloInfo.of_json(_said(words["card"]), len(self.agreement.classes))
@@ -211,6 +231,7 @@ class OpenMembership:
             sketches={
                 name: DataSchemaRecord.model_validate(sketch.to_json()) for name, sketch in self.sketches.items()
             },
+            **({"keys": dict(sorted(self.keys.bound.items()))} if self.keys.bound else {}),
         )
         write_record(self.path, greeting, lasting=True)
 
@@ -225,6 +246,7 @@ class OpenMembership:
                 check_silo_name(name)
                 if self.silo_infos[name].name != name:
                     raise DataError(f"silo {name!r} has a card of {self.silo_infos[name].name!r}")
+            self.keys.bound = dict(found.keys)
             self.sketches = {name: DataSchema.of_json(as_json(sketch)) for name, sketch in found.sketches.items()}
         except DataError as error:
             raise DataError(f"{self.path}: {error}") from None

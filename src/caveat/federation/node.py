@@ -18,11 +18,14 @@ from ..data import load
 from ..engines.executor import Executor
 from ..engines.flower import silo_app_of
 from ..engines.flower_messages import Order, Words
+from ..files.owner_only import owner_only
 from ..html.text import escaped
 from ..methods import METHODS
 from ..nn.own import KNOWN, Make
 from ..runs.local import LocalRun
 from ..runs.spec import spec_of
+from .limits import BeyondLimits
+from .name_keys import Asked, signed
 from .own_books import OwnBooks
 from .silo_file import read_silo_file
 from .silo_side import SiloSide, check_order
@@ -32,9 +35,9 @@ from .terms import Terms
 def silo_app() -> ClientApp:
     """The app of every node.
 
-    A node whose configuration has `silo="PATH"` is the silo of that file, with data and state of its own. One with
-    "partition-id" instead, as Flower's simulation gives it, is that one of the silos that the federation's own
-    `data.source` makes.
+    A node whose configuration has `silo="PATH"` is the silo of that file, with data and state of its own, and with
+    `key="PATH"` it signs its greetings with that private key. One with "partition-id" instead, as Flower's simulation
+    gives it, is that one of the silos that the federation's own `data.source` makes.
     """
     return silo_app_of(NodeHandler())
 
@@ -60,14 +63,18 @@ class NodeHandler:
         terms = Terms.of_text(str(question["terms"]))
         if "silo" not in context.node_config:
             return {"silo": _partition(context, terms)[0]}
-        with without_details():
-            member = _member(context)
-            return member.join(terms) if question.get("question") == "join" else member.introduce(terms)
+        with without_details(), owner_only():
+            member, asks = _member(context), str(question.get("question", ""))
+            words = member.join(terms) if asks == "join" else member.introduce(terms)
+            if "key" not in context.node_config:
+                return words
+            asked = Asked(terms.federation, asks, str(question.get("nonce", "")), context.node_id)
+            return signed(words, asked, Path(str(context.node_config["key"])).expanduser())
 
     def perform(self, context: Context, order: Order, text: str, payload: Payload) -> Update:
         self.recall()
         if "silo" in context.node_config:
-            with without_details():
+            with without_details(), owner_only():
                 return _member(context).perform(Terms.of_text(text), order, payload)
         terms = Terms.of_text(text)
         if not Path(terms.folder).is_absolute() or not Path(terms.folder).is_dir():
@@ -81,13 +88,17 @@ class NodeHandler:
 
 @contextmanager
 def without_details() -> Iterator[None]:
-    """Keep what an error says at the silo: it may name files, or values of single samples."""
+    """Keep what an error says at the silo: it may name files, or values of single samples.
+
+    The server learns of which kind the error is, and if a limit of the silo's is the reason, which.
+    """
     try:
         yield
     except Exception as error:
         # What it says may come from the server.
         print(escaped(traceback.format_exc()), file=sys.stderr, end="", flush=True)
-        told = f"{type(error).__name__}, see the log at the silo"
+        kind = error.told if isinstance(error, BeyondLimits) else type(error).__name__
+        told = f"{kind}, see the log at the silo"
         # Without its cause, which would go along.
         raise RunError(told) from None
 

@@ -29,6 +29,7 @@ from ..engines.flower import Membership as Greeter
 from ..engines.flower_messages import GridMessages
 from ..files.atomic import write_bytes, write_json, write_record
 from ..files.locks import held, locked
+from ..files.owner_only import owner_only
 from ..files.reading import read
 from ..files.schema.small_files import KeptState, Started
 from ..files.schema.summary import Summary
@@ -44,6 +45,7 @@ from ..wrappers.evaluation import Evaluated
 from ..wrappers.private import VARIANCE
 from .measurement_check import check_measurement
 from .membership import OpenMembership
+from .name_keys import NameKeys
 from .own_books import OwnBooks
 from .resume import STARTED
 from .simulation import FixedMembership
@@ -55,6 +57,8 @@ PATIENCE = 600.0
 """Seconds, where the configuration says nothing."""
 
 
+SILO_KEYS = "silos"
+"""The folder of a project in which its operator keeps the silos' public keys, NAME.pub."""
 PROJECT = "FEDERATION"
 """The environment variable with the project's folder, as its scripts set it."""
 
@@ -156,9 +160,11 @@ def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: S
             raise ConfigurationError(f"{folder} began with another configuration than the one given now")
         if not begun:
             check_empty(folder)
-        run = _federate if config.data.source == "silos" else _simulate
-        run(config, GridMessages(grid), folder, progress, begun, start)
-        write_report(folder)
+        apart = config.data.source == "silos"
+        run = _federate if apart else _simulate
+        with owner_only() if apart else nullcontext():  # what silos have told is for the operator's eyes
+            run(config, GridMessages(grid), folder, progress, begun, start)
+            write_report(folder)
     return folder
 
 
@@ -171,9 +177,11 @@ def _federate(
     config: Config, wire: GridMessages, folder: Path, progress: Progress, begun: bool, start: StartCommand | None
 ) -> None:
     wanted = config.federation.begin_with or config.federation.quorum or 1
+    keys = NameKeys(Path(start.project) / SILO_KEYS if start is not None and start.project else None)
+    keys.given()  # one that cannot be read is named before anything is done
     for name, part, rounds in _unfinished(config, folder):
         terms = Terms(secrets.token_hex(8), config, name, "", (), rounds=_other(rounds, config))
-        members = OpenMembership(folder / "federation.json", terms, progress.note)
+        members = OpenMembership(folder / "federation.json", terms, progress.note, keys=keys)
         if members.path.exists():
             members.restore()
         members.gather(wire, wanted, config.federation.quorum or 1, config.federation.patience or PATIENCE)

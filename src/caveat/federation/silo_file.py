@@ -8,7 +8,7 @@ import os
 import secrets
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ from ..core import ConfigurationError, DataError, RunError, SiloId, check_silo_n
 from ..core.devices import find_device
 from ..data import DataSettings
 from ..data.schema.agreement import own_settings
+from ..files.owner_only import close_to_others
+from .limits import Limits
 
 OWN_KEYS = ("target", "categorical", "numeric", "decimal", "separator")
 """The settings of a table that a silo can have for itself."""
-KEYS: Mapping[str, type] = {"silo": str, "state": str, "device": str, "data": dict}
+KEYS: Mapping[str, type] = {"silo": str, "state": str, "device": str, "data": dict, "limits": dict}
 DATA_KEYS: Mapping[str, type] = {
     "source": str, "target": str, "categorical": list, "numeric": list, "decimal": str, "separator": str,
 }  # fmt: skip
@@ -41,6 +43,7 @@ class SiloFile:
     separator: str | None = None
     device: str = "cpu"
     """Where it computes, as engine.device says it elsewhere."""
+    limits: Limits = field(default_factory=Limits)
 
     def settings(self, federation: DataSettings) -> DataSettings:
         """The federation's settings for data, with this silo's own source in them."""
@@ -66,10 +69,15 @@ class SiloFile:
         return int(token, 16)
 
     def private(self, *names: str) -> Path:
-        """A folder in `state`, made if it is not there; if `state` is made too, nobody else may look into it."""
+        """A folder in `state`, made if it is not there; nobody else may look into it, nor into `state` if that is made.
+
+        A `state` that is there is left as it is, since other things may be in it.
+        """
         self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = self.state.joinpath(*names)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if names:
+            close_to_others(folder)
         return folder
 
 
@@ -98,6 +106,7 @@ def read_silo_file(path: Path) -> SiloFile:
     file = SiloFile(name, folder / Path(table["state"]).expanduser(), beside(str(data["source"]), folder), **own)
     try:
         find_device(file.device, start=False, key="device")
+        file = replace(file, limits=Limits.of(table.get("limits", {})))
         file.settings(DataSettings(source="silos", target="any" if file.source.startswith("csv:") else None))
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None

@@ -54,12 +54,14 @@ class SiloSide:
 
     def introduce(self, terms: Terms) -> dict[str, str | int]:
         """What everyone has to know of its data before there is an agreement: see `data.schema.records.DataSchema`."""
+        self.file.limits.check_begin(self.file.silo, terms, self.file.state)
         config = terms.config
         schema = own_schema(self.file.settings(config.data), config.seed, self.file.silo)
         return {"silo": self.file.silo, "sketch": json.dumps(schema.to_json())}
 
     def join(self, terms: Terms) -> dict[str, str | int]:
         """Its sizes, class counts and the hashes of its splits, under what was agreed."""
+        self.file.limits.check_begin(self.file.silo, terms, self.file.state)
         self.keep_configuration(terms)
         part = self.run(terms)
         part.silos.check(terms.config.training.batch_size)
@@ -70,7 +72,8 @@ class SiloSide:
     def perform(self, terms: Terms, order: Order, payload: Payload) -> Update:
         """Carry out a work; keep the state it leaves, and a line of what is sent.
 
-        Raises RunError for an order that no server of this federation has a reason to give.
+        Raises RunError for an order that no server of this federation has a reason to give, BeyondLimits for one update
+        more than the silo allows.
         """
         self.keep_configuration(terms)
         folder = self.folder(terms)
@@ -78,6 +81,7 @@ class SiloSide:
         with held(folder / "lock", busy, BUSY):
             executor = self.run(terms).executor()
             check_order(order, executor, self.file.silo)
+            self.file.limits.check_order(self.file.silo, terms, order, self.file.state)
             refuse_links(folder)
             ledger = Ledger(folder / "ledger.jsonl")
 

@@ -26,5 +26,6 @@ openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -sha38
 ) 2>/dev/null
 rm server.csr
 openssl verify -CAfile ca.crt server.pem >/dev/null
+chmod 600 ca.key server.key
 chmod 644 ca.crt server.pem
 echo "certificates/ca.crt goes to every silo; the keys stay here. The server is $names"

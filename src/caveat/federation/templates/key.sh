@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# key.sh NAME   On the silo's machine: the key by which the server knows it. Its public half goes to the server.
+# key.sh NAME   On the silo's machine: the key by which the server knows it, NAME being its name in silo.toml. Its
+# public half goes to the server.
 set -euo pipefail
 cd "$(dirname "$0")"
 (($# == 1)) || { echo "usage: key.sh NAME" >&2; exit 2; }
 umask 077
 mkdir -p keys
+chmod 700 keys
 [[ ! -e keys/$1 ]] || { echo "keys/$1 exists" >&2; exit 2; }
 ssh-keygen -q -t ecdsa -b 384 -N "" -C "$1" -f "keys/$1"
 echo "keys/$1.pub goes to the server; keys/$1 stays here"

@@ -6,7 +6,10 @@ cd "$(dirname "$0")"
 . ./environment.sh
 host=${1:-127.0.0.1} port=${2:-8000}
 
+mkdir -p .flower  # which nginx has to reach, maybe as another user
+umask 077
 mkdir -p .flower/server
+chmod 700 .flower/server
 cat >.flower/config.toml <<END
 [superlink]
 default = "deploy"

@@ -41,3 +41,4 @@ class FederationFile(File):
     agreement: dict[str, Any] | None = None
     silos: dict[str, Member] = {}
     sketches: dict[str, DataSchemaRecord] = {}
+    keys: dict[str, str] = {}  # by name the fingerprint of the key that it is bound to

@@ -1,0 +1,158 @@
+"""What a silo allows the federations that it takes part in: `[limits]` of its `silo.toml`.
+
+What it has done so far is in the ledgers that it keeps itself, of every federation below its `state`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import Config, load_kept
+from ..core import ConfigurationError, RunError, SiloId
+from ..engines.flower_messages import Order
+from ..files.ledger import read_ledger
+from ..runs.spec import spec_of
+from ..wrappers.accounting import composed
+from ..wrappers.evaluation import Evaluated
+from ..wrappers.privacy import DELTA
+from .terms import Terms
+
+
+class BeyondLimits(RunError):
+    """What a silo does not do, as its own file does not allow it.
+
+    The text is for the silo alone. Others are `told` the silo and the rule, which is a key of `[limits]`.
+    """
+
+    def __init__(self, text: str, rule: str, silo: SiloId) -> None:
+        super().__init__(text, silo)
+        self.rule = rule
+        self.told = f"silo {silo!r} refuses: {rule}"
+
+
+NO_NOISE = 0.0
+"""The noise multiplier of an update that leaves a silo as it is."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Methods, rounds of training and epsilon of one silo, over all federations whose state is in its folder."""
+
+    methods: tuple[str, ...] | None = None
+    """The methods that it takes part in; any if None."""
+    rounds: int | None = None
+    """How many updates of training leave it; one that is asked for again counts again."""
+    epsilon: float | None = None
+    """The epsilon of those updates, of the whole silo, towards a server that sees each of them."""
+    delta: float = DELTA
+    """The delta for which that epsilon is."""
+
+    @classmethod
+    def of(cls, table: dict[str, Any]) -> Limits:
+        """Of the table in a file. Raises ConfigurationError naming the key, its value and what was expected."""
+        for key, value in table.items():
+            if key not in _EXPECTED:
+                raise ConfigurationError(f"limits.{key} is no key; there are: {', '.join(_EXPECTED)}")
+            if not _fits(key, value):
+                raise ConfigurationError(f"limits.{key} = {value!r}, expected {_EXPECTED[key]}")
+        return cls(**table | ({"methods": tuple(table["methods"])} if "methods" in table else {}))
+
+    def check_begin(self, silo: SiloId, terms: Terms, state: Path) -> None:
+        """Raises BeyondLimits if all rounds of a federation, after what was done for others, are more than allowed."""
+        methods = (terms.config.method.name, *terms.config.beside)
+        self._check_methods(silo, methods)
+        if self._counts:
+            planned = [_multiplier(terms.config)] * sum(len(_training(terms.config, name)) for name in methods)
+            self._check_updates(silo, [*_sent(state, terms.federation), *planned], "with all rounds of this federation")
+
+    def check_order(self, silo: SiloId, terms: Terms, order: Order, state: Path) -> None:
+        """Raises BeyondLimits if an update that is asked for would be one more than allowed."""
+        self._check_methods(silo, (terms.method,))
+        if self._counts and order.work in _training(terms.own_config, terms.method):
+            self._check_updates(silo, [*_sent(state), _multiplier(terms.config)], "with this round")
+
+    @property
+    def _counts(self) -> bool:
+        return self.rounds is not None or self.epsilon is not None
+
+    def _check_methods(self, silo: SiloId, asked: Iterable[str]) -> None:
+        if self.methods is None:
+            return
+        for name in asked:
+            if name not in self.methods:
+                allowed = ", ".join(self.methods) or "none"
+                raise BeyondLimits(
+                    f"the federation's method {name!r} is not among those that limits.methods of silo.toml allows: "
+                    f"{allowed}",
+                    "limits.methods",
+                    silo,
+                )
+
+    def _check_updates(self, silo: SiloId, multipliers: list[float], when: str) -> None:
+        """Hold updates, each given by the multiplier of its noise, against what is allowed."""
+        if self.rounds is not None and len(multipliers) > self.rounds:
+            raise BeyondLimits(
+                f"{when} {len(multipliers)} updates of training would have left this silo, and limits.rounds of "
+                f"silo.toml allows {self.rounds}",
+                "limits.rounds",
+                silo,
+            )
+        if self.epsilon is not None and (found := composed(multipliers, self.delta)) > self.epsilon:
+            why = "an update without noise: [privacy] is not set" if math.isinf(found) else f"epsilon {found:.3g}"
+            raise BeyondLimits(
+                f"{when} this silo would come to {why}, and limits.epsilon of silo.toml allows {self.epsilon:g} at a "
+                f"delta of {self.delta:g}",
+                "limits.epsilon",
+                silo,
+            )
+
+
+_EXPECTED = {
+    "methods": "a list of names of methods",
+    "rounds": "a whole number, 1 or more",
+    "epsilon": "a finite number above 0",
+    "delta": "a number between 0 and 1",
+}
+
+
+def _fits(key: str, value: object) -> bool:
+    if key == "methods":
+        return isinstance(value, list) and all(isinstance(name, str) for name in value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if key == "rounds":
+        return isinstance(value, int) and value >= 1
+    return 0 < value < (1 if key == "delta" else math.inf)
+
+
+def _training(config: Config, method: str) -> list[str]:
+    """The addresses of the works of a method's rounds of training, one for each round."""
+    spec = spec_of(config, method)
+    method_of_run = Evaluated(spec.complete_method(spec.expected or 1))
+    return [step.address for step in method_of_run.schedule() if step.trains]
+
+
+def _multiplier(config: Config) -> float:
+    """The standard deviation of the noise in a silo's update, divided by how far that can move it.
+
+    None is counted where the noise depends on how many silos the server says that there are.
+    """
+    spec = spec_of(config)
+    if config.privacy.clip is None or spec.expected is None:
+        return NO_NOISE
+    return config.privacy.multiplier / math.sqrt(spec.cohort_size(spec.expected))
+
+
+def _sent(state: Path, but: str = "") -> Iterator[float]:
+    """The noise multipliers of the updates of training that have left a silo, but for those of one federation."""
+    for path in sorted(state.glob("*/*/ledger.jsonl")):
+        home, method = path.parent.parent, path.parent.name
+        if home.name == but:
+            continue
+        config = load_kept(home / "config.toml")
+        training, multiplier = set(_training(config, method)), _multiplier(config)
+        yield from (multiplier for message in read_ledger(path).messages if message.work in training)
