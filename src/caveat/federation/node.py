@@ -24,6 +24,7 @@ from ..nn.own import KNOWN, Make
 from ..runs.local import LocalRun
 from ..runs.spec import spec_of
 from .own_books import OwnBooks
+from .refusals import ToldRefusal
 from .silo_file import read_silo_file
 from .silo_side import SiloSide, check_order
 from .terms import Terms
@@ -87,9 +88,13 @@ def without_details() -> Iterator[None]:
     except Exception as error:
         # What it says may come from the server.
         print(escaped(traceback.format_exc()), file=sys.stderr, end="", flush=True)
-        told = f"{type(error).__name__}, see the log at the silo"
+        told = f"{error}; see the log at the silo" if isinstance(error, ToldRefusal) else _kind(error)
         # Without its cause, which would go along.
         raise RunError(told) from None
+
+
+def _kind(error: Exception) -> str:
+    return f"{type(error).__name__}, see the log at the silo"
 
 
 def _member(context: Context) -> SiloSide:

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ..declared import NOTHING, Declared
 from ..pools import TableColumn, ordered
 from ..settings import DataSettings
 from .sheets import Sheet, first_place, missing
@@ -30,10 +31,19 @@ class Reading(NamedTuple):
     numeric: Sequence[str]
     decimal: str
     separator: str | None
+    declared: Declared = NOTHING
 
     @classmethod
     def of(cls, settings: DataSettings) -> Reading:
-        return cls(*(getattr(settings, key) for key in cls._fields))
+        own = cls(*(getattr(settings, key) for key in cls._fields))
+        return own._replace(
+            categorical=own.with_declared(own.categorical, "category"), numeric=own.with_declared(own.numeric, "number")
+        )
+
+    def with_declared(self, names: Sequence[str], kind: str) -> tuple[str, ...]:
+        """Names of features, and those of the dictionary's columns of a type."""
+        others = [name for name in self.declared.of_type(kind) if name not in (self.target, self.silo)]
+        return tuple(dict.fromkeys([*names, *others]))
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,9 @@ class ColumnContent:
     """What its values are, apart from missing ones; numbers that are codes of categories are texts."""
     lowest: float | None = None
     highest: float | None = None
+    mean: float | None = None
+    deviation: float | None = None
+    """The standard deviation of its numbers, of the population."""
     categories: tuple[str, ...] | None = None
     """Its texts, in the order of their codes."""
     remark: str = ""
@@ -91,8 +104,18 @@ def column_of(sheets: Sequence[Sheet], name: str, reading: Reading) -> ColumnCon
         remark = _mixture(present, values)
         return ColumnContent(*about, "texts", categories=ordered(sorted(present)), remark=remark, refused=refused)
     if known:
-        return ColumnContent(*about, "numbers", min(known), max(known), refused=refused)
+        weights = [count for text, count in present.items() if values[text] is not None]
+        mean, deviation = _moments(known, weights)
+        return ColumnContent(*about, "numbers", min(known), max(known), mean, deviation, refused=refused)
     return ColumnContent(*about)
+
+
+def _moments(values: Sequence[float], weights: Sequence[int]) -> tuple[float | None, float | None]:
+    """Mean and standard deviation; none where a number is endless."""
+    if not np.isfinite(values).all() or max(map(abs, values)) > LARGEST:
+        return None, None
+    mean = float(np.average(values, weights=weights))
+    return mean, float(np.sqrt(np.average((np.array(values) - mean) ** 2, weights=weights)))
 
 
 def _refusal(

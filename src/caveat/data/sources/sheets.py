@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...core import DataError
@@ -33,6 +33,19 @@ class Sheet:
     def verbatim(self, name: str) -> list[str]:
         at = self.columns.index(name)
         return [row[at] for row in self.rows]
+
+    def with_columns(self, cells: Mapping[str, Sequence[str] | None]) -> Sheet:
+        """The same with other cells in columns that it has; None leaves a column out."""
+        if not cells:
+            return self
+        kept = [(at, name) for at, name in enumerate(self.columns) if cells.get(name, ()) is not None]
+        given = {name: each for name, each in cells.items() if each is not None}
+        rows = [[given[name][i] if name in given else row[at] for at, name in kept] for i, row in enumerate(self.rows)]
+        return replace(self, columns=tuple(name for _, name in kept), rows=rows)
+
+    def renamed(self, names: Mapping[str, str]) -> Sheet:
+        """The same with other names of its columns."""
+        return replace(self, columns=tuple(names[name] for name in self.columns))
 
     def place(self, name: str, row: int) -> str:
         """Where a cell is and what it holds, for messages."""

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core import ConfigurationError, DataError, DataWarning
+from ...core import ConfigurationError, DataError, DataWarning, Refused
 from ..pools import Array, CsvFormat, DataSource, Pool, TableColumn, ordered, shown
 from .columns import LARGEST, ColumnContent, Reading, features_of, label_refusal, number
+from .declared_sheets import declared_rows, declared_sheets
 from .sheets import Sheet, missing, read_sheet, read_sheets, spaces
 
 
@@ -21,9 +22,10 @@ def csv_source(paths: Sequence[Path], reading: Reading) -> DataSource:
     declared.
     """
     sheets = read_sheets(paths, reading.separator)
+    declared, target, silo = reading.declared, reading.target or "", reading.silo
+    sheets = declared_sheets(sheets, declared, reading.decimal, reading.target, silo)
     check_names(sheets, reading)
     check_labels(sheets, reading)
-    target, silo = reading.target or "", reading.silo
     if refused := label_refusal(sheets, target):
         raise DataError(refused)
     table = _schema(features_of(sheets, reading))
@@ -31,14 +33,14 @@ def csv_source(paths: Sequence[Path], reading: Reading) -> DataSource:
         raise DataError(f"{sheets[0].path}: no columns but {target!r}, expected at least one feature")
     warn_of_spaces(sheets, [target, *([silo] if silo else []), *(each.name for each in table if each.categories)])
     x = np.concatenate([_encode_texts(sheet, table, reading.decimal) for sheet in sheets])
-    classes = ordered([label for sheet in sheets for label in sheet.column(target)])
+    classes = declared.classes or ordered([label for sheet in sheets for label in sheet.column(target)])
     codes = {label: i for i, label in enumerate(classes)}
     y = np.array([codes[label] for sheet in sheets for label in sheet.column(target)], dtype=np.int64)
     groups = np.array([group for sheet in sheets for group in silos_of(sheet, reading)])
     names = ordered(groups.tolist()) if silo else tuple(sheet.path.stem for sheet in sheets)
     if len(set(names)) < len(names):
         raise DataError(f"several files are called {max(names, key=names.count)!r}: expected one silo each")
-    csv_format = CsvFormat(reading.separator, reading.decimal)
+    csv_format = CsvFormat(reading.separator, reading.decimal, declared)
     pools = [
         Pool(x[groups == name], y[groups == name], classes, name, table=table, csv_format=csv_format) for name in names
     ]
@@ -55,7 +57,7 @@ def read_rows(path: Path, table: Sequence[TableColumn], csv_format: CsvFormat) -
 
     A category that the table lacks has the code after its last.
     """
-    sheet = read_sheet(path, csv_format.separator)
+    sheet = declared_rows(read_sheet(path, csv_format.separator), csv_format.declared, csv_format.decimal)
     absent = [column.name for column in table if column.name not in sheet.columns]
     if absent:
         raise DataError(f"{path}: no column {absent[0]!r}, expected those the model was trained on")
@@ -94,10 +96,10 @@ def warn_of_spaces(sheets: Sequence[Sheet], columns: Sequence[str]) -> None:
 
 def _schema(columns: Sequence[ColumnContent]) -> tuple[TableColumn, ...]:
     """The columns of a table. Raises DataError for the first that cannot be read."""
-    refused = [column.refused for column in columns if column.refused]
+    refused = [column for column in columns if column.refused]
     if refused:
         more = f" (so for {len(refused) - 1} more columns: `caveat data` shows them)" if len(refused) > 1 else ""
-        raise DataError(refused[0] + more)
+        raise Refused(refused[0].refused + more, "reading", refused[0].name)
     for column in columns:
         if column.remark:
             told = f"column {shown(column.name)} is read as {column.distinct} categories: {column.remark}"
