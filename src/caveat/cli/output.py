@@ -120,7 +120,7 @@ def column_table(found: Mapping[str, Any]) -> Table:
         low, high = column.get("range", ("", ""))
         values = f"{low:g} to {high:g}" if "range" in column else ", ".join(column.get("categories", ()))
         values = f"{values} {column.get('unit', '')}".rstrip()
-        mean = f"{column['mean']:.4g} ± {column['std']:.3g}" if "mean" in column else ""
+        mean = f"{column['mean']:.3g} ± {column['std']:.2g}" if "mean" in column else ""
         counts = (str(column["missing"]), str(column["distinct"]))
         becomes = "refused: see below" if "refused" in column else column["becomes"]
         cells = (_short(column["name"]), column["holds"], _short(values), mean, *counts, becomes)

@@ -71,6 +71,11 @@ def _table(name: str, reading: Reading) -> dict[str, Any]:
     found_wrong: Refusals = {}
     sheets = read_sheets(csv_paths(name.partition(":")[2]), reading.separator)
     sheets = surveyed_sheets(sheets, reading.declared, reading.decimal, reading.target, found_wrong)
+    lacking = found_wrong.keys() - set(sheets[0].columns)
+    reading = reading._replace(
+        categorical=[name for name in reading.categorical if name not in lacking],
+        numeric=[name for name in reading.numeric if name not in lacking],
+    )
     check_names(sheets, reading)
     check_labels(sheets, reading)
     columns = [_column(sheets, column, reading, found_wrong) for column in sheets[0].columns]
