@@ -11,11 +11,13 @@ import torch
 
 from caveat import data
 from caveat.core import Payload, Round, SiloId
+from caveat.data.declared import LabelCode
 from caveat.engines.rounds import Participation
 from caveat.files.checkpoints import ServerStore, SiloStore
 from caveat.files.ledger import read_ledger
+from caveat.runs.configured import load_config
 from caveat.runs.execution import carry_out
-from caveat.runs.local import LocalRun, load_config
+from caveat.runs.local import LocalRun
 from caveat.runs.progress import Silent
 from caveat.runs.spec import RunSpec, spec_of
 
@@ -44,7 +46,7 @@ class CountedSpec(RunSpec):
 def counted(run: Path) -> frozenset[tuple[int, SiloId]]:
     """Rounds and silos of all updates that the server has counted."""
     return frozenset(
-        (entry["t"], entry["silo"]) for entry in read_ledger(run / "ledger.jsonl").messages if "split" not in entry
+        (message.t, message.silo) for message in read_ledger(run / "ledger.jsonl").messages if message.split is None
     )
 
 
@@ -54,7 +56,8 @@ def differences(run: Path, states: dict[SiloId, Path], tables: Sequence[Path], f
     `states` are the folders where the silos keep their private states, `tables` their csv files.
     """
     config, took_part = load_config(run), counted(run)
-    local = dataclasses.replace(config.data, source=f"csv:{','.join(map(str, tables))}")
+    codes = tuple(LabelCode(code=str(i), meaning=name) for i, name in enumerate(config.data.classes))
+    local = dataclasses.replace(config.data, source=f"csv:{','.join(map(str, tables))}", codes=codes)
     specified = {field.name: getattr(spec_of(config), field.name) for field in dataclasses.fields(RunSpec)}
     spec = CountedSpec(**specified, counted=took_part)
     folder.mkdir(parents=True)
@@ -62,13 +65,19 @@ def differences(run: Path, states: dict[SiloId, Path], tables: Sequence[Path], f
     there, here = ServerStore(run / "state").load(), ServerStore(folder / "state").load()
     assert there is not None
     assert here is not None
-    found = [] if there[1]["t"] == here[1]["t"] and same(there[0], here[0]) else ["server"]
+    found = [] if there.checkpoint.t == here.checkpoint.t and same(there.server, here.server) else ["server"]
     for silo, root in states.items():
         last = max(t for t, name in took_part if name == silo)
-        ours, theirs = SiloStore(root).load(silo, last), SiloStore(folder / "state" / "silos").load(silo, last)
-        if not same(ours or {}, theirs or {}):
+        if not same(state_of(root, silo, last), state_of(folder / "state" / "silos", silo, last)):
             found.append(silo)
     return found
+
+
+def state_of(root: Path, silo: SiloId, last: int) -> Payload:
+    """The private state that a silo has kept of a round; nothing where its method has none."""
+    store = SiloStore(root)
+    kept = store.adopt(silo, last)
+    return {} if kept is None else store.load(kept)
 
 
 def same(a: Payload, b: Payload) -> bool:

@@ -14,7 +14,7 @@ from flwr.common.serde import recorddict_to_proto
 from hospitals import Federation, hospital, summary
 
 from caveat.config import load
-from caveat.core import ConfigurationError, Refused, RunError
+from caveat.core import ConfigurationError, DataError, Refused, RunError
 from caveat.core.silo_info import SiloInfo
 from caveat.data.declared import DictionaryColumn
 from caveat.data.schema.agreement import DataSchema, shared_schema
@@ -188,7 +188,7 @@ def test_a_server_that_leaves_out_the_questions_is_refused_too(homes: Path) -> N
     agreed = shared_schema({"hill": schema}, terms.config.data)
     columns = tuple(dataclasses.replace(each, categories=("1.5",), flagged=False) for each in agreed.columns)
     forged = dataclasses.replace(terms, agreement=dataclasses.replace(agreed, columns=columns))
-    with pytest.raises(Exception, match="refuses, 'age': the silo tells categories only of columns that it allows"):
+    with pytest.raises(DataError, match="refuses, 'age': the silo tells categories only of columns that it allows"):
         member.join(forged)
 
 
@@ -209,6 +209,19 @@ def test_a_silo_that_names_no_target_is_told_to(tmp_path: Path, capsys: pytest.C
     server, log = told(member, terms, capsys)
     assert "silo.toml, [data] target" in server
     assert "data.target is missing: expected the column to predict" in log
+
+
+def test_a_federation_that_an_earlier_version_began_goes_on_as_it_was_and_no_other_by_its_name(tmp_path: Path) -> None:
+    terms = terms_of(tmp_path, classes=())
+    member = silo(tmp_path / "silos" / "hill", {'target = "outcome"\n': "", 'categorical = ["site", "smoker"]\n': ""})
+    with pytest.raises(DataError, match="refuses: the column to predict is the one that the silo names"):
+        member.introduce(terms)
+    member.keep_configuration(terms)
+    kept = member.home(terms) / "config.toml"
+    kept.write_text("".join(line for line in kept.read_text().splitlines(True) if not line.startswith("classes =")))
+    assert "smoker" in str(member.introduce(terms)["sketch"])
+    with pytest.raises(DataError, match="refuses"):
+        member.introduce(terms_of(tmp_path, classes=(), target="age"))
 
 
 # Codes of labels
@@ -236,10 +249,10 @@ def test_several_codes_can_be_one_class_and_a_meaning_that_is_none_is_refused(tm
     rows = [row.replace(",ill", f",{1 + i % 4}") for i, row in enumerate(rows)]
     (home / "hill.csv").write_text("\n".join([header, *rows]) + "\n")
     labels = '[data.labels]\n0 = "well"\n1 = "ill"\n2 = "ill"\n3 = "ill"\n'
-    with pytest.raises(Exception, match=r"labels are those of data\.classes"):
+    with pytest.raises(DataError, match=r"labels are those of data\.classes"):
         silo(home, more=labels).introduce(terms)
     silo(home, more='4 = "ill"\n').introduce(terms)
-    with pytest.raises(Exception, match=r"labels are those of data\.classes"):
+    with pytest.raises(DataError, match=r"labels are those of data\.classes"):
         silo(home, {'4 = "ill"': '4 = "very ill"'}).introduce(terms)
 
 

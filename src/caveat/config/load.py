@@ -94,9 +94,11 @@ def read_dictionary(file: Path) -> tuple[DictionaryColumn, ...]:
 def _dictionary_of(named: str, folder: Path) -> list[Any]:
     """The entries of a dictionary's file, looked for beside the configuration, then as data are."""
     try:
-        file = folder / named if (folder / named).is_file() else locate(named)
+        file = folder / named if os.path.isfile(folder / named) else locate(named)
     except DataError as error:
-        raise ConfigurationError(f"data.dictionary = {named!r}: {error}", "data.dictionary") from None
+        raise ConfigurationError(f"data.dictionary = {shown(named)}: {error}", "data.dictionary") from None
+    if not file.is_file():
+        raise ConfigurationError(f"data.dictionary = {shown(named)}: expected a TOML file", "data.dictionary")
     return [dataclasses.asdict(column) for column in read_dictionary(file)]
 
 

@@ -155,9 +155,11 @@ class SiloSide:
         return own_silos(settings, terms.config.seed, self.file.silo, agreement(terms))
 
     def _began_before(self, terms: Terms) -> bool:
-        """Whether it joined the federation when there were none of the rules of `refusals` yet."""
+        """Whether it joined the federation, as it is configured, before there were the rules of `refusals`."""
         path = self.home(terms) / "config.toml"
-        return path.exists() and configuration.had_no_classes(path.read_text())
+        if not path.exists() or not configuration.had_no_classes(text := path.read_text()):
+            return False
+        return lasting(configuration.loads_kept(text, str(path))) == lasting(terms.config)
 
     def home(self, terms: Terms) -> Path:
         """What it keeps of a federation."""
