@@ -31,6 +31,7 @@ DECLARED = {
     '# target = "column" ': 'target = "disease" ',
     "# categorical = [] ": 'categorical = ["sex", "cp", "fbs", "restecg", "exang", "slope", "thal"] ',
     "small_counts = false ": "small_counts = true ",
+    "# dictionary = ": "dictionary = ",
     "# [data.labels] ": "[data.labels] ",
     "# 0 =": "0 =",
     "# 1 =": "1 =",
@@ -67,6 +68,7 @@ class Deployment:
             machine = self.hospitals[name] = copy_of(project, self.folder / name)
             table = name if name in HOSPITALS else HOSPITALS[0]
             shutil.copy(self.data / f"uci_heart_{table}.csv", machine.folder / f"{name}.csv")
+            shutil.copy(HERE / "dictionary.toml", machine.folder)
             text = (machine.folder / "silo.toml").read_text()
             for template, own in ({'"name"': f'"{name}"', "table.csv": f"{name}.csv"} | DECLARED).items():
                 text = text.replace(template, own)

@@ -323,6 +323,25 @@ def test_columns_and_units_of_a_silo_s_own_come_to_the_agreed_ones(tmp_path: Pat
     assert silo(home, more=columns).introduce(terms) == expected  # "note" is not read, as the dictionary lacks it
 
 
+def test_a_silo_with_its_own_copy_of_the_dictionary_is_asked_by_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By refusals, a server that changes ranges could search for the extremes of a column."""
+    terms, home = terms_of(tmp_path, dictionary=(*NUMBERS, *SITES)), tmp_path / "silos" / "hill"
+    sections = [f"[{name}]\nrange = [-10, 10]" for name in ("age", "pressure")]
+    sections += [f"[{name}]\ntype = 'category'" for name in ("site", "smoker")]
+    (home / "d.toml").write_text("\n".join(sections))
+    member = silo(home, more='dictionary = "d.toml"\n')
+    assert "sketch" in member.introduce(terms)
+    for other in ((), (dataclasses.replace(NUMBERS[0], range=(-10, 2)), *NUMBERS[1:], *SITES)):
+        server, log = told(member, terms_of(tmp_path, dictionary=other), capsys)
+        assert "silo 'hill' refuses: the data dictionary is the silo's own copy" in server
+        assert "has another data.dictionary than the server, in age" in log
+    (home / "d.toml").write_text("[age]\nrange = 3\n")
+    with pytest.raises(ConfigurationError, match=r"d\.toml:2: age\.range = 3"):
+        read_silo_file(home / "silo.toml")
+
+
 @pytest.mark.parametrize(
     ("more", "told_"),
     [

@@ -6,12 +6,13 @@ or class only where the federation's configuration or the silo's own file has it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from ..core import ConfigurationError, DataError, Refused, Silo
 from ..core.silo_info import SPLITS
 from ..data import DataSettings
+from ..data.declared import DictionaryColumn
 from .silo_file import SiloFile
 from .terms import Terms
 
@@ -24,6 +25,7 @@ RULES: Mapping[str, str] = {
     "labels": "labels are those of data.classes; what other codes mean is declared in silo.toml, [data.labels]",
     "categorical": f"the silo tells categories only of columns that it allows, {WHERE} categorical",
     "columns": "the columns are those of data.dictionary; the silo's names for them are in silo.toml, [data.columns]",
+    "dictionary": f"the data dictionary is the silo's own copy, {WHERE} dictionary",
     "unit": "numbers are in the unit of data.dictionary, or silo.toml, [data.columns], has a factor",
     "range": "values are in the range of data.dictionary, or declared to be missing where they are not",
     "values": "values are those of data.dictionary, or declared to be missing where they are not",
@@ -70,6 +72,9 @@ def check_terms(file: SiloFile, terms: Terms) -> None:
                       data.target or "")  # fmt: skip
     if why := lacks_classes(data):
         raise Refused(f"{where}: the server's configuration: {why}", "classes")
+    if file.dictionary is not None and file.dictionary != data.dictionary:
+        names = _differing(file.dictionary, data.dictionary)
+        raise Refused(f"{where} has another data.dictionary than the server, in {', '.join(names)}", "dictionary")
     asked = [*data.categorical, *data.declared.of_type("category")]
     if terms.agreement is not None:
         asked += [column.name for column in terms.agreement.columns if column.categories is not None]
@@ -77,6 +82,11 @@ def check_terms(file: SiloFile, terms: Terms) -> None:
         if name not in (*(file.categorical or ()), data.target):
             told = f"the server asks for the categories of {name!r}; name it in data.categorical to allow that"
             raise Refused(f"{where}: {told}", "categorical", name)
+
+
+def _differing(ours: Sequence[DictionaryColumn], theirs: Sequence[DictionaryColumn]) -> list[str]:
+    """The columns that two dictionaries do not both have alike; "their order" where that alone differs."""
+    return sorted({column.name for column in {*ours} ^ {*theirs}}) or ["their order"]
 
 
 def lacks_classes(data: DataSettings) -> str:

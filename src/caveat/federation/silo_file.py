@@ -15,11 +15,12 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from ..config import read_dictionary
 from ..config.text import parse
 from ..core import ConfigurationError, DataError, RunError, SiloId, check_silo_name
 from ..core.devices import find_device
 from ..data import DataSettings
-from ..data.declared import LabelCode, OwnColumn, as_lists
+from ..data.declared import DictionaryColumn, LabelCode, OwnColumn, as_lists
 from ..data.schema.agreement import own_settings
 from ..data.schema.schemas import reason
 
@@ -28,7 +29,7 @@ OWN_KEYS = ("target", "categorical", "numeric", "decimal", "separator", "codes",
 KEYS: Mapping[str, type] = {"silo": str, "state": str, "device": str, "data": dict}
 DATA_KEYS: Mapping[str, type] = {
     "source": str, "target": str, "categorical": list, "numeric": list, "decimal": str, "separator": str,
-    "labels": dict, "columns": dict, "small_counts": bool,
+    "labels": dict, "columns": dict, "small_counts": bool, "dictionary": str,
 }  # fmt: skip
 
 
@@ -53,6 +54,8 @@ class SiloFile:
     """What its table calls columns, or has in another unit."""
     small_counts: bool = False
     """Whether counts of fewer than five rows may leave it."""
+    dictionary: tuple[DictionaryColumn, ...] | None = None
+    """The one data dictionary by which it reads its table; None for whichever the server's configuration has."""
     path: str = ""
     """Where this was read, for messages."""
 
@@ -115,6 +118,8 @@ def read_silo_file(path: Path) -> SiloFile:
     own["device"] = str(table.get("device", "cpu"))
     own |= {"small_counts": bool(data.get("small_counts", False)), "path": str(path)}
     own |= _declared(path, data)
+    if "dictionary" in data:
+        own["dictionary"] = read_dictionary(folder / Path(data["dictionary"]).expanduser())
     file = SiloFile(name, folder / Path(table["state"]).expanduser(), beside(str(data["source"]), folder), **own)
     try:
         find_device(file.device, start=False, key="device")
