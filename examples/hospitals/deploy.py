@@ -22,6 +22,7 @@ from pathlib import Path
 from machines import Failed, Machine, copy_of, kill, open_to_others, processes, wait_for
 from reference import counted, differences
 
+from caveat.config import dump, load
 from caveat.federation.project import write_project
 
 HERE = Path(__file__).parent
@@ -29,6 +30,16 @@ HOSPITALS = ("cleveland", "hungarian", "va")
 VICTIM = "va"
 STRANGER, IMPOSTOR = "stranger", "impostor"
 """One whose key the server does not know; and one whose key it knows, but who says that it is another silo."""
+DECLARED = {
+    '# target = "column" ': 'target = "disease" ',
+    "# categorical = [] ": 'categorical = ["sex", "cp", "fbs", "restecg", "exang", "slope", "thal"] ',
+    "small_counts = false ": "small_counts = true ",
+    "# dictionary = ": "dictionary = ",
+    "# [data.labels] ": "[data.labels] ",
+    "# 0 =": "0 =",
+    "# 1 =": "1 =",
+}
+"""What each hospital says of its table, in place of lines of the template of `silo.toml`."""
 
 
 @dataclass
@@ -53,16 +64,18 @@ class Deployment:
     def install(self) -> None:
         """The project on every machine; certificates, keys, and the hospitals' tables."""
         project = self.folder / "server"
-        write_project(project, (HERE / f"{self.method}.toml").read_text(), None)
+        write_project(project, dump(load(str(HERE / f"{self.method}.toml"))), None)
         self.server = Machine(project)
         self.server.call("./certificates.sh", "localhost")
         for name in (*HOSPITALS, STRANGER, IMPOSTOR):
             machine = self.hospitals[name] = copy_of(project, self.folder / name)
             table = name if name in HOSPITALS else HOSPITALS[0]
             shutil.copy(self.data / f"uci_heart_{table}.csv", machine.folder / f"{name}.csv")
+            shutil.copy(HERE / "dictionary.toml", machine.folder)
             text = (machine.folder / "silo.toml").read_text()
             said = VICTIM if name == IMPOSTOR else name
-            text = text.replace('"name"', f'"{said}"').replace("table.csv", f"{name}.csv")
+            for template, own in ({'"name"': f'"{said}"', "table.csv": f"{name}.csv"} | DECLARED).items():
+                text = text.replace(template, own)
             (machine.folder / "silo.toml").write_text(text)
             machine.call("./key.sh", name)
 

@@ -11,6 +11,7 @@ import torch
 
 from caveat import data
 from caveat.core import Payload, Round, SiloId
+from caveat.data.declared import LabelCode
 from caveat.engines.rounds import Participation
 from caveat.files.checkpoints import ServerStore, SiloStore
 from caveat.files.ledger import read_ledger
@@ -57,7 +58,8 @@ def differences(run: Path, states: dict[SiloId, Path], tables: Sequence[Path], f
     `states` are the folders where the silos keep their private states, `tables` their csv files.
     """
     config, took_part = load_config(run), counted(run)
-    local = dataclasses.replace(config.data, source=f"csv:{','.join(map(str, tables))}")
+    codes = tuple(LabelCode(code=str(i), meaning=name) for i, name in enumerate(config.data.classes))
+    local = dataclasses.replace(config.data, source=f"csv:{','.join(map(str, tables))}", codes=codes)
     specified = {field.name: getattr(spec_of(config), field.name) for field in dataclasses.fields(RunSpec)}
     spec = CountedSpec(**specified, counted=took_part)
     folder.mkdir(parents=True)

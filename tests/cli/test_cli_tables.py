@@ -60,7 +60,7 @@ def test_data_shows_what_columns_become_as_they_are_declared(nowhere: Path) -> N
     result = caveat("data", "a.csv", "--target", "ill", *declared)
     assert (result.exit_code, result.stderr) == (0, "")
     rows = [line.split() for line in result.stdout.splitlines()]
-    assert ["dose", "numbers", "0", "to", "999.6", "0", "600", "number"] in rows
+    assert ["dose", "numbers", "0", "to", "999.6", "503", "±", "2.9e+02", "0", "600", "number"] in rows
     assert ["code", "texts", "0,", "1,", "2", "0", "3", "3", "categories"] in rows
     assert ["ill", "texts", "n,", "y", "0", "2", "label:", "2", "classes"] in rows
     columns = result.stdout[result.stdout.index("column ") :].splitlines()

@@ -18,6 +18,7 @@ import caveat
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, Payload, RunError, Update
 from caveat.data import noted_inputs, read_inputs
+from caveat.data.schema.agreement import own_schema
 from caveat.engines.flower_messages import Order, unpack, words_of
 from caveat.federation.node import without_details
 from caveat.federation.own_books import OwnBooks
@@ -112,8 +113,16 @@ def test_labels_that_look_like_names_are_not_told(tmp_path: Path) -> None:
     table = asked.federation.homes["hill"] / "hill.csv"
     first, *rows = table.read_text().splitlines()
     table.write_text("\n".join([f"{first},surname", *(f"{row},Person{i // 2}" for i, row in enumerate(rows))]) + "\n")
+    elsewhere = dataclasses.replace(asked.configured("data.target=surname"), federation="another")
+    with pytest.raises(DataError, match="refuses, 'surname': the column to predict is the one that the silo names"):
+        asked.member.introduce(elsewhere)
+    renamed = dataclasses.replace(asked.member.file, target="surname")
+    with pytest.raises(DataError, match=r"refuses, 'surname': labels are those of data\.classes"):
+        SiloSide(renamed).introduce(elsewhere)
+    # Where nobody has named classes, as in a federation that an earlier version began, they are looked at.
+    settings = dataclasses.replace(renamed.settings(elsewhere.config.data), classes=())
     with pytest.raises(DataError, match=r"40 labels in .* rows; .* look like names: set data.target in silo.toml"):
-        asked.member.introduce(asked.configured("data.target=surname"))
+        own_schema(settings, 3, "hill")
 
 
 def edited(home: Path, **data: str) -> SiloSide:

@@ -24,6 +24,7 @@ rounds = {rounds}
 [data]
 source = "silos"
 target = "outcome"
+classes = ["ill", "well"]
 categorical = ["site"]
 [model]
 name = "mlp"
@@ -41,6 +42,15 @@ begin_with = 3
 quorum = {quorum}
 deadline = 0.3
 patience = {patience}
+"""
+SILO = """
+silo = "{name}"
+state = "state"
+[data]
+source = "csv:{name}.csv"
+target = "outcome"
+categorical = ["site", "smoker"]
+small_counts = true
 """
 NAMES = ["coast", "hill", "valley"]
 
@@ -66,7 +76,7 @@ def hospital(folder: Path, name: str, seed: int, rows: int = 80) -> Path:
         pressure = "" if rng.random() < 0.1 and name == "hill" else f"{x[i, 1]:.4f}"
         lines.append(f"{x[i, 0]:.4f},{i % 3 + seed % 2},{pressure},{kind[i]},{y[i]}")
     (here / f"{name}.csv").write_text("\n".join(lines) + "\n")
-    (here / "silo.toml").write_text(f'silo = "{name}"\nstate = "state"\n[data]\nsource = "csv:{name}.csv"\n')
+    (here / "silo.toml").write_text(SILO.format(name=name))
     return here
 
 

@@ -30,10 +30,12 @@ def init(
     with reported():
         from ..config import dump, load
         from ..federation.project import write_project
+        from ..federation.refusals import check_federation
         from ..federation.silo_file import beside
         from ..runs.own_code import codes_of, import_named, weights_of, with_whole_paths
 
         settings = load(config, [*(sets or ()), "engine.name=flower"])
+        check_federation(settings.data)
         # The app runs elsewhere: paths that are found from here are written in full.
         source = " + ".join(beside(part, Path.cwd()) for part in settings.data.source.split(" + "))
         settings = replace(settings, data=replace(settings.data, source=source))

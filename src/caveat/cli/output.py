@@ -114,14 +114,16 @@ def _part(part: Mapping[str, Any], kind: str, classes: Sequence[str]) -> dict[st
 def column_table(found: Mapping[str, Any]) -> Table:
     """A row per column of a table: what it holds, and what it becomes."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for header in ("column", "holds", "values", "missing", "distinct", "becomes"):
+    for header in ("column", "holds", "values", "mean", "missing", "distinct", "becomes"):
         table.add_column(Text(header), justify="right" if header in ("missing", "distinct") else "left")
     for column in found["columns"]:
         low, high = column.get("range", ("", ""))
         values = f"{low:g} to {high:g}" if "range" in column else ", ".join(column.get("categories", ()))
+        values = f"{values} {column.get('unit', '')}".rstrip()
+        mean = f"{column['mean']:.3g} ± {column['std']:.2g}" if "mean" in column else ""
         counts = (str(column["missing"]), str(column["distinct"]))
         becomes = "refused: see below" if "refused" in column else column["becomes"]
-        cells = (_short(column["name"]), column["holds"], _short(values), *counts, becomes)
+        cells = (_short(column["name"]), column["holds"], _short(values), mean, *counts, becomes)
         table.add_row(*(Text(cell) for cell in cells))
     return table
 

@@ -5,8 +5,8 @@ defaults the defaults, their docstrings the help texts.
 """
 
 from ..wrappers.uncertainty import Uncertainty
-from .earlier import by_own_rules
-from .load import find, load, load_kept, loads, loads_kept, recipes
+from .earlier import by_own_rules, had_no_classes
+from .load import find, load, load_kept, loads, loads_kept, read_dictionary, recipes
 from .schema import Config, EngineSettings, Evaluation, Federation, MethodSettings, check_personal, is_stranger, reading
 from .text import one_of
 from .write import dump, first_line
@@ -23,12 +23,14 @@ __all__ = [
     "dump",
     "find",
     "first_line",
+    "had_no_classes",
     "is_stranger",
     "load",
     "load_kept",
     "loads",
     "loads_kept",
     "one_of",
+    "read_dictionary",
     "reading",
     "recipes",
 ]

@@ -66,6 +66,11 @@ def how_to_continue(uncertainty: Mapping[str, Any]) -> str:
     )
 
 
+def had_no_classes(text: str) -> bool:
+    """Whether the version that wrote a configuration, kept as a text, had no `data.classes` yet."""
+    return "classes" not in tomllib.loads(text.removeprefix("\ufeff")).get("data", {})
+
+
 def by_own_rules(settings: DataSettings, text: str) -> DataSettings:
     """The `[data]` of a configuration that a folder keeps as a text, by the rules of the version that wrote it.
 

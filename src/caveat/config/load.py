@@ -12,9 +12,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..core import ConfigurationError
+from ..core import ConfigurationError, DataError
 from ..core.errors import cut, shown
 from ..core.settings import KeyPath, Problem, dotted, explain, problems_of
+from ..data.declared import DictionaryColumn, as_lists
+from ..data.sources.by_name import locate
 from ..methods import METHODS
 from .earlier import is_earlier, with_defaults
 from .schema import (
@@ -47,7 +49,11 @@ def load(source: str | None = None, sets: Sequence[str] = (), *, earlier: bool =
     """
     file = find(source)
     text = read(file, f"recipe {file.stem}" if file.parent == RECIPES else str(file), sets)
-    return _checked(_merged(text, earlier), text)
+    table = _merged(text, earlier)
+    named = table["data"].get("dictionary") if isinstance(table.get("data"), dict) else None
+    if isinstance(named, str):  # only here: what a folder keeps, or a server sends, names no files to read
+        table["data"]["dictionary"] = _dictionary_of(named, file.parent)
+    return _checked(table, text)
 
 
 def loads(text: str, called: str) -> Config:
@@ -69,6 +75,31 @@ def loads_kept(text: str, called: str) -> Config:
     """The same of a text, called so in messages. Raises ConfigurationError as `load` does."""
     parsed = parse(text, called)
     return _checked(_merged(parsed, earlier=is_earlier(parsed.table)), parsed)
+
+
+def read_dictionary(file: Path) -> tuple[DictionaryColumn, ...]:
+    """The columns of a data dictionary. Raises ConfigurationError, naming the file and the key, for anything else."""
+    found = read(file, str(file), ())
+    problems: list[Problem] = []
+    columns = as_lists({"dictionary": found.table})["dictionary"]
+    made = _build(tuple[DictionaryColumn, ...], columns, (), problems)
+    if problems:
+        raise found.error([
+            Problem(([*found.table][path[0]], *path[1:]) if path and isinstance(path[0], int) else path,
+                    text or "{key} is no key of a data dictionary") for path, text in problems
+        ])  # fmt: skip
+    return tuple(made)
+
+
+def _dictionary_of(named: str, folder: Path) -> list[Any]:
+    """The entries of a dictionary's file, looked for beside the configuration, then as data are."""
+    try:
+        file = folder / named if os.path.isfile(folder / named) else locate(named)
+    except DataError as error:
+        raise ConfigurationError(f"data.dictionary = {shown(named)}: {error}", "data.dictionary") from None
+    if not file.is_file():
+        raise ConfigurationError(f"data.dictionary = {shown(named)}: expected a TOML file", "data.dictionary")
+    return [dataclasses.asdict(column) for column in read_dictionary(file)]
 
 
 def find(source: str | None) -> Path:
@@ -133,6 +164,8 @@ def _merged(source: ConfigText, earlier: bool = False) -> dict[str, Any]:
                 inner[key] = {}
             inner = inner[key]
         inner[str(path[-1])] = _plain(value)
+    if isinstance(table.get("data"), dict):
+        table["data"] = as_lists(table["data"])
     return table
 
 

@@ -4,7 +4,7 @@ A method is a frozen set of hyperparameters with a schedule of rounds; a round i
 silos, aggregate; and all that is sent or kept is one kind of value, groups of named tensors.
 """
 
-from .errors import CaveatError, ConfigurationError, ConfigurationErrors, DataError, DataWarning, RunError
+from .errors import CaveatError, ConfigurationError, ConfigurationErrors, DataError, DataWarning, Refused, RunError
 from .method import Aggregate, Function, Method, Round, Weights, Work, always, evaluation, horizon, is_evaluation, keep
 from .prediction import Answers, Decision, Prediction
 from .random import key, seeded
@@ -27,6 +27,7 @@ __all__ = [
     "Method",
     "Payload",
     "Prediction",
+    "Refused",
     "Replies",
     "Round",
     "RunError",

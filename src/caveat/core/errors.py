@@ -68,6 +68,18 @@ class DataError(CaveatError):
     """Data that cannot be used: names the file or silo, what is wrong with it, and what to do."""
 
 
+class Refused(DataError):
+    """Data, or a configuration, that a silo refuses by one of its rules.
+
+    The text is for the silo alone: it may name files and values. Others are told the rule and, where its name is
+    agreed on or the silo's own file has it, the column.
+    """
+
+    def __init__(self, text: str, rule: str, column: str = "") -> None:
+        super().__init__(text)
+        self.rule, self.column = rule, column
+
+
 class MissingError(DataError):
     """A file or folder that is not there, or is not what it was named as."""
 

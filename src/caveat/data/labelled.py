@@ -13,10 +13,11 @@ from torch import Tensor
 from ..core import ConfigurationError, DataError, SiloId
 from ..core.errors import shown
 from .inputs import ARRAYS, noted_inputs
-from .pools import Array
+from .pools import AS_USUAL, Array
 from .preparation import Inputs, Preparation
 from .sources.arrays import read_npz
 from .sources.by_name import locate
+from .sources.declared_sheets import declared_labels
 from .sources.images import image_files
 from .sources.parquet import SUFFIX
 from .sources.read_sheets import read_sheet
@@ -44,10 +45,12 @@ def labelled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, ta
         if target is None:
             raise ConfigurationError(f"{found}: name the column of labels, --target COLUMN", "target")
         encoder = preparation.encoders.get(silo)
-        sheet = read_sheet(found, encoder.csv_format.separator if encoder is not None else None)
-        if target not in sheet.columns:
+        csv_format = encoder.csv_format if encoder is not None else AS_USUAL
+        sheet = read_sheet(found, csv_format.separator)
+        names = {column.name: column.own for column in csv_format.declared.columns}
+        if not {target, names.get(target)} & set(sheet.columns):
             raise ConfigurationError(f"target = {target!r}: {found} has {', '.join(sheet.columns)}", "target")
-        y = labels_of([text.strip() for text in sheet.column(target)], preparation.classes, str(found))
+        y = labels_of(declared_labels(sheet, csv_format.declared, target), preparation.classes, str(found))
     else:
         _no_target(target, found)
         arrays = read_npz(found) if found.suffix.lower() == ".npz" else {}

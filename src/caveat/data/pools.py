@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import DataError
+from .declared import NOTHING, Declared
 from .settings import Kind
 
 Array = NDArray[Any]
@@ -35,6 +36,8 @@ class CsvFormat:
     """What stands between the values of a row; None finds it in the header."""
     decimal: str = "."
     """The decimal mark of numbers."""
+    declared: Declared = NOTHING
+    """What is declared of their columns and labels."""
 
 
 AS_USUAL = CsvFormat()

@@ -10,16 +10,13 @@ from pydantic import Field, PlainValidator
 
 from ..core import ConfigurationError
 from ..core.settings import LARGE, MANY, check_different, frozen_settings
+from .declared import Declared, DictionaryColumn, LabelCode, OwnColumn, check_declared
+from .source_names import check_source, source_parts
 
-KINDS = ("digits", "npz", "npy", "images", "csv", "hub", "silos")
-"""What a source can be; all but those of `NAMELESS` are followed by a colon and a path or name."""
-NAMELESS = ("digits", "silos")
 Kind = Literal["images", "features", "tokens", "series"]
 """What arrays of inputs can hold."""
 ImageChange = Literal["flip", "crop", "rotate", "erase", "brightness"]
 """How images can be changed at random as they are trained on."""
-JOIN = " + "
-"""What stands between the parts of a joined source."""
 
 
 def _test_samples(value: object) -> object:
@@ -158,6 +155,17 @@ class DataSettings:
     """The class, of two, that sensitivity, AUROC and other figures of classification are of (the second by default)."""
     silo: str | None = None
     """csv: the column that names the silo of a row; without it every file is a silo."""
+    classes: tuple[str, ...] = field(default=(), repr=False)
+    """csv, silos: the names of the classes, in order; a label that is none of them is refused. By default they are the
+    labels of all silos. A federation of tables needs them, in words: what each silo's codes mean says its silo.toml."""
+    codes: tuple[LabelCode, ...] = field(default=(), repr=False)
+    """csv: what labels of the files mean, CODE = "CLASS" in a section of its own."""
+    dictionary: tuple[DictionaryColumn, ...] = field(default=(), repr=False)
+    """csv, silos: the data dictionary, a TOML file with a section for each column: type, unit, range, values, missing,
+    outside. What it says is written here in place of the file's name; columns that it lacks are not read."""
+    columns: tuple[OwnColumn, ...] = field(default=(), repr=False)
+    """csv: columns that are called or written otherwise in the files, OWN = "NAME", or left out, OWN = false, in a
+    section of its own."""
     categorical: tuple[str, ...] = ()
     """csv, silos: columns of numbers that are codes of categories, or of any text; columns with text are categories
     anyway, but refused if they look like names, or like numbers with a mistake among them."""
@@ -196,6 +204,7 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         check_different(self.categorical, "data.categorical")
+        check_declared(self.declared, self.categorical, self.numeric)
         kinds = check_source("source", self.source)
         kind = kinds[0]
         if set(kinds) not in ({"images"}, {"npy"}) and (of_silos := {"images", "npy"} & set(kinds)):
@@ -234,6 +243,11 @@ class DataSettings:
             )
 
     @property
+    def declared(self) -> Declared:
+        """What is declared of a table's columns and labels."""
+        return Declared(self.classes, self.codes, self.columns, self.dictionary)
+
+    @property
     def reads_images(self) -> bool:
         """Whether files of images are among what is read, or may be: a silo elsewhere reads what it has."""
         parts = source_parts(self.source) + source_parts(self.streams.ood_global)
@@ -241,7 +255,14 @@ class DataSettings:
 
     def _check_table(self, kind: str) -> None:
         """Raises ConfigurationError for keys of tables where there are none, or that contradict each other."""
-        for name in ("target", "silo", "categorical", "numeric", "decimal", "separator"):
+        for name in ("codes", "columns"):
+            if getattr(self, name) and kind == "silos":
+                raise ConfigurationError(
+                    f"data.{name} is each silo's own: [data.{'labels' if name == 'codes' else name}] of its silo.toml",
+                    f"data.{name}",
+                )
+        for name in ("target", "silo", "classes", "codes", "dictionary", "columns", "categorical", "numeric", "decimal",
+                     "separator"):  # fmt: skip
             value, owners = getattr(self, name), {"csv"} if name == "silo" else {"csv", "silos"}
             if value not in (None, "", (), ".") and kind not in owners:
                 raise ConfigurationError(
@@ -274,33 +295,3 @@ class DataSettings:
                     "reads its own",
                     f"data.{key}",
                 )
-
-
-def source_parts(source: str) -> list[str]:
-    """The sources that one is joined of, usually one."""
-    return source.split(JOIN)
-
-
-def check_source(key: str, source: str) -> list[str]:
-    """The kind of every part of a source; raises ConfigurationError unless it is written as one."""
-    parts = source_parts(source)
-    for part in parts:
-        kind, _, rest = part.partition(":")
-        if kind not in KINDS or bool(rest) == (kind in NAMELESS):
-            named = f", part {part!r}" if len(parts) > 1 else ""
-            raise ConfigurationError(
-                f"data.{key} = {source!r}{named}: expected digits, npz:PATH, npy:DIR, images:DIR, csv:PATH or "
-                "hub:NAME, "
-                "or several joined by ' + '" + ("; or silos" if key == "source" else ""),
-                f"data.{key}",
-            )
-    kinds = [part.partition(":")[0] for part in parts]
-    if "silos" in kinds and (len(kinds) > 1 or key != "source"):
-        raise ConfigurationError(
-            f"data.{key} = {source!r}: silos is no source to join or to draw from, only itself", f"data.{key}"
-        )
-    if len(kinds) > 1 and "csv" in kinds:
-        raise ConfigurationError(
-            f"data.{key} = {source!r}: csv cannot be joined, a table's columns are its own", f"data.{key}"
-        )
-    return kinds

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ..core import DataWarning
+from ..core import DataWarning, Refused
 from ..core.settings import check_type
 from .pools import Pool, ordered
-from .settings import DataSettings, check_source
+from .settings import DataSettings
+from .source_names import check_source
 from .sources.by_name import csv_paths, guess, read
 from .sources.columns import ColumnContent, Reading, column_of, label_refusal
+from .sources.declared_sheets import Refusals, surveyed_sheets
 from .sources.read_sheets import read_sheets
 from .sources.sheets import Sheet, missing
 from .sources.tables import check_labels, check_names, silos_of, warn_of_spaces
@@ -29,17 +31,19 @@ def survey(source: str, target: str | None = None, silo: str | None = None, **de
     (per class, test part included), "shape" of one input, where shapes differ, and, of a table, "missing" per column.
 
     A table has "columns", in the order of the file: each with "name", what it "holds" (numbers, texts, nothing),
-    "missing" and "distinct" values, "range" of its numbers, "categories" of its texts, what it "becomes", and, where it
-    cannot be read, why it is "refused"; all others are described nevertheless. `declared` are `categorical`, `numeric`,
-    `decimal` and `separator` as in `[data]`. A csv without `target` has no classes yet. Raises DataError, and warns of
+    "missing" and "distinct" values, "range", "mean" and "std" of its numbers, their "unit" by the dictionary,
+    "categories" of its texts, what it "becomes", and, where it cannot be read, why it is "refused"; all others are
+    described nevertheless. `declared` are `categorical`, `numeric`, `decimal`, `separator`, `classes`, `codes`,
+    `columns` and `dictionary` as in `[data]`. A csv without `target` has no classes yet. Raises DataError, and warns of
     what is unusual.
     """
     check_type(source, str, "source", "a path or a source, as text")
     name = guess(source)
     check_source("source", name)
     if name.startswith("csv:"):
-        own = DataSettings(source="silos", target=target, **declared)
-        return _table(name, Reading.of(own)._replace(silo=silo))
+        # Without a target a table has no classes yet.
+        own = DataSettings(source="csv:any", target=target or "any", silo=silo, **declared)
+        return _table(name, Reading.of(own)._replace(target=target))
     found = read(DataSettings(source=name, target=target, silo=silo, **declared))
     check_usual(found.pools)
     shapes = [list(each.x.shape[1:]) for each in found.pools]
@@ -65,10 +69,18 @@ def _part(pool: Pool) -> dict[str, Any]:
 
 
 def _table(name: str, reading: Reading) -> dict[str, Any]:
+    found_wrong: Refusals = {}
     sheets = read_sheets(csv_paths(name.partition(":")[2]), reading.separator)
+    sheets = surveyed_sheets(sheets, reading.declared, reading.decimal, reading.target, found_wrong)
+    lacking = found_wrong.keys() - set(sheets[0].columns)
+    reading = reading._replace(
+        categorical=[name for name in reading.categorical if name not in lacking],
+        numeric=[name for name in reading.numeric if name not in lacking],
+    )
     check_names(sheets, reading)
     check_labels(sheets, reading)
-    columns = [_column(sheets, column, reading) for column in sheets[0].columns]
+    columns = [_column(sheets, column, reading, found_wrong) for column in sheets[0].columns]
+    columns += [_lacking(name, refusal) for name, refusal in found_wrong.items() if name not in sheets[0].columns]
     warn_of_spaces(sheets, [column["name"] for column in columns if "categories" in column])
     found = {label for sheet in sheets for label in sheet.column(reading.target)} if reading.target else set[str]()
     classes = ordered(sorted(found))
@@ -106,7 +118,20 @@ def _parts(
     ]
 
 
-def _column(sheets: Sequence[Sheet], name: str, reading: Reading) -> dict[str, Any]:
+def _lacking(name: str, refusal: Refused) -> dict[str, Any]:
+    """A column that the dictionary has and the table lacks."""
+    return {
+        "name": name,
+        "holds": "nothing",
+        "missing": 0,
+        "distinct": 0,
+        "becomes": "refused",
+        "refused": str(refusal),
+    }
+
+
+def _column(sheets: Sequence[Sheet], name: str, reading: Reading, wrong: Refusals) -> dict[str, Any]:
+    rules = {rule.name: rule for rule in reading.declared.dictionary}
     if name in (reading.target, reading.silo):
         found = column_of(sheets, name, reading._replace(categorical=(name,)))
         refused = label_refusal(sheets, name) if name == reading.target else ""
@@ -114,11 +139,18 @@ def _column(sheets: Sequence[Sheet], name: str, reading: Reading) -> dict[str, A
     else:
         found = column_of(sheets, name, reading)
         refused, becomes = found.refused, _becomes(found)
-        if found.remark and not refused:
+        if rules and name not in rules:
+            refused, becomes = "", "not read: not in the dictionary"
+        elif found.remark and not refused:
             warnings.warn(f"column {name!r}: {found.remark}", DataWarning, stacklevel=4)
     entry = {"name": name, "holds": found.holds, "missing": found.missing, "distinct": found.distinct}
+    refused = str(wrong[name]) if name in wrong else refused
     if found.lowest is not None:
         entry["range"] = [found.lowest, found.highest]
+    if found.mean is not None:
+        entry |= {"mean": found.mean, "std": found.deviation}
+    if name in rules and rules[name].unit:
+        entry["unit"] = rules[name].unit
     if found.categories is not None:
         entry["categories"] = list(found.categories)
     return entry | ({"becomes": "refused", "refused": refused} if refused else {"becomes": becomes})

@@ -27,6 +27,7 @@ from ..files.schema.federation import DataSchemaRecord, FederationFile, Member
 from ..files.schema.record import as_json
 from ..runs.spec import spec_of
 from .name_keys import UNSIGNED, Asked, NameKeys
+from .prevalence import told_shares
 from .terms import Terms
 
 PAUSE = 0.2
@@ -213,7 +214,9 @@ class OpenMembership:
         self.silo_infos[silo], self.records[silo], self.nodes[silo] = card, record, node
         if new:
             self._changed = True
+            of = told_shares(card, self.agreement.classes)
             self.note(f"silo {silo} has joined: {card.examples['train']} training examples")
+            self.note(f"silo {silo}: {of}" if of else f"silo {silo}: {len(self.agreement.classes)} classes")
 
     def save(self) -> None:
         """Write `federation.json`, and what the silos say of their splits as `splits.json`."""

@@ -27,6 +27,7 @@ from ..runs.spec import spec_of
 from .limits import BeyondLimits
 from .name_keys import Asked, signed
 from .own_books import OwnBooks
+from .refusals import ToldRefusal
 from .silo_file import read_silo_file
 from .silo_side import SiloSide, check_order
 from .terms import Terms
@@ -97,10 +98,20 @@ def without_details() -> Iterator[None]:
     except Exception as error:
         # What it says may come from the server.
         print(escaped(traceback.format_exc()), file=sys.stderr, end="", flush=True)
-        kind = error.told if isinstance(error, BeyondLimits) else type(error).__name__
-        told = f"{kind}, see the log at the silo"
+        told = _told(error)
         # Without its cause, which would go along.
         raise RunError(told) from None
+
+
+def _told(error: Exception) -> str:
+    """What the server learns: the silo and the rule of a refusal, of anything else its kind."""
+    if isinstance(error, BeyondLimits):
+        return f"{error.told}; see the log at the silo"
+    return f"{error}; see the log at the silo" if isinstance(error, ToldRefusal) else _kind(error)
+
+
+def _kind(error: Exception) -> str:
+    return f"{type(error).__name__}, see the log at the silo"
 
 
 def _member(context: Context) -> SiloSide:

@@ -47,6 +47,8 @@ from .measurement_check import check_measurement
 from .membership import OpenMembership
 from .name_keys import NameKeys
 from .own_books import OwnBooks
+from .prevalence import unlike_others
+from .refusals import check_federation
 from .resume import STARTED
 from .simulation import FixedMembership
 from .terms import Terms, lasting
@@ -159,6 +161,7 @@ def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: S
         if begun and lasting(load_config(folder)) != lasting(config):
             raise ConfigurationError(f"{folder} began with another configuration than the one given now")
         if not begun:
+            check_federation(config.data)
             check_empty(folder)
         apart = config.data.source == "silos"
         run = _federate if apart else _simulate
@@ -185,6 +188,8 @@ def _federate(
         if members.path.exists():
             members.restore()
         members.gather(wire, wanted, config.federation.quorum or 1, config.federation.patience or PATIENCE)
+        for line in unlike_others(members.silo_infos, members.agreement.classes):
+            progress.note(f"warning: {line}")
         spec = spec_of(rounds, name)
         spec.check_classes(members.info)
         _begin(config, folder, part, begun, start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import secrets
 import string
@@ -12,19 +13,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from ..config import read_dictionary
 from ..config.text import parse
 from ..core import ConfigurationError, DataError, RunError, SiloId, check_silo_name
 from ..core.devices import find_device
 from ..data import DataSettings
+from ..data.declared import DictionaryColumn, LabelCode, OwnColumn, as_lists
 from ..data.schema.agreement import own_settings
+from ..data.schema.schemas import reason
 from ..files.owner_only import close_to_others
 from .limits import Limits
 
-OWN_KEYS = ("target", "categorical", "numeric", "decimal", "separator")
+OWN_KEYS = ("target", "categorical", "numeric", "decimal", "separator", "codes", "columns")
 """The settings of a table that a silo can have for itself."""
 KEYS: Mapping[str, type] = {"silo": str, "state": str, "device": str, "data": dict, "limits": dict}
 DATA_KEYS: Mapping[str, type] = {
     "source": str, "target": str, "categorical": list, "numeric": list, "decimal": str, "separator": str,
+    "labels": dict, "columns": dict, "small_counts": bool, "dictionary": str,
 }  # fmt: skip
 
 
@@ -44,6 +51,20 @@ class SiloFile:
     device: str = "cpu"
     """Where it computes, as engine.device says it elsewhere."""
     limits: Limits = field(default_factory=Limits)
+    codes: tuple[LabelCode, ...] | None = None
+    """What labels of its table mean."""
+    columns: tuple[OwnColumn, ...] | None = None
+    """What its table calls columns, or has in another unit."""
+    small_counts: bool = False
+    """Whether counts of fewer than five rows may leave it."""
+    dictionary: tuple[DictionaryColumn, ...] | None = None
+    """The one data dictionary by which it reads its table; None for whichever the server's configuration has."""
+    path: str = ""
+    """Where this was read, for messages."""
+
+    @property
+    def is_table(self) -> bool:
+        return self.source.startswith("csv:")
 
     def settings(self, federation: DataSettings) -> DataSettings:
         """The federation's settings for data, with this silo's own source in them."""
@@ -103,14 +124,34 @@ def read_silo_file(path: Path) -> SiloFile:
         key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in OWN_KEYS
     }
     own["device"] = str(table.get("device", "cpu"))
+    own |= {"small_counts": bool(data.get("small_counts", False)), "path": str(path)}
+    own |= _declared(path, data)
+    if "dictionary" in data:
+        own["dictionary"] = read_dictionary(folder / Path(data["dictionary"]).expanduser())
     file = SiloFile(name, folder / Path(table["state"]).expanduser(), beside(str(data["source"]), folder), **own)
     try:
         find_device(file.device, start=False, key="device")
         file = replace(file, limits=Limits.of(table.get("limits", {})))
-        file.settings(DataSettings(source="silos", target="any" if file.source.startswith("csv:") else None))
+        file.settings(DataSettings(source="silos", target="any" if file.is_table else None))
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
     return file
+
+
+def _declared(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
+    """`[data.labels]` and `[data.columns]`. Raises ConfigurationError, naming the file, for what is none."""
+    given = {key: data[name] for key, name in (("codes", "labels"), ("columns", "columns")) if name in data}
+    kinds: dict[str, Any] = {"codes": tuple[LabelCode, ...], "columns": tuple[OwnColumn, ...]}
+    made = {}
+    for key, entries in as_lists(given).items():
+        try:
+            made[key] = TypeAdapter(kinds[key]).validate_json(json.dumps(entries), strict=True)
+        except (ValidationError, ConfigurationError) as error:
+            name = "labels" if key == "codes" else key
+            expected = 'CODE = "CLASS"' if key == "codes" else 'OWN = "NAME", OWN = false or OWN = {factor = 38.67}'
+            told = reason(error) if isinstance(error, ValidationError) else str(error)
+            raise ConfigurationError(f"{path}: [data.{name}]: {told}; expected lines such as {expected}") from None
+    return made
 
 
 def _check(path: Path, prefix: str, table: Any, keys: Mapping[str, type], required: tuple[str, ...]) -> None:

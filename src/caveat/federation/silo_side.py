@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from ..core import ConfigurationError, Data, DataError, Payload, RunError, Silo,
 from ..core.devices import find_device
 from ..core.silo_info import SPLITS
 from ..data import Silos, splits_record
+from ..data.declared import NOTHING, LabelCode, OwnColumn
 from ..data.schema.agreement import SharedSchema, own_schema, own_silos
 from ..engines.executor import Executor
 from ..engines.flower_messages import NEVER, Order
@@ -33,6 +35,7 @@ from ..runs.spec import spec_of
 from ..runs.warm import MODEL
 from ..wrappers.evaluation import TEST
 from .own_books import OwnBooks
+from .refusals import check_counts, check_terms, told_by_rule
 from .silo_file import SiloFile
 from .silo_runs import KeptSiloRun, SiloRun, own_manifest
 from .terms import Terms, lasting
@@ -55,8 +58,12 @@ class SiloSide:
     def introduce(self, terms: Terms) -> dict[str, str | int]:
         """What everyone has to know of its data before there is an agreement: see `data.schema.records.DataSchema`."""
         self.file.limits.check_begin(self.file.silo, terms, self.file.state)
-        config = terms.config
-        schema = own_schema(self.file.settings(config.data), config.seed, self.file.silo)
+        config, begun = terms.config, self._began_before(terms)
+        with told_by_rule(self.file, terms):
+            if not begun:
+                check_terms(self.file, terms)
+            allowed = None if begun else self.file.categorical or ()
+            schema = own_schema(self.file.settings(config.data), config.seed, self.file.silo, allowed)
         return {"silo": self.file.silo, "sketch": json.dumps(schema.to_json())}
 
     def join(self, terms: Terms) -> dict[str, str | int]:
@@ -111,7 +118,13 @@ class SiloSide:
 
     def run(self, terms: Terms) -> SiloRun:
         """The run that these terms make of its data."""
-        silos = Silos((self._data(terms),), agreement(terms).classes)
+        begun = self._began_before(terms)
+        with told_by_rule(self.file, terms):
+            if not begun:
+                check_terms(self.file, terms)
+            silos = Silos((self._data(terms),), agreement(terms).classes)
+            if not begun:
+                check_counts(silos[0], silos.classes, self.file)
         return self._run(terms, silos, self.folder(terms), self.file.secret())
 
     def predicting(self, terms: Terms, folder: Path) -> SiloRun | KeptSiloRun:
@@ -145,6 +158,13 @@ class SiloSide:
             settings = configuration.by_own_rules(settings, path.read_text())
         return own_silos(settings, terms.config.seed, self.file.silo, agreement(terms))
 
+    def _began_before(self, terms: Terms) -> bool:
+        """Whether it joined the federation, as it is configured, before there were the rules of `refusals`."""
+        path = self.home(terms) / "config.toml"
+        if not path.exists() or not configuration.had_no_classes(text := path.read_text()):
+            return False
+        return lasting(configuration.loads_kept(text, str(path))) == lasting(terms.config)
+
     def home(self, terms: Terms) -> Path:
         """What it keeps of a federation."""
         if not (terms.federation.isalnum() and terms.federation.isascii()):
@@ -163,6 +183,10 @@ class SiloSide:
             repr(terms.config.data), terms.config.seed, agreement(terms).to_json(), self.file.source, self.file.target,
             self.file.categorical, self.file.numeric, self.file.decimal, self.file.separator,
         ]  # fmt: skip
+        declared = dataclasses.replace(
+            terms.config.data.declared, codes=self.file.codes or (), columns=self.file.columns or ()
+        )
+        about += [repr(declared)] if declared != NOTHING else []
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
         return self.home(terms) / f"data-{key}.safetensors"
 
@@ -187,7 +211,8 @@ class SiloSide:
         write_bytes(folder / "model" / "model.safetensors", to_bytes(down))
         write_record(folder / "model" / "model.json", ModelFile(schema=ModelFile.SCHEMA, t=t))
         kept = {key: value for key, value in vars(self.file).items() if key in SiloSource.model_fields}
-        source = SiloSource.model_validate(kept | {"state": str(self.file.state)})
+        own = {key: [vars(each) for each in kept[key] or ()] for key in ("codes", "columns")}
+        source = SiloSource.model_validate(kept | own | {"state": str(self.file.state)})
         write_record(folder / "silo.json", SiloKeeps(schema=SiloKeeps.SCHEMA, file=source, terms=terms.to_text()))
         OwnBooks(folder).keep_files(*MODEL_FILES, *self._keep_preparation(folder, terms))
 
@@ -260,7 +285,8 @@ def open_member(folder: Path, device: str = "cpu") -> Run:
     categorical, numeric = (each if each is None else tuple(each) for each in (own.categorical, own.numeric))
     file = SiloFile(
         own.silo, Path(own.state), own.source, own.target, categorical, numeric, own.decimal, own.separator,
-        device,
+        device, codes=tuple(LabelCode(**each) for each in own.codes),
+        columns=tuple(OwnColumn(**each) for each in own.columns),
     )  # fmt: skip
     try:
         return Run(SiloSide(file).predicting(terms, folder))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 
-from ..core import Data, DataError, Silo, SiloId, check_silo_name
+from ..core import ConfigurationError, Data, DataError, Silo, SiloId, check_silo_name
+from ..core.errors import told
 from ..core.silo import LateData
 from ..core.silo_info import SPLITS
 from ..data import Normalise, Preparation
 from ..data.checks import written
+from ..data.declared import NOTHING, Declared
 from ..data.image_format import ImageFormat
 from ..data.pools import CsvFormat, TableColumn
 from ..data.population import SiloNames
@@ -23,6 +28,7 @@ from ..data.table_encoding import Encoder, TableLayout
 from ..files.atomic import write_record
 from ..files.reading import record_of
 from ..files.schema.preparation import (
+    DeclaredRecord,
     ImageRecord,
     PreparationFile,
     SequenceRecord,
@@ -143,6 +149,7 @@ def _table(preparation: Preparation) -> TableRecord | None:
         flagged=list(first.layout.flagged),
         separator=first.csv_format.separator,
         decimal=first.csv_format.decimal,
+        declared=_declared(first.csv_format.declared),
         tables=[_columns(table) for table in tables],
         silos={
             name: SiloEncoder(
@@ -154,6 +161,22 @@ def _table(preparation: Preparation) -> TableRecord | None:
             for name, each in preparation.encoders.items()
         },
     )
+
+
+def _declared(declared: Declared) -> DeclaredRecord | None:
+    if declared == NOTHING:
+        return None
+    return DeclaredRecord.model_validate(json.loads(json.dumps(dataclasses.asdict(declared))))
+
+
+def _known_declared(record: DeclaredRecord | None, where: str) -> Declared:
+    """The inverse. Raises DataError for what cannot be declared."""
+    if record is None:
+        return NOTHING
+    try:
+        return TypeAdapter(Declared).validate_json(record.model_dump_json(), strict=True)
+    except (ValidationError, ConfigurationError) as error:
+        raise DataError(f"{where}: table.declared: {told(error)}") from None
 
 
 def _columns(columns: tuple[TableColumn, ...]) -> list[TableColumnRecord]:
@@ -171,12 +194,14 @@ def _encoders(record: TableRecord, whole: PreparationFile, where: str) -> dict[S
     fits = all({column.name for column in table} == names and len(table) == len(names) for table in tables)
     if not fits or set(record.silos) != set(whole.silos) or whole.shape != [layout.width]:
         raise DataError(f"{where}: table: its columns, its silos and the shape of inputs do not fit together")
-    encoders = {}
+    encoders, declared = {}, _known_declared(record.declared, where)
     for name, each in record.silos.items():
         numbers = tuple(each.medians), tuple(each.means), tuple(each.scales)
         if {*map(len, numbers)} != {count} or each.table >= len(tables):
             raise DataError(f"{where}: table.silos.{name}: expected a number for each of {count} columns, and a table")
-        encoders[name] = Encoder(tables[each.table], layout, *numbers, CsvFormat(record.separator, record.decimal))
+        encoders[name] = Encoder(
+            tables[each.table], layout, *numbers, CsvFormat(record.separator, record.decimal, declared)
+        )
     return encoders
 
 

@@ -8,21 +8,23 @@ make of the files of all silos on one machine.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import ValidationError
 
-from ...core import ConfigurationError, DataError, SiloId
+from ...core import ConfigurationError, DataError, Refused, SiloId
 from ..assembly import one_silo, own_indices
+from ..declared import LabelCode, OwnColumn
 from ..fitting import check_normalise
 from ..image_format import common_format
 from ..lazy import changed, some_rows
 from ..pools import Pool, TableColumn, ordered
-from ..settings import DataSettings, check_source
+from ..settings import DataSettings
 from ..silos import Silos
+from ..source_names import check_source
 from ..sources.by_name import OWN, read_outside, read_own
 from ..sources.columns import TELLING
 from ..table_encoding import all_missing, recoded, seen, some_missing
@@ -43,6 +45,8 @@ def own_settings(
     numeric: Sequence[str] | None = None,
     decimal: str | None = None,
     separator: str | None = None,
+    codes: Sequence[LabelCode] | None = None,
+    columns: Sequence[OwnColumn] | None = None,
 ) -> DataSettings:
     """The federation's settings with a silo's own source in place, and what else the silo has of its own.
 
@@ -53,19 +57,30 @@ def own_settings(
         raise ConfigurationError(f"data.source = {source!r} is none that one silo can read: expected {OWN}")
     own: dict[str, Any] = {
         "target": target, "categorical": categorical and tuple(categorical), "numeric": numeric and tuple(numeric),
-        "decimal": decimal, "separator": separator,
+        "decimal": decimal, "separator": separator, "codes": codes and tuple(codes),
+        "columns": columns and tuple(columns),
     }  # fmt: skip
     given = {key: value for key, value in own.items() if value is not None}
     return dataclasses.replace(settings, source=source, **given)
 
 
-def own_schema(settings: DataSettings, seed: int, name: SiloId) -> DataSchema:
+def own_schema(settings: DataSettings, seed: int, name: SiloId, allowed: Collection[str] | None = None) -> DataSchema:
     """The schema of the data that a silo reads with its own settings, to be sent to the server.
 
     Raises DataError for data that cannot be used, and for labels or a column of texts that look like names of
-    persons, since these would leave the silo.
+    persons, since these would leave the silo; Refused for a column of texts that is not among those `allowed`.
     """
-    return _schema_of(read_own(settings, name), settings, seed)
+    pool = read_own(settings, name)
+    for column in pool.table:
+        if allowed is not None and column.categories is not None and column.name not in allowed:
+            raise Refused(
+                f"silo {name!r}: {settings.source.removeprefix('csv:')}: column {column.name!r} holds text, and its "
+                "categories would leave the silo: name the column in categorical, [data] of silo.toml, to allow that, "
+                "or leave it out in [data.columns], NAME = false",
+                "categorical",
+                column.name,
+            )
+    return _schema_of(pool, settings, seed)
 
 
 def _schema_of(pool: Pool, settings: DataSettings, seed: int) -> DataSchema:
@@ -116,8 +131,12 @@ def shared_schema(schemas: Mapping[SiloId, DataSchema], settings: DataSettings) 
     images = pools[0].images
     check_normalise(images, settings.normalise)
     shape = image_format.shape(pools[0].x) if images else pools[0].x.shape[1:]
+    classes = settings.classes or _agreed_classes(schemas)
+    for name, schema in schemas.items():
+        if settings.classes and schema.labels != settings.classes:
+            raise DataError(f"silo {name!r} has other classes than data.classes: {_listed(settings.classes)}")
     try:
-        return SharedSchema(_agreed_classes(schemas), shape, settings.size, columns)
+        return SharedSchema(classes, shape, settings.size, columns)
     except ValidationError as error:
         raise DataError(f"what {', '.join(schemas)} have together: {reason(error)}") from error
 
@@ -206,9 +225,9 @@ def _agreed_columns(schemas: Mapping[SiloId, DataSchema], settings: DataSettings
                 f"silos {first!r} and {other!r} differ in columns {_listed(differing)}; expected the same at all silos"
             )
     named = {name: {column.name: column for column in each.columns} for name, each in schemas.items()}
+    categorical = (*settings.categorical, *settings.declared.of_type("category"))
     return tuple(
-        _agreed_column({silo: columns[name] for silo, columns in named.items()}, name in settings.categorical)
-        for name in names
+        _agreed_column({silo: columns[name] for silo, columns in named.items()}, name in categorical) for name in names
     )
 
 

@@ -11,7 +11,8 @@ from ...core import ConfigurationError, DataError, SiloId
 from ...core.errors import MissingError, cut, shown
 from ...core.settings import check_type
 from ..pools import DataSource, Pool
-from ..settings import JOIN, KINDS, DataSettings, Kind, source_parts
+from ..settings import DataSettings, Kind
+from ..source_names import JOIN, KINDS, source_parts
 from .arrays import digits, npz_pools, own_npz_pool
 from .columns import Reading
 from .hub import hub_pools

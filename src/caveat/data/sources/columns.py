@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..declared import NOTHING, Declared
 from ..pools import Array, TableColumn, ordered
 from ..settings import DataSettings
 from .sheets import Sheet, first_place, missing
@@ -36,10 +37,19 @@ class Reading(NamedTuple):
     numeric: Sequence[str]
     decimal: str
     separator: str | None
+    declared: Declared = NOTHING
 
     @classmethod
     def of(cls, settings: DataSettings) -> Reading:
-        return cls(*(getattr(settings, key) for key in cls._fields))
+        own = cls(*(getattr(settings, key) for key in cls._fields))
+        return own._replace(
+            categorical=own.with_declared(own.categorical, "category"), numeric=own.with_declared(own.numeric, "number")
+        )
+
+    def with_declared(self, names: Sequence[str], kind: str) -> tuple[str, ...]:
+        """Names of features, and those of the dictionary's columns of a type."""
+        others = [name for name in self.declared.of_type(kind) if name not in (self.target, self.silo)]
+        return tuple(dict.fromkeys([*names, *others]))
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,9 @@ class ColumnContent:
     """What its values are, apart from missing ones; numbers that are codes of categories are texts."""
     lowest: float | None = None
     highest: float | None = None
+    mean: float | None = None
+    deviation: float | None = None
+    """The standard deviation of its numbers, of the population."""
     categories: tuple[str, ...] | None = None
     """Its texts, in the order of their codes."""
     remark: str = ""
@@ -99,7 +112,9 @@ def column_of(sheets: Sequence[Sheet], name: str, reading: Reading) -> ColumnCon
         remark = _mixture(present, values)
         return ColumnContent(*about, "texts", categories=ordered(sorted(present)), remark=remark, refused=refused)
     if known:
-        return ColumnContent(*about, "numbers", min(known), max(known), refused=refused)
+        weights = [count for text, count in present.items() if values[text] is not None]
+        mean, deviation = _moments(known, weights)
+        return ColumnContent(*about, "numbers", min(known), max(known), mean, deviation, refused=refused)
     return ColumnContent(*about)
 
 
@@ -109,7 +124,7 @@ def _stored(sheets: Sequence[Sheet], name: str, decimal: str) -> ColumnContent |
     if any(part is None for part in parts):
         return None
     rows, absent, lowest, highest = 0, 0, math.inf, -math.inf
-    endless, found = set[str](), Distinct()
+    endless, found, moments = set[str](), Distinct(), Moments()
     for values in chain.from_iterable(part or () for part in parts):
         known = values[~np.isnan(values)]
         rows, absent = rows + len(values), absent + len(values) - len(known)
@@ -117,11 +132,31 @@ def _stored(sheets: Sequence[Sheet], name: str, decimal: str) -> ColumnContent |
             lowest, highest = min(lowest, float(known.min())), max(highest, float(known.max()))
             endless |= {str(value) for value in known[~(abs(known) <= LARGEST)].tolist()}
             found.add(known)
+            moments.add(known)
     about = (name, rows, absent, found.count())
     if absent == rows:
         return ColumnContent(*about)
     refused = f"{first_place(sheets, name, endless)}, {ENDLESS}" if endless else ""
-    return ColumnContent(*about, "numbers", lowest, highest, refused=refused)
+    mean, deviation = (None, None) if endless else (moments.mean, moments.deviation)
+    return ColumnContent(*about, "numbers", lowest, highest, mean, deviation, refused=refused)
+
+
+class Moments:
+    """Mean and standard deviation, of the population, of numbers that come in parts."""
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.squares = 0, 0.0, 0.0
+
+    def add(self, values: Array) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):  # endless ones are refused
+            mean, count = float(values.mean()), self.count + len(values)
+            apart, share = mean - self.mean, len(values) / count
+            self.squares += float(((values - mean) ** 2).sum()) + apart**2 * self.count * share
+            self.mean, self.count = self.mean + apart * share, count
+
+    @property
+    def deviation(self) -> float:
+        return math.sqrt(self.squares / self.count)
 
 
 class Distinct:
@@ -145,6 +180,14 @@ def _once(values: NDArray[np.int64]) -> NDArray[np.int64]:
     values = np.sort(values)
     first: NDArray[np.int64] = values[np.append(True, values[1:] != values[:-1])[: len(values)]]
     return first
+
+
+def _moments(values: Sequence[float], weights: Sequence[int]) -> tuple[float | None, float | None]:
+    """Mean and standard deviation; none where a number is endless."""
+    if not np.isfinite(values).all() or max(map(abs, values)) > LARGEST:
+        return None, None
+    mean = float(np.average(values, weights=weights))
+    return mean, float(np.sqrt(np.average((np.array(values) - mean) ** 2, weights=weights)))
 
 
 def _refusal(

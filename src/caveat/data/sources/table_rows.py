@@ -97,6 +97,8 @@ def _name(sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal: str) -
     columns = [(column.name, column.categories) for column in table]
     digest = hashlib.sha256(json.dumps([FORMAT, decimal, columns]).encode())
     for sheet in sheets:
+        if sheet.changes is not None:
+            digest.update(json.dumps(sheet.changes).encode())
         with sheet.path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:40]

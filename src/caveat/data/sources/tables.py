@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core import ConfigurationError, DataError, DataWarning
+from ...core import ConfigurationError, DataError, DataWarning, Refused
 from ...core.memory import FLOAT, check_memory
 from ..lazy import some_rows
 from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, TableColumn, ordered, shown
 from .columns import ColumnContent, Reading, features_of, label_refusal
+from .declared_sheets import declared_rows, declared_sheets
 from .parquet import ParquetSheet
 from .read_sheets import read_sheet, read_sheets
 from .sheets import Sheet, missing, spaces
@@ -28,23 +29,24 @@ def csv_source(paths: Sequence[Path], reading: Reading, lazy: bool = False) -> D
     """
     sheets = read_sheets(paths, reading.separator)
     _check_size(sheets, lazy)
+    declared, target, silo = reading.declared, reading.target or "", reading.silo
+    sheets = declared_sheets(sheets, declared, reading.decimal, reading.target, silo)
     check_names(sheets, reading)
     check_labels(sheets, reading)
-    target, silo = reading.target or "", reading.silo
     if refused := label_refusal(sheets, target):
         raise DataError(refused)
     table = _schema(features_of(sheets, reading))
     if not table:
         raise DataError(f"{sheets[0].path}: no columns but {target!r}, expected at least one feature")
     warn_of_spaces(sheets, [target, *([silo] if silo else []), *(each.name for each in table if each.categories)])
-    y, classes = _coded(text for sheet in sheets for text in sheet.column(target))
+    y, classes = _coded((text for sheet in sheets for text in sheet.column(target)), declared.classes)
     if silo:
         groups, names = _coded(text for sheet in sheets for text in sheet.column(silo))
     else:
         groups, names = np.repeat(np.arange(len(sheets)), list(map(len, sheets))), tuple(s.path.stem for s in sheets)
     if len(set(names)) < len(names):
         raise DataError(f"several files are called {max(names, key=names.count)!r}: expected one silo each")
-    csv_format = CsvFormat(reading.separator, reading.decimal)
+    csv_format = CsvFormat(reading.separator, reading.decimal, declared)
     rows = mapped_rows(sheets, table, reading.decimal) if lazy else encoded_rows(sheets, table, reading.decimal)
     indices = [np.flatnonzero(groups == number) for number in range(len(names))]
     pools = [
@@ -68,11 +70,11 @@ def _check_size(sheets: Sequence[Sheet], lazy: bool) -> None:
         check_memory(needed, f"{sheets[0].path}: set data.lazy = true for parquet files; rows in memory", "data.lazy")
 
 
-def _coded(texts: Iterable[str]) -> tuple[LabelArray, tuple[str, ...]]:
-    """(N,) numbers for texts, and the texts that these are of, in order."""
+def _coded(texts: Iterable[str], known: tuple[str, ...] = ()) -> tuple[LabelArray, tuple[str, ...]]:
+    """(N,) numbers for texts, and what these are of: the texts that are `known`, or all of them in order."""
     codes: dict[str, int] = {}
     found = np.fromiter((codes.setdefault(text, len(codes)) for text in texts), np.int64)
-    names = ordered(list(codes))
+    names = known or ordered(list(codes))
     place = {name: number for number, name in enumerate(names)}
     return np.array([place[text] for text in codes], np.int64)[found], names
 
@@ -87,7 +89,7 @@ def read_rows(path: Path, table: Sequence[TableColumn], csv_format: CsvFormat) -
 
     A category that the table lacks has the code after its last.
     """
-    sheet = read_sheet(path, csv_format.separator)
+    sheet = declared_rows(read_sheet(path, csv_format.separator), csv_format.declared, csv_format.decimal)
     absent = [column.name for column in table if column.name not in sheet.columns]
     if absent:
         raise DataError(f"{path}: no column {absent[0]!r}, expected those the model was trained on")
@@ -126,10 +128,10 @@ def warn_of_spaces(sheets: Sequence[Sheet], columns: Sequence[str]) -> None:
 
 def _schema(columns: Sequence[ColumnContent]) -> tuple[TableColumn, ...]:
     """The columns of a table. Raises DataError for the first that cannot be read."""
-    refused = [column.refused for column in columns if column.refused]
+    refused = [column for column in columns if column.refused]
     if refused:
         more = f" (so for {len(refused) - 1} more columns: `caveat data` shows them)" if len(refused) > 1 else ""
-        raise DataError(refused[0] + more)
+        raise Refused(refused[0].refused + more, "reading", refused[0].name)
     for column in columns:
         if column.remark:
             told = f"column {shown(column.name)} is read as {column.distinct} categories: {column.remark}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -31,8 +31,19 @@ class SiloEncoder(Record):
     scales: list[Positive]
 
 
+class DeclaredRecord(Record):
+    """What is declared of columns and labels, by which files with rows are read: entries with the keys of settings."""
+
+    classes: list[str] = []
+    codes: list[dict[str, Any]] = []
+    columns: list[dict[str, Any]] = []
+    dictionary: list[dict[str, Any]] = []
+
+
 class TableRecord(Record):
     """How rows of tables become features."""
+
+    OMITTED: ClassVar = frozenset({"declared"})
 
     columns: list[TableColumnRecord]  # of the features, with the categories of all training splits
     flagged: list[str]  # columns with a feature that says where a number is missing
@@ -40,6 +51,7 @@ class TableRecord(Record):
     decimal: str
     tables: list[list[TableColumnRecord]]  # the columns of raw rows; silos of one source have the same
     silos: dict[str, SiloEncoder]
+    declared: DeclaredRecord | None = None
 
 
 class ImageRecord(Record):

@@ -199,6 +199,8 @@ class Checkpoint(RunState):
 class SiloSource(Record):
     """A silo's own data, as its `silo.toml` names them."""
 
+    OMITTED: ClassVar = frozenset({"codes", "columns"})
+
     silo: str
     state: str  # a folder
     source: str
@@ -207,6 +209,8 @@ class SiloSource(Record):
     numeric: list[str] | None = None
     decimal: str | None = None
     separator: str | None = None
+    codes: list[dict[str, Any]] = []  # what labels of its table mean
+    columns: list[dict[str, Any]] = []  # what its table calls columns
 
 
 class SiloKeeps(File):
