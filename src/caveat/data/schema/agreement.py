@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
@@ -18,7 +18,8 @@ from ...core import ConfigurationError, DataError, SiloId
 from ..assembly import one_silo, own_indices
 from ..fitting import check_normalise
 from ..image_format import common_format
-from ..pools import Array, Pool, TableColumn, ordered
+from ..pools import Array, Index, Pool, TableColumn, ordered
+from ..rows import Rearrange
 from ..settings import DataSettings, check_source
 from ..silos import Silos
 from ..sources.by_name import OWN, read_outside, read_own
@@ -57,17 +58,17 @@ def own_settings(
     return dataclasses.replace(settings, source=source, **given)
 
 
-def own_schema(settings: DataSettings, seed: int, name: SiloId) -> DataSchema:
+def own_schema(settings: DataSettings, seed: int, name: SiloId, rearrange: Rearrange | None = None) -> DataSchema:
     """The schema of the data that a silo reads with its own settings, to be sent to the server.
 
     Raises DataError for data that cannot be used, and for labels or a column of texts that look like names of
     persons, since these would leave the silo.
     """
-    return _schema_of(read_own(settings, name), settings, seed)
+    pool = read_own(settings, name)
+    return _schema_of(pool, own_indices(pool, settings, seed, rearrange).indices["train"])
 
 
-def _schema_of(pool: Pool, settings: DataSettings, seed: int) -> DataSchema:
-    index = own_indices(pool, settings, seed).indices["train"]
+def _schema_of(pool: Pool, index: Index) -> DataSchema:
     # The server names the column to predict, unless the silo does.
     if len(pool.classes) > max(TELLING, len(index) / 2):
         raise DataError(
@@ -149,15 +150,32 @@ def own_silos(settings: DataSettings, seed: int, name: SiloId, shared: SharedSch
     Its splits and tensors are bitwise those that `caveat.data.load` gives it beside the files of the other silos.
     Raises DataError if the data do not fit the shared schema.
     """
-    pool = read_own(settings, name)
+    return silos_of(read_own(settings, name), settings, seed, shared).silos
+
+
+class OwnSilos(NamedTuple):
+    """The one silo that reads its own data, and what it says of them."""
+
+    silos: Silos
+    schema: DataSchema
+
+
+def silos_of(
+    pool: Pool, settings: DataSettings, seed: int, shared: SharedSchema, rearrange: Rearrange | None = None
+) -> OwnSilos:
+    """The one silo that a pool is, as `own_silos` makes it of what it reads, its splits rearranged after the draw."""
     check_samples([pool])
-    check_fits(shared, name, _schema_of(pool, settings, seed))
+    own = own_indices(pool, settings, seed, rearrange)
+    schema = _schema_of(pool, own.indices["train"])
+    check_fits(shared, pool.domain, schema)
     number = np.array([shared.classes.index(label) for label in pool.classes], dtype=np.int64)
     layout = shared.layout
     # With the shared columns, so that rows to predict can have categories that the silo's own lack.
     x = recoded(pool.x, pool.table, layout.columns) if pool.table else pool.x
     pool = dataclasses.replace(pool, x=x, y=number[pool.y], classes=shared.classes, table=layout.columns)
-    return one_silo(pool, shared.image_format, layout, settings, seed, read_outside(settings))
+    # Drawn before: rows that differ in categories nobody trains on are no longer different.
+    own = dataclasses.replace(own, domain=own.domain._replace(pool=pool))
+    return OwnSilos(one_silo(own, shared.image_format, layout, settings, seed, read_outside(settings)), schema)
 
 
 def _agreed_classes(schemas: Mapping[SiloId, DataSchema]) -> tuple[str, ...]:
