@@ -17,12 +17,14 @@ from ..core import ConfigurationError, DataError, RunError, SiloId, check_silo_n
 from ..core.devices import find_device
 from ..data import DataSettings
 from ..data.schema.agreement import own_settings
+from .frozen import CHANGES
 
 OWN_KEYS = ("target", "categorical", "numeric", "decimal", "separator")
 """The settings of a table that a silo can have for itself."""
 KEYS: Mapping[str, type] = {"silo": str, "state": str, "device": str, "data": dict}
 DATA_KEYS: Mapping[str, type] = {
     "source": str, "target": str, "categorical": list, "numeric": list, "decimal": str, "separator": str,
+    "changed": str,
 }  # fmt: skip
 
 
@@ -41,6 +43,8 @@ class SiloFile:
     separator: str | None = None
     device: str = "cpu"
     """Where it computes, as engine.device says it elsewhere."""
+    changed: str = "stop"
+    """What to do where the source is not what it was when the silo joined: one of `frozen.CHANGES`."""
 
     def settings(self, federation: DataSettings) -> DataSettings:
         """The federation's settings for data, with this silo's own source in them."""
@@ -95,6 +99,9 @@ def read_silo_file(path: Path) -> SiloFile:
         key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in OWN_KEYS
     }
     own["device"] = str(table.get("device", "cpu"))
+    own["changed"] = str(data.get("changed", "stop"))
+    if own["changed"] not in CHANGES:
+        raise ConfigurationError(f"{path}: data.changed = {own['changed']!r}, expected one of {', '.join(CHANGES)}")
     file = SiloFile(name, folder / Path(table["state"]).expanduser(), beside(str(data["source"]), folder), **own)
     try:
         find_device(file.device, start=False, key="device")
