@@ -21,6 +21,7 @@ from caveat.data import noted_inputs, splits_record
 from caveat.data.schema.agreement import DataSchema, shared_schema
 from caveat.federation.frozen import DataChanged
 from caveat.federation.held_out import HELD_OUT
+from caveat.federation.membership import OpenMembership
 from caveat.federation.silo_file import read_silo_file
 from caveat.federation.silo_side import SiloSide
 from caveat.federation.terms import Terms
@@ -178,7 +179,7 @@ def test_drop_takes_rows_that_are_gone_out_of_all_splits_and_says_so(
     assert {**splits_record([after])["hill"], "dropped": counts} == record  # type: ignore[dict-item]
     assert {key: said[key] for key in ("card", "record")} == hill.side.says(terms)
     assert "5 rows gone, 30 rows new" in (told := capsys.readouterr().err)
-    assert "5 rows have left (train 2, validation 1, calibration 1, test 1), none is added" in told
+    assert "5 left (train 2, validation 1, calibration 1, test 1), none is added" in told
     now = {*hill.side.home(terms).glob("*.safetensors")}
     assert len(now) == 1
     assert not now & tensors
@@ -186,6 +187,38 @@ def test_drop_takes_rows_that_are_gone_out_of_all_splits_and_says_so(
     edit(hill.table, lambda rows: [*rows, *gone])
     hill.side.join(terms)
     assert {name: len(getattr(hill.side.run(terms).silos[0], name)) for name in before} == card["examples"]
+
+
+def test_the_server_takes_over_what_is_left_of_a_silo_s_data_and_nothing_else(hill: Hill) -> None:
+    terms, notes = hill.terms(), list[str]()
+    members = OpenMembership(hill.home / "federation.json", terms, notes.append)
+    words = {key: json.loads(str(hill.side.join(terms)[key])) for key in ("card", "record")}
+
+    def hear(dropped: dict[str, int], record: object = None, **card: object) -> None:
+        found = {"card": {**words["card"], **card, "dropped": dropped}, "record": record or words["record"]}
+        members.hear("hill", {key: json.dumps(value) for key, value in found.items()})
+
+    members.hear("hill", {key: json.dumps(value) for key, value in words.items()})
+    sizes, counts = words["card"]["examples"], words["card"]["class_counts"]
+    smaller, rest = sizes | {"train": sizes["train"] - 2}, [counts[0] - 2, counts[1]]
+    other = words["record"] | {"train": words["record"]["train"] | {"sha256": "0" * 64}}
+    elsewhere = words["record"] | {"test": words["record"]["test"] | {"sha256": "0" * 64}}
+    wrong: list[tuple[dict[str, int], object, dict[str, object]]] = [
+        ({}, None, {"examples": smaller, "class_counts": rest}),  # rows that nobody says have left
+        ({"train": 3}, other, {"examples": smaller, "class_counts": rest}),
+        ({"train": 2}, elsewhere, {"examples": smaller, "class_counts": rest}),  # another test split
+        ({}, other, {}),  # other rows, as many
+        ({"train": 2}, other, {"examples": smaller, "class_counts": [counts[0] + 1, counts[1] - 3]}),
+    ]
+    for dropped, record, card in wrong:
+        with pytest.raises(DataError, match="its data are not those that it joined with"):
+            hear(dropped, record, **card)
+    hear({"train": 2}, other | {"dropped": {"train": 2}}, examples=smaller, class_counts=rest)
+    assert members.silo_infos["hill"].examples == smaller
+    assert members.records["hill"]["dropped"] == {"train": 2}
+    assert notes[-1] == "silo hill: 2 rows have left its data so far (train 2)"
+    with pytest.raises(DataError, match="its data are not those"):  # who has left does not come back
+        members.hear("hill", {key: json.dumps(value) for key, value in words.items()})
 
 
 def test_drop_of_too_many_is_refused_and_what_is_stored_can_be_deleted(hill: Hill) -> None:

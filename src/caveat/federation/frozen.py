@@ -115,6 +115,7 @@ class FrozenData:
         """
         if known.source is None:  # an earlier version did not say what the source was
             return known
+        self._tidy(known)
         noticed = known.noticed if known.noticed is not None and known.noticed.rule == self.changed else None
         try:
             files = own_files(self.settings, self.silo)
@@ -172,12 +173,16 @@ class FrozenData:
             file=sum_of_bytes(data), place=place, noticed=noticed,
             dropped={split: count for split, count in dropped.items() if count},
         )  # fmt: skip
-        for path in self.said.parent.glob(f"{self.said.stem}*.safetensors"):
-            if path.name != place:
-                path.unlink()
+        self._tidy(found)
         counts = ", ".join(f"{split} {count}" for split, count in left.items() if count) or "none of a split"
-        self._log(f'{told}; data.changed = "drop": {len(change.leaving)} rows have left ({counts}), none is added')
+        self._log(f'{told}; data.changed = "drop": {len(change.leaving)} left ({counts}), none is added')
         return found
+
+    def _tidy(self, known: DataFile) -> None:
+        """Delete what was stored before rows left, also where a process was killed before it could."""
+        for path in self.said.parent.glob(f"{self.said.stem}*.safetensors"):
+            if path != self.tensors(known):
+                path.unlink()
 
     def _write(self, known: DataFile, **changes: object) -> DataFile:
         found = known.model_copy(update=changes)
