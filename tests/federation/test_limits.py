@@ -134,7 +134,7 @@ def test_a_limit_that_is_none_is_named(line: str, told: str, tmp_path: Path) -> 
 
 
 def test_the_server_learns_silo_and_rule_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    told = r"^silo 'hill' refuses: limits\.rounds, see the log at the silo$"
+    told = r"^silo 'hill' refuses: limits\.rounds; see the log at the silo$"
     with pytest.raises(RunError, match=told), without_details():
         raise BeyondLimits("a secret reason", "limits.rounds", "hill")
     assert "a secret reason" in capsys.readouterr().err
@@ -156,7 +156,7 @@ def test_a_silo_takes_part_until_its_own_limit(tmp_path: Path, capsys: pytest.Ca
     run = federation.serve(load(str(tmp_path / "config.toml"), list(PLAIN)))
     rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     why = {row["left_out"] for row in rows if row["silo"] == "hill" and "left_out" in row and "split" not in row}
-    assert why == {"failed: silo 'hill' refuses: limits.rounds, see the log at the silo"}
+    assert why == {"failed: silo 'hill' refuses: limits.rounds; see the log at the silo"}
     assert "with this round 2 updates of training would have left this silo" in capsys.readouterr().err
     again = Federation(tmp_path / "again", "fedavg", rounds=2)
     (again.homes["hill"] / "silo.toml").write_text(f'{text}[limits]\nmethods = ["scaffold"]\n')

@@ -91,6 +91,9 @@ class Acquainted:
     def silos(self) -> list[SiloId]:
         return sorted(self.nodes)
 
+    def hear(self, silo: SiloId, words: Words) -> None:
+        """Nothing is said beside updates."""
+
     def meet(self, wire: GridMessages, until: float) -> None:
         self.nodes |= {silo: node for silo, node in self.node.items() if node in self.grid.apps}
 
@@ -107,6 +110,9 @@ class Alone:
     def perform(self, context: Context, order: Order, terms: str, payload: Payload) -> Update:
         place = self.places[self.silo]
         return OwnBooks(place.states.root).perform(place, order, payload, lambda update, ledger: None)
+
+    def says(self, context: Context, terms: str) -> Words:
+        return {}
 
 
 class Silos:

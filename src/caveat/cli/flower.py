@@ -68,6 +68,20 @@ def ledger(folder: RunArgument) -> None:
 
 
 @flower.command()
+def forget(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="STATE/FEDERATION.")]) -> None:
+    """Delete the rows that a silo has stored of a federation.
+
+    For the machine of the silo. It takes no further part in that federation, unless its source gives the same rows
+    again; what it keeps of the model goes on predicting.
+    """
+    with reported():
+        from ..federation.frozen import forget as forget_rows
+
+        for path in forget_rows(folder):
+            typer.echo(f"{path}: deleted")
+
+
+@flower.command()
 def reset(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="STATE/FEDERATION/METHOD.")]) -> None:
     """Have a silo that lost its private state begin afresh.
 

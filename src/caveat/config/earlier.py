@@ -74,8 +74,13 @@ def had_no_classes(text: str) -> bool:
 def by_own_rules(settings: DataSettings, text: str) -> DataSettings:
     """The `[data]` of a configuration that a folder keeps as a text, by the rules of the version that wrote it.
 
-    Version 0.1 did not turn images as their EXIF data say, and had no `data.exif_rotation` to say so.
+    Version 0.1 did not turn images as their EXIF data say, and had no `data.exif_rotation` to say so. Nor did it, and
+    versions before `data.duplicates`, put equal rows of a table together.
     """
-    if "exif_rotation" in tomllib.loads(text.removeprefix("\ufeff")).get("data", {}) or not settings.reads_images:
-        return settings
-    return dataclasses.replace(settings, exif_rotation=False)
+    said = tomllib.loads(text.removeprefix("\ufeff")).get("data", {})
+    earlier: dict[str, Any] = {}
+    if "exif_rotation" not in said and settings.reads_images:
+        earlier["exif_rotation"] = False
+    if "duplicates" not in said and settings.reads_tables:
+        earlier["duplicates"] = "drawn"
+    return dataclasses.replace(settings, **earlier) if earlier else settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ class SiloInfo:
     """How many examples each split has."""
     class_counts: tuple[int, ...]
     """Training examples per class."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """How many examples have left a split since the silo joined; empty where none have."""
 
     @classmethod
     def of(cls, silo: Silo, classes: int) -> SiloInfo:
@@ -40,10 +42,11 @@ class SiloInfo:
     def of_json(cls, value: Any, classes: int) -> SiloInfo:
         """What `to_json` has made, as a silo sends it. Raises DataError for anything else."""
         try:
-            info = cls(value["name"], value["domain"], value["examples"], tuple(value["class_counts"]))
-            counts = [*info.examples.values(), *info.class_counts]
+            dropped = value.get("dropped", {})
+            info = cls(value["name"], value["domain"], value["examples"], tuple(value["class_counts"]), dropped)
+            counts = [*info.examples.values(), *info.class_counts, *dropped.values()]
             whole = all(type(count) is int and 0 <= count <= MOST for count in counts)
-            fits = set(info.examples) == set(SPLITS) and len(info.class_counts) == classes
+            fits = set(info.examples) == set(SPLITS) >= set(dropped) and len(info.class_counts) == classes
             named = all(
                 isinstance(text, str) and text.isprintable() and len(text) <= LONGEST
                 for text in (info.name, info.domain)
@@ -56,7 +59,19 @@ class SiloInfo:
 
     def to_json(self) -> dict[str, Any]:
         """What a silo sends of itself before it takes part, for `of_json`."""
-        return {**vars(self), "examples": dict(self.examples), "class_counts": list(self.class_counts)}
+        found = {**vars(self), "examples": dict(self.examples), "class_counts": list(self.class_counts)}
+        del found["dropped"]
+        return found | ({"dropped": dict(self.dropped)} if self.dropped else {})
+
+    def rest_of(self, before: SiloInfo) -> bool:
+        """Whether this is what a silo has once examples have left it: all that it had are there or counted as left."""
+        left = {split: self.dropped.get(split, 0) - before.dropped.get(split, 0) for split in SPLITS}
+        return (
+            (self.name, self.domain) == (before.name, before.domain)
+            and all(left[split] >= 0 for split in SPLITS)
+            and all(self.examples[split] + left[split] == before.examples[split] for split in SPLITS)
+            and all(now <= then for now, then in zip(self.class_counts, before.class_counts, strict=True))
+        )
 
     @property
     def most(self) -> int:

@@ -20,6 +20,7 @@ from .image_format import ImageFormat, check_image_memory, common_format
 from .lazy import LazyRows, PartRows, lazy_inputs
 from .pools import Array, Index, Pool
 from .preparation import normalised
+from .rows import Rearrange, Splits, together
 from .scaling import Scaling, check_standardise, scalings
 from .sequences import SequenceFormat
 from .settings import DataSettings, Normalise, Shift
@@ -45,7 +46,7 @@ class SiloIndices:
 
     name: SiloId
     domain: Domain
-    indices: dict[str, Index]
+    indices: Splits
     """Per split, positions in the domain's pool."""
 
     @property
@@ -107,7 +108,7 @@ def make_silos(
 
 
 def one_silo(
-    pool: Pool,
+    own: SiloIndices,
     image_format: ImageFormat,
     layout: TableLayout,
     settings: DataSettings,
@@ -116,24 +117,24 @@ def one_silo(
 ) -> Silos:
     """The silo that a pool is, with the classes, image format and table layout that it shares with silos elsewhere.
 
-    Bitwise what `federate` makes of the pool beside the pools of those silos, if nothing shifts their inputs.
+    Bitwise what `make_silos` makes of the pool beside the pools of those silos, if nothing shifts their inputs.
     """
-    check_normalise(pool.images, settings.normalise)
+    check_normalise(own.pool.images, settings.normalise)
     image_format = replace(image_format, exif_rotation=settings.exif_rotation)
-    chosen = [own_indices(pool, settings, seed)]
-    check_standardise(pool, settings.standardise)
+    check_standardise(own.pool, settings.standardise)
+    chosen = [own]
     raw = _shifted(chosen, settings.shift, image_format, seed)
-    silos = _encoded(chosen, raw, settings, image_format, layout, sequences_of(pool))
+    silos = _encoded(chosen, raw, settings, image_format, layout, sequences_of(own.pool))
     unknown = unknown_inputs([], outside, silos, settings.streams.ood_global)
     if unknown is None:
         return silos
     return with_streams(silos, ood_global=unknown, per_silo=settings.streams.per_silo, seed=seed)
 
 
-def own_indices(pool: Pool, settings: DataSettings, seed: int) -> SiloIndices:
-    """The splits of the one silo that a pool is."""
+def own_indices(pool: Pool, settings: DataSettings, seed: int, rearrange: Rearrange | None = None) -> SiloIndices:
+    """The splits of the one silo that a pool is, rearranged by what it held out before."""
     (domain,) = _given([pool], settings)
-    (silo,) = _chosen(domain, *_held_back(domain, settings, seed), settings, seed)
+    (silo,) = _chosen(domain, *_held_back(domain, settings, seed), settings, seed, rearrange)
     return silo
 
 
@@ -263,7 +264,12 @@ def _known(pool: Pool, index: Index) -> Index:
 
 
 def _chosen(
-    domain: Domain, development: Index, test_part: Index, settings: DataSettings, seed: int
+    domain: Domain,
+    development: Index,
+    test_part: Index,
+    settings: DataSettings,
+    seed: int,
+    rearrange: Rearrange | None = None,
 ) -> list[SiloIndices]:
     """The samples of a domain's silos, no sample in two of them or in two splits."""
     pool = domain.pool
@@ -274,7 +280,11 @@ def _chosen(
     chosen = []
     for name, mine, test in zip(domain.silos, trains, tests, strict=True):
         splits = development_splits(pool.y[mine], settings.split, name, _generator(seed, "split", name))
-        indices = {split: mine[index] for split, index in splits.items()} | {"test": test}
+        indices: Splits = {split: mine[index] for split, index in splits.items()} | {"test": test}
+        if rearrange is not None:
+            indices = rearrange(pool, indices)
+        if pool.table and settings.duplicates == "together":
+            indices = together(pool, indices)
         chosen.append(SiloIndices(name, domain, indices))
     return chosen
 

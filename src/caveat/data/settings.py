@@ -181,6 +181,10 @@ class DataSettings:
     lazy: bool = False
     """images: read and decode a file whenever it is needed, instead of keeping the pixels of all of them in memory.
     csv, parquet files alone: keep rows in a file that is mapped into memory, below $CAVEAT_CACHE."""
+    duplicates: Literal["together", "drawn"] = "together"
+    """csv, silos: rows of a silo's table that are the same, label included, are all in one split ("together"): of those
+    they were drawn for, the first of test, calibration, validation, train. "drawn" leaves each where it was drawn, as
+    in what an earlier version began."""
     exif_rotation: bool = True
     """images, silos: turn images upright as their EXIF data say. What caveat 0.1 began is read without, as it was."""
     channels: Literal[1, 3] | None = None
@@ -253,6 +257,11 @@ class DataSettings:
         parts = source_parts(self.source) + source_parts(self.streams.ood_global)
         return any(part.partition(":")[0] in ("images", "silos") for part in parts)
 
+    @property
+    def reads_tables(self) -> bool:
+        """Whether tables are what is read, or may be: a silo elsewhere reads what it has."""
+        return self.source.partition(":")[0] in ("csv", "silos")
+
     def _check_table(self, kind: str) -> None:
         """Raises ConfigurationError for keys of tables where there are none, or that contradict each other."""
         for name in ("codes", "columns"):
@@ -262,9 +271,9 @@ class DataSettings:
                     f"data.{name}",
                 )
         for name in ("target", "silo", "classes", "codes", "dictionary", "columns", "categorical", "numeric", "decimal",
-                     "separator"):  # fmt: skip
+                     "separator", "duplicates"):  # fmt: skip
             value, owners = getattr(self, name), {"csv"} if name == "silo" else {"csv", "silos"}
-            if value not in (None, "", (), ".") and kind not in owners:
+            if value not in (None, "", (), ".", "together") and kind not in owners:
                 raise ConfigurationError(
                     f"data.{name} = {value!r} is ignored by source {self.source!r}", f"data.{name}"
                 )

@@ -42,6 +42,9 @@ class Membership(Protocol):
     def terms_text(self) -> str:
         """What every order says beside the work."""
 
+    def hear(self, silo: SiloId, words: Words) -> None:
+        """Take over what an answer to an order says beside the work. Raises for what cannot be so."""
+
     def meet(self, wire: GridMessages, until: float) -> None:
         """Greet nodes that are not known yet, until a point of time: silos may join and come back at any time."""
 
@@ -161,7 +164,9 @@ class FlowerEngine:
                 reasons[silo] = errors.get(node, "no reply in time" if node in orders else "not connected")
                 continue
             try:
-                updates[silo] = Update(unpack(records), int(words_of(records)["examples"]))
+                update = Update(unpack(records), int(words_of(records)["examples"]))
+                self.members.hear(silo, words_of(records))
+                updates[silo] = update
             except Exception as error:  # whatever a hostile reply makes Flower or torch raise
                 reasons[silo] = f"a reply that cannot be read: {type(error).__name__}: {error}"
         return updates, reasons
@@ -175,6 +180,9 @@ class SiloHandler(Protocol):
 
     def perform(self, context: Context, order: Order, terms: str, payload: Payload) -> Update:
         """Carry out a work, and keep the state it leaves."""
+
+    def says(self, context: Context, terms: str) -> Words:
+        """What goes along with the answer to an order: of data that rows have left, what is left."""
 
 
 def silo_app_of(handler: SiloHandler) -> ClientApp:
@@ -192,6 +200,7 @@ def silo_app_of(handler: SiloHandler) -> ClientApp:
         words = words_of(message.content)
         order = Order(int(words["t"]), str(words["work"]), int(words["counted"]), str(words["silo"]))
         update = handler.perform(context, order, str(words["terms"]), unpack(message.content))
-        return Message(pack(update.payload, examples=update.examples), reply_to=message)
+        said = handler.says(context, str(words["terms"]))
+        return Message(pack(update.payload, **{**said, "examples": update.examples}), reply_to=message)
 
     return app

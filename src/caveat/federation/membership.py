@@ -203,20 +203,40 @@ class OpenMembership:
             self.keys.bound[silo] = key
             self._changed = True
 
+    def hear(self, silo: SiloId, words: Mapping[str, Any]) -> None:
+        """Take over what is left of a silo's data, where it says that rows have left them.
+
+        Raises DataError for what cannot be left of what it joined with.
+        """
+        if "card" in words:
+            self._take(silo, words)
+            if self._changed and self.path.exists():
+                self.save()
+
     def _join(self, silo: SiloId, node: int, words: Mapping[str, Any]) -> None:
+        self._take(silo, words)
+        self.nodes[silo] = node
+
+    def _take(self, silo: SiloId, words: Mapping[str, Any]) -> None:
+        """Keep what a silo says of its sizes and splits: at first anything, later the same or what is left of it."""
         card = SiloInfo.of_json(_said(words["card"]), len(self.agreement.classes))
         record = _said(words["record"])
         if card.name != silo:
             raise DataError(f"silo {silo!r} gave a card of {card.name!r}")
-        if silo in self.silo_infos and (card, record) != (self.silo_infos[silo], self.records[silo]):
-            raise DataError(f"silo {silo!r}: its data are not those that it joined with")
-        new = silo not in self.silo_infos
-        self.silo_infos[silo], self.records[silo], self.nodes[silo] = card, record, node
-        if new:
-            self._changed = True
+        before = self.silo_infos.get(silo)
+        if before is None:
             of = told_shares(card, self.agreement.classes)
             self.note(f"silo {silo} has joined: {card.examples['train']} training examples")
             self.note(f"silo {silo}: {of}" if of else f"silo {silo}: {len(self.agreement.classes)} classes")
+        elif (card, record) == (before, self.records[silo]):
+            return
+        elif not card.rest_of(before) or not _same_elsewhere(card, before, record, self.records[silo]):
+            raise DataError(f"silo {silo!r}: its data are not those that it joined with")
+        else:
+            told = ", ".join(f"{split} {count}" for split, count in card.dropped.items())
+            self.note(f"silo {silo}: {sum(card.dropped.values())} rows have left its data so far ({told})")
+        self.silo_infos[silo], self.records[silo] = card, record
+        self._changed = True
 
     def save(self) -> None:
         """Write `federation.json`, and what the silos say of their splits as `splits.json`."""
@@ -261,6 +281,12 @@ class OpenMembership:
         info = FederationInfo(agreement.input_shape, agreement.classes, {}, dtype=_dtype(terms))
         made = spec_of(terms.config, terms.method).code_made(info)
         return terms if made is None else dataclasses.replace(terms, code=made.untaught, says=made.says)
+
+
+def _same_elsewhere(card: SiloInfo, before: SiloInfo, record: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
+    """Whether records of splits are the same but for the splits that examples have left."""
+    left = {split for split, count in card.dropped.items() if count != before.dropped.get(split, 0)} | {"dropped"}
+    return {k: v for k, v in record.items() if k not in left} == {k: v for k, v in known.items() if k not in left}
 
 
 def _dtype(terms: Terms) -> torch.dtype:

@@ -86,6 +86,12 @@ class NodeHandler:
         books = OwnBooks(executor.states.root / silo)
         return books.perform(executor, order, payload, lambda update, ledger: None)
 
+    def says(self, context: Context, text: str) -> Words:
+        if "silo" not in context.node_config:
+            return {}
+        with without_details():
+            return _member(context).says(Terms.of_text(text))
+
 
 @contextmanager
 def without_details() -> Iterator[None]:

@@ -205,6 +205,9 @@ def _federate(
 def _simulate(
     config: Config, wire: GridMessages, folder: Path, progress: Progress, begun: bool, start: StartCommand | None
 ) -> None:
+    if begun:
+        text = (folder / "config.toml").read_text(encoding="utf-8-sig")
+        config = dataclasses.replace(config, data=configuration.by_own_rules(config.data, text))
     devices = (find_device(config.engine.device),)
     silos = load(config.data, config.seed)
     silos.check(config.training.batch_size)

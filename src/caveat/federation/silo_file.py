@@ -24,6 +24,7 @@ from ..data.declared import DictionaryColumn, LabelCode, OwnColumn, as_lists
 from ..data.schema.agreement import own_settings
 from ..data.schema.schemas import reason
 from ..files.owner_only import close_to_others
+from .frozen import CHANGES
 from .limits import Limits
 
 OWN_KEYS = ("target", "categorical", "numeric", "decimal", "separator", "codes", "columns")
@@ -31,7 +32,7 @@ OWN_KEYS = ("target", "categorical", "numeric", "decimal", "separator", "codes",
 KEYS: Mapping[str, type] = {"silo": str, "state": str, "device": str, "data": dict, "limits": dict}
 DATA_KEYS: Mapping[str, type] = {
     "source": str, "target": str, "categorical": list, "numeric": list, "decimal": str, "separator": str,
-    "labels": dict, "columns": dict, "small_counts": bool, "dictionary": str,
+    "labels": dict, "columns": dict, "small_counts": bool, "dictionary": str, "changed": str,
 }  # fmt: skip
 
 
@@ -61,6 +62,9 @@ class SiloFile:
     """The one data dictionary by which it reads its table; None for whichever the server's configuration has."""
     path: str = ""
     """Where this was read, for messages."""
+
+    changed: str = "stop"
+    """What to do where the source is not what it was when the silo joined: one of `frozen.CHANGES`."""
 
     @property
     def is_table(self) -> bool:
@@ -128,6 +132,9 @@ def read_silo_file(path: Path) -> SiloFile:
     own |= _declared(path, data)
     if "dictionary" in data:
         own["dictionary"] = read_dictionary(folder / Path(data["dictionary"]).expanduser())
+    own["changed"] = str(data.get("changed", "stop"))
+    if own["changed"] not in CHANGES:
+        raise ConfigurationError(f"{path}: data.changed = {own['changed']!r}, expected one of {', '.join(CHANGES)}")
     file = SiloFile(name, folder / Path(table["state"]).expanduser(), beside(str(data["source"]), folder), **own)
     try:
         find_device(file.device, start=False, key="device")

@@ -10,30 +10,32 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from .. import config as configuration
-from ..core import ConfigurationError, Data, DataError, Payload, RunError, Silo, SiloId, Update, check_silo_name
+from ..core import ConfigurationError, DataError, Payload, RunError, Silo, SiloId, Update, check_silo_name
 from ..core.devices import find_device
-from ..core.silo_info import SPLITS
-from ..data import Silos, splits_record
+from ..core.silo_info import SPLITS, SiloInfo
+from ..data import DataSettings, Preparation, Silos, augmented, splits_record
 from ..data.declared import NOTHING, LabelCode, OwnColumn
-from ..data.schema.agreement import SharedSchema, own_schema, own_silos
+from ..data.rows import Rearrange
+from ..data.schema.agreement import SharedSchema, own_schema, own_silos, silos_of
+from ..data.sources.by_name import read_own
 from ..engines.executor import Executor
 from ..engines.flower_messages import NEVER, Order
 from ..files.atomic import write_bytes, write_record
 from ..files.ledger import Ledger
 from ..files.links import refuse_link, refuse_links
 from ..files.locks import held
-from ..files.manifest import check_file, sum_of_bytes
-from ..files.payloads import read_payload, to_bytes
-from ..files.reading import read, record_of
+from ..files.payloads import to_bytes
+from ..files.reading import read
 from ..files.schema.small_files import DataFile, FileSum, ModelFile, SiloKeeps, SiloSource
 from ..runs.local import Run
-from ..runs.prepared import PREPARATION, as_record, kept_preparation
+from ..runs.prepared import PREPARATION, kept_preparation
 from ..runs.spec import spec_of
 from ..runs.warm import MODEL
 from ..wrappers.evaluation import TEST
+from .frozen import FrozenData
+from .held_out import HELD_OUT, hold_out, rearranged_by, row_key
 from .own_books import OwnBooks
 from .refusals import check_counts, check_terms, told_by_rule
 from .silo_file import SiloFile
@@ -58,13 +60,16 @@ class SiloSide:
     def introduce(self, terms: Terms) -> dict[str, str | int]:
         """What everyone has to know of its data before there is an agreement: see `data.schema.records.DataSchema`."""
         self.file.limits.check_begin(self.file.silo, terms, self.file.state)
-        config, begun = terms.config, self._began_before(terms)
+        silo, begun = self.file.silo, self._began_before(terms)
         with told_by_rule(self.file, terms):
             if not begun:
                 check_terms(self.file, terms)
-            allowed = None if begun else self.file.categorical or ()
-            schema = own_schema(self.file.settings(config.data), config.seed, self.file.silo, allowed)
-        return {"silo": self.file.silo, "sketch": json.dumps(schema.to_json())}
+            known = None if terms.agreement is None else self._frozen(terms).known()
+            if known is not None and known.told:
+                return {"silo": silo, "sketch": json.dumps(known.told)}
+            settings, allowed = self._settings(terms), None if begun else self.file.categorical or ()
+            schema = own_schema(settings, terms.config.seed, silo, allowed, self._rearranged(settings))
+        return {"silo": silo, "sketch": json.dumps(schema.to_json())}
 
     def join(self, terms: Terms) -> dict[str, str | int]:
         """Its sizes, class counts and the hashes of its splits, under what was agreed."""
@@ -72,9 +77,22 @@ class SiloSide:
         self.keep_configuration(terms)
         part = self.run(terms)
         part.silos.check(terms.config.training.batch_size)
-        card = part.info.silo_infos[self.file.silo].to_json()
-        record = splits_record(part.silos, len(part.silos.classes))[self.file.silo]
-        return {"silo": self.file.silo, "card": json.dumps(card), "record": json.dumps(record)}
+        return {"silo": self.file.silo, **self._sizes(terms, part.silos[0])}
+
+    def says(self, terms: Terms) -> dict[str, str | int]:
+        """What goes along with every update once rows have left its data: its sizes as they are now."""
+        frozen = self._frozen(terms)
+        known = frozen.known()
+        return self._sizes(terms, self._augmented(terms, frozen.read(known))) if known and known.dropped else {}
+
+    def _sizes(self, terms: Terms, silo: Silo) -> dict[str, str | int]:
+        known, classes = self._frozen(terms).known(), len(agreement(terms).classes)
+        dropped = {} if known is None else known.dropped
+        card = dataclasses.replace(SiloInfo.of(silo, classes), dropped=dropped)
+        record = splits_record([silo], classes)[silo.name]
+        if dropped and isinstance(record, dict):
+            record |= {"dropped": dropped}
+        return {"card": json.dumps(card.to_json()), "record": json.dumps(record)}
 
     def perform(self, terms: Terms, order: Order, payload: Payload) -> Update:
         """Carry out a work; keep the state it leaves, and a line of what is sent.
@@ -135,8 +153,8 @@ class SiloSide:
         spec = spec_of(terms.own_config, terms.method)
         return _with_same_code(
             KeptSiloRun(
-                spec=spec, folder=folder, prepares=prepares, read_silos=lambda: self.silos(terms), names=terms.names,
-                devices=self.devices,
+                spec=spec, folder=folder, prepares=prepares, read_silos=lambda: self._stored(terms, prepares),
+                names=terms.names, devices=self.devices,
             ),
             terms,
         )  # fmt: skip
@@ -153,10 +171,24 @@ class SiloSide:
 
     def silos(self, terms: Terms) -> Silos:
         """Its data, read anew, with what it takes to read more of the kind."""
+        return own_silos(self._settings(terms), terms.config.seed, self.file.silo, agreement(terms))
+
+    def _settings(self, terms: Terms) -> DataSettings:
+        """How it reads its own source, by the rules of the version that it joined with."""
         settings, path = self.file.settings(terms.config.data), self.home(terms) / "config.toml"
-        if path.exists():
-            settings = configuration.by_own_rules(settings, path.read_text())
-        return own_silos(settings, terms.config.seed, self.file.silo, agreement(terms))
+        return configuration.by_own_rules(settings, path.read_text()) if path.exists() else settings
+
+    def _stored(self, terms: Terms, prepares: Preparation) -> Silos:
+        """Its data as they were when it joined, as far as they are still stored, else read anew."""
+        frozen = self._frozen(terms)
+        known = frozen.known()
+        if known is None or not frozen.tensors(known).exists():
+            return self.silos(terms)
+        silo = self._augmented(terms, frozen.read(known))
+        return Silos(
+            (silo,), prepares.classes, prepares.normalise, prepares.encoders, prepares.image_format,
+            prepares.sequence_format, prepares.scalings, terms.config.data.positive,
+        )  # fmt: skip
 
     def _began_before(self, terms: Terms) -> bool:
         """Whether it joined the federation, as it is configured, before there were the rules of `refusals`."""
@@ -177,10 +209,10 @@ class SiloSide:
             raise DataError(f"{terms.method!r} is no method of the federation")
         return self.home(terms) / terms.method
 
-    def _data_file(self, terms: Terms) -> Path:
-        """Where its splits are kept, as it reads them by these terms."""
+    def _frozen(self, terms: Terms) -> FrozenData:
+        """Its splits as they are stored, as it reads them by these terms."""
         about = [
-            repr(terms.config.data), terms.config.seed, agreement(terms).to_json(), self.file.source, self.file.target,
+            repr(terms.config.data), terms.config.seed, agreement(terms).to_json(), self.file.target,
             self.file.categorical, self.file.numeric, self.file.decimal, self.file.separator,
         ]  # fmt: skip
         declared = dataclasses.replace(
@@ -188,22 +220,45 @@ class SiloSide:
         )
         about += [repr(declared)] if declared != NOTHING else []
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
-        return self.home(terms) / f"data-{key}.safetensors"
+        classes, batch_size = agreement(terms).classes, terms.config.training.batch_size
+        return FrozenData(
+            self.home(terms) / f"data-{key}.json", self.file.silo, self._settings(terms), self.file.changed,
+            lambda: row_key(self.file.secret()), lambda silo: Silos((silo,), classes).check(batch_size),
+        )  # fmt: skip
 
     def _data(self, terms: Terms) -> Silo:
-        """Its splits, from the disk after the first time: reading and encoding a source takes longer than a round."""
-        path = self._data_file(terms)
-        said = path.with_suffix(".json")
-        # Without what it has to hold, as version 0.1 left it, it is made anew.
-        if path.exists() and (known := record_of(said, DataFile)) is not None:
-            check_file(path, known.file)
-            return _silo(self.file.silo, read_payload(path))
-        silos = self.silos(terms)
-        data, prepares = to_bytes(_tensors(silos[0])), as_record(silos.preparation)
-        holds = {"schema": DataFile.SCHEMA, "file": sum_of_bytes(data), "preparation": prepares}
-        write_record(said, DataFile.model_validate(holds), lasting=True)
-        write_bytes(path, data, lasting=True)
-        return silos[0]
+        """Its splits, from the disk after the first time, as long as the source is what it was or may have changed."""
+        frozen = self._frozen(terms)
+        known = frozen.known()
+        if known is None or not frozen.tensors(known).exists():
+            known = self._freeze(terms, frozen, known)
+        else:
+            known = frozen.checked(known)
+        return self._augmented(terms, frozen.read(known))
+
+    def _freeze(self, terms: Terms, frozen: FrozenData, again: DataFile | None) -> DataFile:
+        """Read its source, and store what comes of it."""
+        source, settings = frozen.state(), frozen.settings
+        pool = read_own(settings, self.file.silo)
+        own = silos_of(pool, settings, terms.config.seed, agreement(terms), self._rearranged(settings))
+        known, data = frozen.made(pool, own, source, again)
+        frozen.check(own.silos[0])
+        splits = {split: own.silos[0].indices[split].numpy() for split in SPLITS}
+        hold_out(self.file.state, settings, pool, splits, frozen.key())
+        frozen.store(known, data)
+        return known
+
+    def _rearranged(self, settings: DataSettings) -> Rearrange | None:
+        """What keeps rows from training that it once held out, in this federation or another one."""
+        if not (self.file.state / HELD_OUT).exists():
+            return None
+        return rearranged_by(self.file.state, settings, row_key(self.file.secret()))
+
+    def _augmented(self, terms: Terms, silo: Silo) -> Silo:
+        """The silo with what changes its batches of training at random, which no tensor holds."""
+        data = terms.config.data
+        train = augmented(silo.train, data.augment, data.normalise) if data.augment else silo.train
+        return dataclasses.replace(silo, train=train)
 
     def _keep_model(self, folder: Path, terms: Terms, t: int, down: Payload) -> None:
         """The federation's model as it was measured last: with it, `caveat predict` works at the silo."""
@@ -218,7 +273,7 @@ class SiloSide:
 
     def _keep_preparation(self, folder: Path, terms: Terms) -> list[str]:
         """What makes new inputs like its data: its own alone. Nothing where version 0.1 has read these."""
-        known = record_of(self._data_file(terms).with_suffix(".json"), DataFile)
+        known = self._frozen(terms).known()
         if known is None or known.preparation is None:
             return []
         write_record(folder / PREPARATION, known.preparation)
@@ -252,20 +307,6 @@ def check_order(order: Order, executor: Executor, silo: SiloId) -> None:
     executor.find_work(order.t, order.work)
     if order.t < (newest := max(executor.states.versions(silo), default=NEVER)):
         raise RunError(f"an order of round {order.t}, but there is a state of round {newest}")
-
-
-def _tensors(silo: Silo) -> Payload:
-    parts = {split: getattr(silo, split) for split in SPLITS} | {f"stream.{n}": d for n, d in silo.streams.items()}
-    groups = {name: {"x": data.x, "y": data.y} for name, data in parts.items()}
-    return groups | {"indices": dict(silo.indices), f"domain.{silo.domain}": {}}
-
-
-def _silo(name: SiloId, groups: Payload) -> Silo:
-    data = {group: Data(t["x"], t["y"]) for group, t in groups.items() if set(t) == {"x", "y"}}
-    domain = next(group for group in groups if group.startswith("domain.")).removeprefix("domain.")
-    indices: dict[str, Tensor] = groups["indices"]
-    streams = {group.removeprefix("stream."): each for group, each in data.items() if group.startswith("stream.")}
-    return Silo(name, domain, **{split: data[split] for split in SPLITS}, indices=indices, streams=streams)
 
 
 def open_member(folder: Path, device: str = "cpu") -> Run:

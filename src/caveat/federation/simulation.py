@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ..core import RunError, SiloId
 from ..core.silo_info import FederationInfo
-from ..engines.flower_messages import GridMessages, legible, pack, words_of
+from ..engines.flower_messages import GridMessages, Words, legible, pack, words_of
 from .terms import Terms
 
 
@@ -31,6 +31,9 @@ class FixedMembership:
     @property
     def terms_text(self) -> str:
         return self.terms.to_text()
+
+    def hear(self, silo: SiloId, words: Words) -> None:
+        """Nothing: a simulation's data are there for all to see."""
 
     def meet(self, wire: GridMessages, until: float) -> None:
         """Ask nodes that are not known yet which silo they are."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,16 @@ _PART = re.compile(r"\..+\.(\d+)\.part")
 """The names that files have while they are written."""
 
 
-def write_bytes(path: Path, data: bytes, lasting: bool = False) -> None:
+Opener = Callable[[str, int], int]
+"""Opens a file to be written, and decides who may read it."""
+
+
+def write_bytes(path: Path, data: bytes, lasting: bool = False, opener: Opener = without_following) -> None:
     """Write a file so that it is there whole or not at all, and if it is `lasting`, also after the power was cut."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         _forget_parts_of(path)
-        with open(part, "xb", opener=without_following) as file:
+        with open(part, "xb", opener=opener) as file:
             file.write(data)
             if lasting:
                 file.flush()
@@ -84,15 +88,15 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def write_json(path: Path, value: Mapping[str, Any], lasting: bool = False) -> None:
+def write_json(path: Path, value: Mapping[str, Any], lasting: bool = False, opener: Opener = without_following) -> None:
     """Write JSON whole or not at all, with all digits of floats; NaN and infinity are refused."""
-    write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode(), lasting)
+    write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode(), lasting, opener)
 
 
-def write_record(path: Path, record: Record, lasting: bool = False) -> None:
+def write_record(path: Path, record: Record, lasting: bool = False, opener: Opener = without_following) -> None:
     """What a file holds of a record, as `write_json` writes it, with a checksum where its kind has one."""
     value = as_json(record)
-    write_json(path, sealed(value) if record.SEALED else value, lasting)
+    write_json(path, sealed(value) if record.SEALED else value, lasting, opener)
 
 
 def lines_of_records(records: Iterable[Record]) -> str:

@@ -32,3 +32,8 @@ def refuse_link(path: Path) -> None:
 def without_following(path: str, flags: int) -> int:
     """An `opener` for `open`, which fails on a link, and waits for nobody where there is a pipe."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
+def privately(path: str, flags: int) -> int:
+    """An `opener` like `without_following`, of files that nobody but their owner may read or write."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)

@@ -206,6 +206,7 @@ def silo_record(method: Method, silo: SiloInfo, payload: Payload) -> SiloRecord:
         n_calibration=silo.examples["calibration"],
         n_test=silo.examples["test"],
         class_counts=list(silo.class_counts),
+        dropped=dict(silo.dropped),
         test=Metrics.model_validate({**metrics.figures(sums), "ece_null": null, **metrics.errors(sums)}),
         entropy_error=entropy_error(sums),
         metrics=own_of_silo(payload),

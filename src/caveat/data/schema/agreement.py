@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
@@ -21,7 +21,8 @@ from ..declared import LabelCode, OwnColumn
 from ..fitting import check_normalise
 from ..image_format import common_format
 from ..lazy import changed, some_rows
-from ..pools import Pool, TableColumn, ordered
+from ..pools import Index, Pool, TableColumn, ordered
+from ..rows import Rearrange
 from ..settings import DataSettings
 from ..silos import Silos
 from ..source_names import check_source
@@ -64,7 +65,13 @@ def own_settings(
     return dataclasses.replace(settings, source=source, **given)
 
 
-def own_schema(settings: DataSettings, seed: int, name: SiloId, allowed: Collection[str] | None = None) -> DataSchema:
+def own_schema(
+    settings: DataSettings,
+    seed: int,
+    name: SiloId,
+    allowed: Collection[str] | None = None,
+    rearrange: Rearrange | None = None,
+) -> DataSchema:
     """The schema of the data that a silo reads with its own settings, to be sent to the server.
 
     Raises DataError for data that cannot be used, and for labels or a column of texts that look like names of
@@ -80,11 +87,10 @@ def own_schema(settings: DataSettings, seed: int, name: SiloId, allowed: Collect
                 "categorical",
                 column.name,
             )
-    return _schema_of(pool, settings, seed)
+    return _schema_of(pool, own_indices(pool, settings, seed, rearrange).indices["train"])
 
 
-def _schema_of(pool: Pool, settings: DataSettings, seed: int) -> DataSchema:
-    index = own_indices(pool, settings, seed).indices["train"]
+def _schema_of(pool: Pool, index: Index) -> DataSchema:
     # The server names the column to predict, unless the silo does.
     if len(pool.classes) > max(TELLING, len(index) / 2):
         raise DataError(
@@ -172,15 +178,32 @@ def own_silos(settings: DataSettings, seed: int, name: SiloId, shared: SharedSch
     Its splits and tensors are bitwise those that `caveat.data.load` gives it beside the files of the other silos.
     Raises DataError if the data do not fit the shared schema.
     """
-    pool = read_own(settings, name)
+    return silos_of(read_own(settings, name), settings, seed, shared).silos
+
+
+class OwnSilos(NamedTuple):
+    """The one silo that reads its own data, and what it says of them."""
+
+    silos: Silos
+    schema: DataSchema
+
+
+def silos_of(
+    pool: Pool, settings: DataSettings, seed: int, shared: SharedSchema, rearrange: Rearrange | None = None
+) -> OwnSilos:
+    """The one silo that a pool is, as `own_silos` makes it of what it reads, its splits rearranged after the draw."""
     check_samples([pool])
-    check_fits(shared, name, _schema_of(pool, settings, seed))
+    own = own_indices(pool, settings, seed, rearrange)
+    schema = _schema_of(pool, own.indices["train"])
+    check_fits(shared, pool.domain, schema)
     number = np.array([shared.classes.index(label) for label in pool.classes], dtype=np.int64)
     layout = shared.layout
     # With the shared columns, so that rows to predict can have categories that the silo's own lack.
     x = changed(pool.x, partial(recoded, table=pool.table, columns=layout.columns)) if pool.table else pool.x
     pool = dataclasses.replace(pool, x=x, y=number[pool.y], classes=shared.classes, table=layout.columns)
-    return one_silo(pool, shared.image_format, layout, settings, seed, read_outside(settings))
+    # Drawn before: rows that differ in categories nobody trains on are no longer different.
+    own = dataclasses.replace(own, domain=own.domain._replace(pool=pool))
+    return OwnSilos(one_silo(own, shared.image_format, layout, settings, seed, read_outside(settings)), schema)
 
 
 def _agreed_classes(schemas: Mapping[SiloId, DataSchema]) -> tuple[str, ...]:

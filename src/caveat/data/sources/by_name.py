@@ -167,6 +167,16 @@ def read_own(settings: DataSettings, silo: SiloId) -> Pool:
     return dataclasses.replace(pool, domain=silo)
 
 
+def own_files(settings: DataSettings, silo: SiloId) -> tuple[Path, ...]:
+    """The files that `read_own` reads, those of its folder if it is one. Raises DataError where there are none."""
+    kind, _, rest = settings.source.partition(":")
+    if kind == "digits":
+        return ()
+    if kind in ("csv", "npz"):
+        return (_own_file(csv_paths(rest) if kind == "csv" else [locate(name) for name in rest.split(",")], silo),)
+    return tuple(sorted(path for path in locate(rest).rglob("*") if path.is_file()))
+
+
 def _own_file(paths: Sequence[Path], silo: SiloId) -> Path:
     stems = [path.stem for path in paths]
     if len(set(stems)) < len(stems):

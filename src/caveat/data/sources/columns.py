@@ -124,7 +124,7 @@ def _stored(sheets: Sequence[Sheet], name: str, decimal: str) -> ColumnContent |
     if any(part is None for part in parts):
         return None
     rows, absent, lowest, highest = 0, 0, math.inf, -math.inf
-    endless, found, moments = set[str](), Distinct(), Moments()
+    endless, found, moments = set[str](), Distinct(), ColumnMoments()
     for values in chain.from_iterable(part or () for part in parts):
         known = values[~np.isnan(values)]
         rows, absent = rows + len(values), absent + len(values) - len(known)
@@ -141,7 +141,7 @@ def _stored(sheets: Sequence[Sheet], name: str, decimal: str) -> ColumnContent |
     return ColumnContent(*about, "numbers", lowest, highest, mean, deviation, refused=refused)
 
 
-class Moments:
+class ColumnMoments:
     """Mean and standard deviation, of the population, of numbers that come in parts."""
 
     def __init__(self) -> None:

@@ -124,14 +124,52 @@ class OwnState(File):
     files: Sums = {}  # the model that it was measured with last
 
 
+class SourceState(Record):
+    """What the files of a silo's source look like and hold."""
+
+    looks: str  # SHA-256 of their names, sizes and times
+    holds: str  # SHA-256 of their names and content
+
+
+class NoticedChange(SourceState):
+    """What a source was changed to, and what `data.changed` had the silo do then."""
+
+    rule: str  # "keep" or "drop"
+
+
 class DataFile(File):
-    """Beside the tensors of a silo's data: what that file holds."""
+    """Beside the tensors of a silo's data: what that file holds, and what its source was when they were made."""
 
     SCHEMA: ClassVar = 2
     SEALED: ClassVar = True
+    OMITTED: ClassVar = frozenset({"place", "noticed", "dropped"})
 
     file: FileSum
+    place: str = ""  # the file of the tensors, where rows have left them
     preparation: PreparationFile | None = None  # what makes new inputs like these; version 0.1 kept none
+    source: SourceState | None = None  # an earlier version kept none
+    columns: list[str] = []  # of a table
+    told: dict[str, Any] = {}  # what the silo said of its data before there was an agreement
+    noticed: NoticedChange | None = None
+    dropped: dict[str, Size] = {}  # rows that have left, by split
+
+
+class HeldOutRows(Record):
+    """Rows of a silo that once tested or calibrated a model of a column, by keyed hashes of their content."""
+
+    target: str  # the column that was predicted; "" where the source is no table
+    columns: list[str] = []  # that the hashes are of
+    test: list[str]
+    calibration: list[str]
+
+
+class HeldOutFile(File):
+    """`held-out.json` of a silo's state: what it never trains on."""
+
+    SEALED: ClassVar = True
+
+    key: str  # by which the key of the hashes is known again
+    rows: list[HeldOutRows] = []
 
 
 class Failure(File):

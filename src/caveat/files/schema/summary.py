@@ -88,7 +88,7 @@ class SiloRecord(Record):
     """The final figures of one silo, and what its method adds."""
 
     OMITTED: ClassVar = frozenset(
-        {"entropy_error", "models", "streams", "model", "newcomer", "promise", "classification", "metrics"}
+        {"entropy_error", "models", "streams", "model", "newcomer", "promise", "classification", "metrics", "dropped"}
     )
 
     name: str
@@ -98,6 +98,7 @@ class SiloRecord(Record):
     n_calibration: Size | None = None
     n_test: Size | None = None
     class_counts: list[Size] | None = None
+    dropped: dict[str, Size] = {}  # examples that have left a split during the run, which are not counted above
     test: Metrics = Metrics()
     entropy_error: Figure = None  # standard error of the mean entropy, nats
     reliability: Reliability | None = None

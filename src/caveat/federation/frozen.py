@@ -1,0 +1,238 @@
+"""A silo's splits as they were when it joined, on its own disk, and what becomes of them where their source changes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..core import ConfigurationError, Data, DataError, Payload, RunError, Silo, SiloId
+from ..core.silo_info import SPLITS
+from ..data import DataSettings
+from ..data.pools import Pool
+from ..data.rows import apart
+from ..data.schema.agreement import OwnSilos
+from ..data.sources.by_name import own_files, read_own
+from ..files.atomic import write_bytes, write_record
+from ..files.links import privately, refuse_link
+from ..files.manifest import check_file, sum_of_bytes
+from ..files.payloads import read_payload, to_bytes
+from ..files.reading import record_of
+from ..files.schema.small_files import DataFile, NoticedChange, SourceState
+from ..html.text import escaped
+from ..runs.prepared import as_record
+from .source_changes import SourceChange, change_of, holds_of, looks_of, rows_of, state_of
+
+ROWS = "rows"
+"""The group of tensors that says which rows the splits were made of."""
+CHANGES = ("stop", "keep", "drop")
+"""What `data.changed` may be."""
+OTHERWISE = (
+    'put it back as it was, or say in silo.toml what then: data.changed = "keep" goes on with the rows as they were '
+    'stored, "drop" without those that are gone'
+)
+
+
+class DataChanged(DataError):
+    """A silo's data are not those that it joined with: the only thing of it that the server learns."""
+
+
+@dataclass(frozen=True)
+class FrozenData:
+    """What a silo has stored of its data for one federation."""
+
+    said: Path
+    """The file beside the tensors that says what they are."""
+    silo: SiloId
+    settings: DataSettings
+    """Those by which the silo reads its own source."""
+    changed: str
+    """What to do where the source has changed: "stop", "keep" or "drop"."""
+    key: Callable[[], bytes]
+    """The key of hashes of rows."""
+    check: Callable[[Silo], None]
+    """Raises DataError for a silo that cannot train."""
+
+    def known(self) -> DataFile | None:
+        """What was stored; None where nothing was. Raises DataError if it is damaged."""
+        return record_of(self.said, DataFile)
+
+    def tensors(self, known: DataFile) -> Path:
+        """The file of the splits."""
+        return self.said.with_name(known.place or f"{self.said.stem}.safetensors")
+
+    def read(self, known: DataFile) -> Silo:
+        """The silo as it was stored. Raises DataError where the file is damaged."""
+        check_file(self.tensors(known), known.file)
+        return _silo(self.silo, read_payload(self.tensors(known)))
+
+    def state(self) -> SourceState:
+        """What the source looks like and holds."""
+        return state_of(own_files(self.settings, self.silo))
+
+    def made(self, pool: Pool, own: OwnSilos, source: SourceState, again: DataFile | None) -> tuple[DataFile, bytes]:
+        """What is to be stored of a silo that has been read, for the first time or `again` where the tensors are gone.
+
+        Raises DataChanged if that, or what another version of caveat or another silo.toml made of the source for this
+        federation, has other splits; DataError if the source was written in the meantime.
+        """
+        silo, columns = own.silos[0], sorted(column.name for column in pool.table)
+        splits = _tensors(silo)
+        data = to_bytes(splits | {ROWS: rows_of(pool, columns, self.key())})
+        sums = (sum_of_bytes(data), sum_of_bytes(to_bytes(splits)))
+        for path in sorted(self.said.parent.glob("data-*.json")):
+            other = again if path == self.said else record_of(path, DataFile)
+            if other is not None and other.file not in sums:
+                raise DataChanged(
+                    f"silo {self.silo!r}: {self.settings.source} does not give the rows any more that {path} was made "
+                    "of when the silo joined: put the source and [data] of silo.toml back as they were"
+                )
+        if looks_of(own_files(self.settings, self.silo)) != source.looks:
+            raise DataError(f"{self.settings.source} was written while it was read: begin again")
+        indices = {split: index.numpy() for split, index in silo.indices.items() if split in SPLITS}
+        if pool.table and (told := apart(pool, indices)):
+            self._log(f"{self.settings.source}: {told}")
+        known = {
+            "schema": DataFile.SCHEMA, "file": sums[0], "preparation": as_record(own.silos.preparation),
+            "source": source, "columns": columns, "told": own.schema.to_json(),
+        }  # fmt: skip
+        return DataFile.model_validate(known), data
+
+    def store(self, known: DataFile, data: bytes) -> None:
+        """Write it for the silo's own eyes."""
+        write_record(self.said, known, lasting=True, opener=privately)
+        write_bytes(self.tensors(known), data, lasting=True, opener=privately)
+
+    def checked(self, known: DataFile) -> DataFile:
+        """What is to be gone on with, once the source has been compared to what it was.
+
+        Only where files look other than they did are they read. Raises DataChanged for a change that silo.toml does not
+        allow, in a sentence with how many rows it is of.
+        """
+        if known.source is None:  # an earlier version did not say what the source was
+            return known
+        self._tidy(known)
+        noticed = known.noticed if known.noticed is not None and known.noticed.rule == self.changed else None
+        try:
+            files = own_files(self.settings, self.silo)
+            looks = looks_of(files)
+            if looks in (known.source.looks, noticed.looks if noticed else None):
+                return known
+            now = SourceState(looks=looks, holds=holds_of(files))
+            if noticed is not None and now.holds == noticed.holds:
+                return self._write(known, noticed=noticed.model_copy(update={"looks": looks}))
+            if now.holds == known.source.holds:
+                return self._write(known, source=now)
+            rows = rows_of(read_own(self.settings, self.silo), known.columns, self.key())
+        except (ConfigurationError, DataError, OSError) as error:
+            return self._unreadable(known, error)
+        change = change_of(read_payload(self.tensors(known))[ROWS], rows)
+        if change.none:
+            return self._write(known, source=now)
+        told = f"silo {self.silo!r}: {self._place(files)} is not what it was when the silo joined: {change}"
+        if self.changed == "stop":
+            raise DataChanged(f"{told}; {OTHERWISE}")
+        noticed = NoticedChange(looks=now.looks, holds=now.holds, rule=self.changed)
+        if self.changed == "drop" and change.leaving:
+            return self._without(known, change, noticed, told)
+        self._log(f'{told}; data.changed = "{self.changed}": the rows as they were stored are gone on with')
+        return self._write(known, noticed=noticed)
+
+    def _unreadable(self, known: DataFile, error: Exception) -> DataFile:
+        told = f"silo {self.silo!r}: {self.settings.source} cannot be read any more: {error}"
+        if self.changed == "keep":
+            self._log(f'{told}; data.changed = "keep": the rows as they were stored are gone on with')
+            return known
+        raise DataChanged(f'{told}; put it back, or set data.changed = "keep" in silo.toml') from None
+
+    def _without(self, known: DataFile, change: SourceChange, noticed: NoticedChange, told: str) -> DataFile:
+        """Store the splits without rows that are gone, and delete what was stored before."""
+        groups = read_payload(self.tensors(known))
+        rows = groups[ROWS]
+        stays = torch.ones(len(rows["position"]), dtype=torch.bool)
+        stays[list(change.leaving)] = False
+        before = _silo(self.silo, groups)
+        silo, left = _without_rows(before, rows["position"][~stays])
+        try:
+            self.check(silo)
+        except DataError as error:
+            raise DataChanged(
+                f"{told}; without the rows that are gone it cannot train: {error}; `caveat flower forget "
+                f"{self.said.parent}` deletes what is stored of them"
+            ) from None
+        data = to_bytes(_tensors(silo) | {ROWS: {name: each[stays] for name, each in rows.items()}})
+        place = f"{self.said.stem}-{sum_of_bytes(data).sha256 or '':.8}.safetensors"
+        write_bytes(self.said.with_name(place), data, lasting=True, opener=privately)
+        dropped = {split: known.dropped.get(split, 0) + left[split] for split in SPLITS}
+        found = self._write(
+            known,
+            file=sum_of_bytes(data), place=place, noticed=noticed,
+            dropped={split: count for split, count in dropped.items() if count},
+        )  # fmt: skip
+        self._tidy(found)
+        counts = ", ".join(f"{split} {count}" for split, count in left.items() if count) or "none of a split"
+        self._log(f'{told}; data.changed = "drop": {len(change.leaving)} left ({counts}), none is added')
+        return found
+
+    def _tidy(self, known: DataFile) -> None:
+        """Delete what was stored before rows left, also where a process was killed before it could."""
+        for path in self.said.parent.glob(f"{self.said.stem}*.safetensors"):
+            if path != self.tensors(known):
+                path.unlink()
+
+    def _write(self, known: DataFile, **changes: object) -> DataFile:
+        found = known.model_copy(update=changes)
+        write_record(self.said, found, lasting=True, opener=privately)
+        return found
+
+    def _place(self, files: tuple[Path, ...]) -> str:
+        return str(files[0]) if len(files) == 1 else self.settings.source
+
+    def _log(self, text: str) -> None:
+        """A line in the silo's own log."""
+        print(escaped(text), file=sys.stderr, flush=True)
+
+
+def _without_rows(silo: Silo, positions: Tensor) -> tuple[Silo, dict[str, int]]:
+    """A silo without rows of its source, and how many of them each split had."""
+    stays = {split: ~torch.isin(silo.indices[split], positions) for split in SPLITS}
+    train, validation, calibration, test = (getattr(silo, split).part(stays[split]) for split in SPLITS)
+    indices = {name: index[stays[name]] if name in stays else index for name, index in silo.indices.items()}
+    left = {split: int((~each).sum()) for split, each in stays.items()}
+    return Silo(silo.name, silo.domain, train, validation, calibration, test, indices, silo.streams), left
+
+
+def forget(folder: Path) -> list[Path]:
+    """Delete the rows that a silo has stored of a federation, and return the files that held them.
+
+    What prepares inputs stays, and with it the model predicts. Raises ConfigurationError for any other folder, RunError
+    for one with links.
+    """
+    refuse_link(folder)
+    found = sorted(folder.glob("data-*.safetensors"))
+    if not (folder / "config.toml").is_file() or not (found or [*folder.glob("data-*.json")]):
+        raise ConfigurationError(f"{folder}: no data that a silo has stored of a federation; expected STATE/FEDERATION")
+    try:
+        for path in found:
+            path.unlink()
+    except OSError as error:
+        raise RunError(f"cannot delete {path}: {error.strerror}") from error
+    return found
+
+
+def _tensors(silo: Silo) -> Payload:
+    parts = {split: getattr(silo, split) for split in SPLITS} | {f"stream.{n}": d for n, d in silo.streams.items()}
+    groups = {name: {"x": data.x, "y": data.y} for name, data in parts.items()}
+    return groups | {"indices": dict(silo.indices), f"domain.{silo.domain}": {}}
+
+
+def _silo(name: SiloId, groups: Payload) -> Silo:
+    data = {group: Data(t["x"], t["y"]) for group, t in groups.items() if set(t) == {"x", "y"}}
+    domain = next(group for group in groups if group.startswith("domain.")).removeprefix("domain.")
+    indices: dict[str, Tensor] = groups["indices"]
+    streams = {group.removeprefix("stream."): each for group, each in data.items() if group.startswith("stream.")}
+    return Silo(name, domain, **{split: data[split] for split in SPLITS}, indices=indices, streams=streams)
