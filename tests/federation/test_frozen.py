@@ -53,7 +53,7 @@ class Hill:
     def __init__(self, folder: Path) -> None:
         self.home = hospital(folder, "hill", 1)
         self.table = self.home / "hill.csv"
-        sets = ("source='silos'", "target='outcome'", "categorical=['site']")
+        sets = ("source='silos'", "target='outcome'", "classes=['ill','well']", "categorical=['site']")
         other = ("engine.name=flower", "model.name=mlp", "method.name=fedavg", "training.batch_size=8", "beside=[]")
         self.config = load(None, [*(f"data.{each}" for each in sets), *other])
 
