@@ -1,8 +1,9 @@
 """Three hospitals and a server, each with processes of its own, on this machine; and what goes wrong between them.
 
-For each method: silos join over TLS with keys that the server knows, somebody takes a silo's name, a silo is killed and
-comes back, the server is killed and comes back, and the result has the bits of a run on one machine in which the silo
-takes part in the same rounds.
+For each method: silos join over TLS with keys that the server knows; a server that asks for too much, labels of unknown
+codes and somebody who takes a silo's name are refused; a silo is killed and comes back, the server is killed and comes
+back, labels that were flipped in between are noticed; the result has the bits of a run on one machine in which silos
+take part in the same rounds, no surname has left its hospital, and tables that change later change no prediction.
 Ends with status 1 at the first thing that is not so.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,6 +21,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from curious import CODES, add_surnames, flip, keep_predictions, recode, refuse_codes, refuse_digging, search_surnames
 from machines import Failed, Machine, copy_of, kill, open_to_others, processes, wait_for
 from reference import counted, differences
 
@@ -27,7 +30,8 @@ from caveat.federation.project import write_project
 
 HERE = Path(__file__).parent
 HOSPITALS = ("cleveland", "hungarian", "va")
-VICTIM = "va"
+VICTIM, RELABELLED, NAMED = "va", "hungarian", "cleveland"
+"""Who is killed, whose labels are flipped while the server is away, and whose table has a column of surnames."""
 STRANGER, IMPOSTOR = "stranger", "impostor"
 """One whose key the server does not know; and one whose key it knows, but who says that it is another silo."""
 DECLARED = {
@@ -40,6 +44,8 @@ DECLARED = {
     "# 1 =": "1 =",
 }
 """What each hospital says of its table, in place of lines of the template of `silo.toml`."""
+LABELS = ("# [data.labels] ", "# 0 =", "# 1 =")
+"""The lines that say what its labels mean."""
 
 
 @dataclass
@@ -67,17 +73,24 @@ class Deployment:
         write_project(project, dump(load(str(HERE / f"{self.method}.toml"))), None)
         self.server = Machine(project)
         self.server.call("./certificates.sh", "localhost")
-        for name in (*HOSPITALS, STRANGER, IMPOSTOR):
+        for name in (*HOSPITALS, STRANGER, IMPOSTOR, *CODES):
             machine = self.hospitals[name] = copy_of(project, self.folder / name)
             table = name if name in HOSPITALS else HOSPITALS[0]
             shutil.copy(self.data / f"uci_heart_{table}.csv", machine.folder / f"{name}.csv")
             shutil.copy(HERE / "dictionary.toml", machine.folder)
             text = (machine.folder / "silo.toml").read_text()
             said = VICTIM if name == IMPOSTOR else name
-            for template, own in ({'"name"': f'"{said}"', "table.csv": f"{name}.csv"} | DECLARED).items():
-                text = text.replace(template, own)
+            declared = DECLARED | ({} if name not in CODES else dict.fromkeys(LABELS, ""))
+            for template, own in ({'"name"': f'"{said}"', "table.csv": f"{name}.csv"} | declared).items():
+                text = text.replace(template, own or template)
             (machine.folder / "silo.toml").write_text(text)
             machine.call("./key.sh", name)
+        add_surnames(self.table(NAMED))
+        for name, code in CODES.items():
+            recode(self.table(name), code)
+
+    def table(self, name: str) -> Path:
+        return self.hospitals[name].folder / f"{name}.csv"
 
     def start_server(self) -> None:
         self.server.start("server", "./server.sh", "127.0.0.1", str(self.port))
@@ -90,8 +103,8 @@ class Deployment:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def register(self) -> None:
-        """All hospitals and the impostor, by the names of their keys; the stranger is none."""
-        for name in (*HOSPITALS, IMPOSTOR):
+        """All machines but the stranger, by the names of their keys."""
+        for name in (*HOSPITALS, IMPOSTOR, *CODES):
             self.server.call("./admit.sh", str(self.hospitals[name].folder / "keys" / f"{name}.pub"))
 
     def start_silo(self, name: str) -> None:
@@ -102,6 +115,11 @@ class Deployment:
 
     def submit(self) -> None:
         self.server.start("run", "./run.sh", f"runs/{self.method}")
+
+    @property
+    def number(self) -> str:
+        """Flower's number of the run, as it was submitted last."""
+        return str(re.findall(r"^run (\d+):", self.server.log("run").read_text(), re.MULTILINE)[-1])
 
     def rounds(self, silo: str | None = None) -> set[int]:
         """The rounds counted so far, of a silo or of any."""
@@ -147,21 +165,17 @@ class Steps:
 
 
 def perform(deployment: Deployment, step: Steps) -> None:
-    deployment.install()
-    deployment.start_server()
-    deployment.register()
-    step("server with TLS; four keys admitted")
-    refuse_stranger(deployment)
-    step("a silo with a key that is not registered is refused")
-    for name in HOSPITALS:
+    server, hospitals = prepare(deployment, step), [deployment.hospitals[name] for name in HOSPITALS]
+    refuse_digging(server, deployment.method, hospitals)
+    step("runs that ask for ages as labels or categories are refused by all silos")
+    for name in (IMPOSTOR, *CODES):
         deployment.start_silo(name)
-    wait_for("three silos are online", 60, lambda: deployment.online() == 3)
-    step("three silos online")
-    deployment.start_silo(IMPOSTOR)
-    wait_for("the impostor is online", 60, lambda: deployment.online() == 4)
+    wait_for("all six are online", 120, lambda: deployment.online() == 6)
     deployment.submit()
     began = deployment.counts("the first round", None, -1, 300)
     step(f"round {began} counted, of {len(counted(deployment.run))} silos")
+    refuse_codes(lambda: server.said(deployment.number), [(name, deployment.hospitals[name]) for name in CODES])
+    step("labels 1 and 2, and 0 to 4, are refused where nobody says what they mean")
     refuse_impostor(deployment)
     step(f"a node with a key of its own that says it is {VICTIM} is refused")
     lose_silo(deployment, step)
@@ -171,6 +185,24 @@ def perform(deployment: Deployment, step: Steps) -> None:
     keep_secrets(deployment)
     step("nobody else can read keys, states, runs and what Flower keeps")
     compare(deployment, step)
+    search_surnames(deployment.folder, deployment.hospitals[NAMED].folder)
+    step(f"none of 60 surnames has left {NAMED}, in no form")
+    keep_predictions(deployment.hospitals[NAMED], NAMED)
+    step(f"{NAMED} predicts alike with its table sorted, extended and deleted")
+
+
+def prepare(deployment: Deployment, step: Steps) -> Machine:
+    deployment.install()
+    deployment.start_server()
+    deployment.register()
+    step("server with TLS; six keys admitted")
+    refuse_stranger(deployment)
+    step("a silo with a key that is not registered is refused")
+    for name in HOSPITALS:
+        deployment.start_silo(name)
+    wait_for("three silos are online", 60, lambda: deployment.online() == 3)
+    step("three silos online")
+    return deployment.server
 
 
 def refuse_stranger(deployment: Deployment) -> None:
@@ -184,9 +216,8 @@ def refuse_stranger(deployment: Deployment) -> None:
 
 def refuse_impostor(deployment: Deployment) -> None:
     server, impostor = deployment.server, deployment.hospitals[IMPOSTOR]
-    run = server.log("run").read_text().split()[1].rstrip(":")
     told = f"silo '{VICTIM}' greets with key SHA256:"
-    wait_for("the impostor is refused", 60, lambda: told in server.said(run), 5)
+    wait_for("the impostor is refused", 60, lambda: told in server.said(deployment.number), 5)
     impostor.stop("silo")
     if list(impostor.folder.glob("state/*/*/ledger.jsonl")):
         raise Failed("the impostor was given work")
@@ -227,10 +258,16 @@ def lose_server(deployment: Deployment, step: Steps) -> None:
     if (deployment.run / "summary.json").exists():
         raise Failed("the run was complete before its server was killed")
     step(f"server killed after round {last}")
+    table = deployment.table(RELABELLED)
+    before = flip(table)
     deployment.start_server()
     wait_for("three silos are online", 120, lambda: deployment.online() == 3)
     step("server back, and three silos online again")
     deployment.submit()
+    log = deployment.hospitals[RELABELLED].log("silo")
+    wait_for(f"{RELABELLED} notices its labels", 240, lambda: "of another label; put it back" in log.read_text(), 2)
+    table.write_text(before)
+    step(f"labels of {RELABELLED} were flipped in between: it refuses, and its table is put back")
     wait_for("the run is complete", 600, lambda: server.ended("run") is not None)
     if status := server.ended("run"):
         raise Failed(f"the run ended with status {status}; see {server.log('run')}")
@@ -245,7 +282,7 @@ def stop(deployment: Deployment) -> None:
 
 
 def compare(deployment: Deployment, step: Steps) -> None:
-    tables = [deployment.hospitals[name].folder / f"{name}.csv" for name in HOSPITALS]
+    tables = [deployment.table(name) for name in HOSPITALS]
     reference, states = deployment.folder / "reference", deployment.states()
     if found := differences(deployment.run, states, tables, reference):
         raise Failed(f"other bits than on one machine: {', '.join(found)}")
@@ -265,7 +302,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=os.environ.get("CAVEAT_DATA", "."), help="with uci_heart_*.csv")
     parser.add_argument("--method", choices=("uefl", "fedpn", "both"), default="both")
     parser.add_argument("--port", type=int, help="of the server [a free one]")
-    parser.add_argument("--limit", type=int, default=900, help="seconds for everything")
+    parser.add_argument("--limit", type=int, default=1800, help="seconds for everything")
     given = parser.parse_args()
 
     def too_long(number: int, frame: object) -> None:

@@ -81,11 +81,12 @@ class Machine:
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
 
-    def call(self, *command: str) -> None:
-        """Run a script of the project to its end. Raises Failed unless that is a good one."""
+    def call(self, *command: str) -> str:
+        """Run a command in the project to its end, and return what it prints. Raises Failed unless it ends well."""
         done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
         if done.returncode:
             raise Failed(f"{' '.join(command)}: status {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
 
     def start(self, name: str, *command: str) -> None:
         """Start a script of the project in a session of its own."""
