@@ -20,7 +20,10 @@ SURNAMES = [
 """60 names that no file has but the one that they are written to."""
 DIGGING = {
     "the histogram of ages as labels": ("data.target=age", "the column to predict is the one that the silo names"),
-    "the ages as categories": ('data.categorical=["age"]', "the silo tells categories only of columns that it allows"),
+    "the ages as categories": (
+        'data.dictionary=[{name="age", type="category"}]',
+        "the data dictionary is the silo's own copy",
+    ),
 }
 """What the server's configuration asks for, and what each hospital answers."""
 Rows = list[list[str]]
