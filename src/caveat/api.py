@@ -174,7 +174,7 @@ def load(folder: str | Path, *, model: Make | str | Sequence[str] | None = None,
     if model is not None:
         allow(codes_of(kept_spec(place) if is_call(place) else config_in(place)), named, own)
     if (place / "silo.json").exists():
-        from .federation.silo_side import open_member
+        from .federation.kept_member import open_member
 
         return open_member(place, device)
     return open_call(place, device) if is_call(place) else open_run(place, device)

@@ -20,8 +20,8 @@ import caveat
 from caveat.analysis.compare.command import grid_of
 from caveat.analysis.compare.folder import FinishedRun
 from caveat.core import DataError, RunError
+from caveat.federation.kept_member import open_member
 from caveat.federation.resume import resume_federation
-from caveat.federation.silo_side import open_member
 from caveat.files.atomic import write_json, write_record
 from caveat.files.checkpoints import ServerStore
 from caveat.files.ledger import read_ledger

@@ -12,11 +12,11 @@ from typing import TypeVar
 import torch
 
 from .. import config as configuration
-from ..core import ConfigurationError, DataError, Payload, RunError, Silo, SiloId, Update, check_silo_name
+from ..core import ConfigurationError, DataError, Payload, RunError, Silo, SiloId, Update
 from ..core.devices import find_device
 from ..core.silo_info import SPLITS, SiloInfo
 from ..data import DataSettings, Preparation, Silos, augmented, splits_record
-from ..data.declared import NOTHING, LabelCode, OwnColumn
+from ..data.declared import NOTHING
 from ..data.rows import Rearrange
 from ..data.schema.agreement import SharedSchema, own_schema, own_silos, silos_of
 from ..data.sources.by_name import read_own
@@ -27,9 +27,7 @@ from ..files.ledger import Ledger
 from ..files.links import refuse_link, refuse_links
 from ..files.locks import held
 from ..files.payloads import to_bytes
-from ..files.reading import read
 from ..files.schema.small_files import DataFile, FileSum, ModelFile, SiloKeeps, SiloSource
-from ..runs.local import Run
 from ..runs.prepared import PREPARATION, kept_preparation
 from ..runs.spec import spec_of
 from ..runs.warm import MODEL
@@ -39,7 +37,7 @@ from .held_out import HELD_OUT, hold_out, rearranged_by, row_key
 from .own_books import OwnBooks
 from .refusals import check_counts, check_terms, told_by_rule
 from .silo_file import SiloFile
-from .silo_runs import KeptSiloRun, SiloRun, own_manifest
+from .silo_runs import KeptSiloRun, SiloRun
 from .terms import Terms, lasting
 
 BUSY = 60.0
@@ -307,29 +305,3 @@ def check_order(order: Order, executor: Executor, silo: SiloId) -> None:
     executor.find_work(order.t, order.work)
     if order.t < (newest := max(executor.states.versions(silo), default=NEVER)):
         raise RunError(f"an order of round {order.t}, but there is a state of round {newest}")
-
-
-def open_member(folder: Path, device: str = "cpu") -> Run:
-    """What a silo keeps of a finished federation, to predict with on a device.
-
-    No data are needed, but of what version 0.1 kept; nothing is written, in the folder or elsewhere. Raises
-    RunError if the folder is none, DataError if its file is damaged or another version of caveat wrote it.
-    """
-    path = folder / "silo.json"
-    own_manifest(folder).check(*MODEL_FILES, PREPARATION)
-    kept = read(path, SiloKeeps)
-    try:
-        own, terms = kept.file, Terms.of_text(kept.terms)
-        check_silo_name(own.silo)
-    except (ConfigurationError, DataError) as error:
-        raise DataError(f"{path}: {error}") from None
-    categorical, numeric = (each if each is None else tuple(each) for each in (own.categorical, own.numeric))
-    file = SiloFile(
-        own.silo, Path(own.state), own.source, own.target, categorical, numeric, own.decimal, own.separator,
-        device, codes=tuple(LabelCode(**each) for each in own.codes),
-        columns=tuple(OwnColumn(**each) for each in own.columns),
-    )  # fmt: skip
-    try:
-        return Run(SiloSide(file).predicting(terms, folder))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"cannot read {path}: {error}") from error
