@@ -17,7 +17,7 @@ from .source_names import check_source
 from .sources.by_name import csv_paths, guess, read
 from .sources.columns import ColumnContent, Reading, column_of, label_refusal
 from .sources.declared_sheets import Refusals, surveyed_sheets
-from .sources.read_sheets import read_sheets
+from .sources.read_sheets import check_same_columns, read_sheets
 from .sources.sheets import Sheet, missing
 from .sources.tables import check_labels, check_names, silos_of, warn_of_spaces
 from .unusual import check_usual
@@ -72,6 +72,10 @@ def _table(name: str, reading: Reading) -> dict[str, Any]:
     found_wrong: Refusals = {}
     sheets = read_sheets(csv_paths(name.partition(":")[2]), reading.separator)
     sheets = surveyed_sheets(sheets, reading.declared, reading.decimal, reading.target, found_wrong)
+    if reading.declared.dictionary:  # columns that it lacks are not read, and files may differ in them
+        shared = set[str].intersection(*(set(sheet.columns) for sheet in sheets))
+        sheets = [sheet.with_columns({name: None for name in sheet.columns if name not in shared}) for sheet in sheets]
+    check_same_columns(sheets)
     lacking = found_wrong.keys() - set(sheets[0].columns)
     reading = reading._replace(
         categorical=[name for name in reading.categorical if name not in lacking],

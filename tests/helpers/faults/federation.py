@@ -6,6 +6,7 @@ silo that has lost its state, if it says so.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -13,6 +14,9 @@ import shutil
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors import numpy as safetensors
 
 from . import actions
 from .bits import bits
@@ -32,6 +36,8 @@ SHORT, LONG = 2.0, 60.0
 ROUNDS = 3
 AFTER = ("predict", "load", "report", "serve")
 """What is done with a federation that is over."""
+UNLIKE = {"file", "source", "noticed", "sha256"}
+"""What a silo says of its data that times of files or its secret are in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +96,7 @@ def all_bits(folder: Path) -> dict[str, str]:
         of_silo = bits(silo / name) if name else {}
         # What is sent again after an interruption is there again, for it has left the silo again.
         of_silo |= {file: _lines(silo / name / file) for file in of_silo if file.endswith("ledger.jsonl")}
+        of_silo |= {file: _of_data(silo / name / file) for file in of_silo if file.startswith("data-")}
         found |= {f"{silo.name}/{file}": value for file, value in of_silo.items()}
     return found
 
@@ -97,6 +104,18 @@ def all_bits(folder: Path) -> dict[str, str]:
 def _lines(path: Path) -> str:
     """The different lines of a file."""
     return "".join(sorted(set(path.read_text(errors="replace").splitlines(keepends=True))))
+
+
+def _of_data(path: Path) -> str:
+    """What a silo stores of its data, but for times of files and for hashes that are keyed by its secret."""
+    try:
+        if path.suffix == ".json":
+            said = json.loads(path.read_text())
+            return json.dumps({name: said[name] for name in sorted(said.keys() - UNLIKE)})
+        tensors = {name: tensor for name, tensor in safetensors.load(path.read_bytes()).items() if "rows" not in name}
+        return hashlib.sha256(safetensors.save(tensors)).hexdigest()
+    except (OSError, ValueError, AttributeError, SafetensorError):
+        return "damaged"
 
 
 def federation_name(folder: Path) -> str:

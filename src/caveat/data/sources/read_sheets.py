@@ -50,11 +50,14 @@ def _check_columns(path: Path, columns: Sequence[str]) -> None:
 
 
 def read_sheets(paths: Sequence[Path], separator: str | None = None) -> list[Sheet]:
-    """The texts of files that have the same columns. Raises DataError where columns differ."""
-    sheets = [read_sheet(path, separator) for path in paths]
+    """The texts of files. Raises DataError for those that cannot be read."""
+    return [read_sheet(path, separator) for path in paths]
+
+
+def check_same_columns(sheets: Sequence[Sheet]) -> None:
+    """Raises DataError where columns differ."""
     for sheet in sheets[1:]:
         if differing := set(sheet.columns) ^ set(sheets[0].columns):
             raise DataError(
                 f"{sheets[0].path} and {sheet.path} differ in columns {sorted(differing)}; expected the same in all"
             )
-    return sheets

@@ -16,7 +16,7 @@ from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, TableColumn,
 from .columns import ColumnContent, Reading, features_of, label_refusal
 from .declared_sheets import declared_rows, declared_sheets
 from .parquet import ParquetSheet
-from .read_sheets import read_sheet, read_sheets
+from .read_sheets import check_same_columns, read_sheet, read_sheets
 from .sheets import Sheet, missing, spaces
 from .table_rows import encoded_rows, mapped_rows
 
@@ -31,6 +31,7 @@ def csv_source(paths: Sequence[Path], reading: Reading, lazy: bool = False) -> D
     _check_size(sheets, lazy)
     declared, target, silo = reading.declared, reading.target or "", reading.silo
     sheets = declared_sheets(sheets, declared, reading.decimal, reading.target, silo)
+    check_same_columns(sheets)
     check_names(sheets, reading)
     check_labels(sheets, reading)
     if refused := label_refusal(sheets, target):
