@@ -10,8 +10,10 @@ from hospitals import Federation
 from torch import nn, ones
 
 from caveat.config import load
-from caveat.core import Data, DataError, Site
+from caveat.core import Data, DataError, RunError, Site
 from caveat.data.declared import OwnColumn
+from caveat.federation import silo_side
+from caveat.federation.limits import Limits
 from caveat.federation.silo_file import read_silo_file
 from caveat.federation.silo_side import SiloSide
 from caveat.federation.terms import Terms
@@ -66,10 +68,6 @@ def test_noise_of_two_sizes_is_not_one_draw() -> None:
 
 def test_federations_are_counted_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two orders at the same time would both find room for one more update."""
-    from caveat.core import RunError
-    from caveat.federation import silo_side
-    from caveat.federation.limits import Limits
-
     member, _ = asked(tmp_path)
     monkeypatch.setattr(silo_side, "BUSY", 0.0)
     counting = SiloSide(dataclasses.replace(member.file, limits=Limits(rounds=1)))

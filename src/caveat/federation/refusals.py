@@ -125,8 +125,9 @@ def check_count(split: str, labels: Sequence[int], classes: tuple[str, ...], fil
     counts = Counter(labels)
     few = [name for number, name in enumerate(classes) if 0 < counts[number] < LEAST]
     if few or 0 < len(labels) < LEAST:
-        of, allow = f" of class {few[0]!r}" if few else "", f"set data.small_counts = true in {file.path or 'silo.toml'}"
-        told = f"silo {file.silo!r}: the split {split!r} has fewer than {LEAST} rows{of}; {allow} to allow that"
+        of, where = f" of class {few[0]!r}" if few else "", file.path or "silo.toml"
+        allow = f"set data.small_counts = true in {where} to allow that"
+        told = f"silo {file.silo!r}: the split {split!r} has fewer than {LEAST} rows{of}; {allow}"
         raise Refused(told, "small counts", few[0] if few else "")
 
 
