@@ -75,8 +75,10 @@ def own_schema(
 ) -> DataSchema:
     """The schema of the data that a silo reads with its own settings, to be sent to the server.
 
-    `check` is given the training labels and the classes, of which the schema tells. Raises DataError for data that cannot be used, and for labels or a column of texts that look like names of
-    persons, since these would leave the silo; Refused for a column of texts that is not among those `allowed`.
+    `check` is given the training labels and the classes, of which the schema tells.
+
+    Raises DataError for data that cannot be used, and for labels or a column of texts that look like names of persons,
+    since these would leave the silo; Refused for a column of texts that is not among those `allowed`.
     """
     pool = read_own(settings, name)
     for column in pool.table:
