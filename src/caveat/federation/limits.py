@@ -65,18 +65,19 @@ class Limits:
         """Raises BeyondLimits if all rounds of a federation, after what was done for others, are more than allowed."""
         methods = (terms.config.method.name, *terms.config.beside)
         self._check_methods(silo, methods)
-        if self._counts:
+        if self.counts:
             planned = [_multiplier(terms.config)] * sum(len(_training(terms.config, name)) for name in methods)
             self._check_updates(silo, [*_sent(state, terms.federation), *planned], "with all rounds of this federation")
 
     def check_order(self, silo: SiloId, terms: Terms, order: Order, state: Path) -> None:
         """Raises BeyondLimits if an update that is asked for would be one more than allowed."""
         self._check_methods(silo, (terms.method,))
-        if self._counts and order.work in _training(terms.own_config, terms.method):
+        if self.counts and order.work in _training(terms.own_config, terms.method):
             self._check_updates(silo, [*_sent(state), _multiplier(terms.config)], "with this round")
 
     @property
-    def _counts(self) -> bool:
+    def counts(self) -> bool:
+        """Whether updates are counted, over all federations."""
         return self.rounds is not None or self.epsilon is not None
 
     def _check_methods(self, silo: SiloId, asked: Iterable[str]) -> None:

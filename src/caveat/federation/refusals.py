@@ -6,6 +6,7 @@ or class only where the federation's configuration or the silo's own file has it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -26,6 +27,7 @@ RULES: Mapping[str, str] = {
     "categorical": f"the silo tells categories only of columns that it allows, {WHERE} categorical",
     "columns": "the columns are those of data.dictionary; the silo's names for them are in silo.toml, [data.columns]",
     "dictionary": f"the data dictionary is the silo's own copy, {WHERE} dictionary",
+    "outside": "of a silo with a table nothing but that is read, and no data.streams.ood_global",
     "unit": "numbers are in the unit of data.dictionary, or silo.toml, [data.columns], has a factor",
     "range": "values are in the range of data.dictionary, or declared to be missing where they are not",
     "values": "values are those of data.dictionary, or declared to be missing where they are not",
@@ -70,6 +72,8 @@ def check_terms(file: SiloFile, terms: Terms) -> None:
     if data.target not in (None, file.target):
         raise Refused(f"{where} has data.target = {file.target!r}, the server asks for {data.target!r}", "target",
                       data.target or "")  # fmt: skip
+    if data.streams.ood_global:
+        raise Refused(f"{where}: the server asks for {data.streams.ood_global!r}, beside the silo's table", "outside")
     if why := lacks_classes(data):
         raise Refused(f"{where}: the server's configuration: {why}", "classes")
     if file.dictionary is not None and file.dictionary != data.dictionary:
@@ -110,17 +114,21 @@ def check_federation(data: DataSettings) -> None:
 
 def check_counts(silo: Silo, classes: tuple[str, ...], file: SiloFile) -> None:
     """Raises Refused where a silo would tell of fewer than `LEAST` rows of a split or of a class in it."""
+    for split in SPLITS:
+        check_count(split, getattr(silo, split).y.tolist(), classes, file)
+
+
+def check_count(split: str, labels: Sequence[int], classes: tuple[str, ...], file: SiloFile) -> None:
+    """The same of one split, of which the labels are given."""
     if file.small_counts:
         return
-    allow = f"set data.small_counts = true in {file.path or 'silo.toml'} to allow that"
-    for split in SPLITS:
-        y = getattr(silo, split).y
-        counts = y[y >= 0].bincount(minlength=len(classes)).tolist()
-        few = [name for name, count in zip(classes, counts, strict=True) if 0 < count < LEAST]
-        if few or 0 < len(y) < LEAST:
-            of = f" of class {few[0]!r}" if few else ""
-            told = f"silo {silo.name!r}: the split {split!r} has fewer than {LEAST} rows{of}; {allow}"
-            raise Refused(told, "small counts", few[0] if few else "")
+    counts = Counter(labels)
+    few = [name for number, name in enumerate(classes) if 0 < counts[number] < LEAST]
+    if few or 0 < len(labels) < LEAST:
+        of, where = f" of class {few[0]!r}" if few else "", file.path or "silo.toml"
+        allow = f"set data.small_counts = true in {where} to allow that"
+        told = f"silo {file.silo!r}: the split {split!r} has fewer than {LEAST} rows{of}; {allow}"
+        raise Refused(told, "small counts", few[0] if few else "")
 
 
 def _is_number(text: str) -> bool:

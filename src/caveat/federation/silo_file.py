@@ -71,7 +71,12 @@ class SiloFile:
         return self.source.startswith("csv:")
 
     def settings(self, federation: DataSettings) -> DataSettings:
-        """The federation's settings for data, with this silo's own source in them."""
+        """The federation's settings for data, with this silo's own source in them.
+
+        Raises DataError for those of another source: what is each silo's own to say would be the server's to say.
+        """
+        if federation.source != "silos":
+            raise DataError(f"the federation has data.source = {federation.source!r}, expected 'silos'")
         return own_settings(federation, self.source, **{key: getattr(self, key) for key in OWN_KEYS})
 
     def secret(self) -> int:

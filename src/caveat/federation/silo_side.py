@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -35,7 +37,7 @@ from ..wrappers.evaluation import TEST
 from .frozen import FrozenData
 from .held_out import HELD_OUT, hold_out, rearranged_by, row_key
 from .own_books import OwnBooks
-from .refusals import check_counts, check_terms, told_by_rule
+from .refusals import check_count, check_counts, check_terms, told_by_rule
 from .silo_file import SiloFile
 from .silo_runs import KeptSiloRun, SiloRun
 from .terms import Terms, lasting
@@ -44,6 +46,8 @@ BUSY = 60.0
 """Seconds to wait for a process that still works for the same silo, such as one whose node was killed."""
 
 
+OWN_FILES = ("secret", "lock")
+"""What lies in a silo's `state` beside its federations."""
 Member = TypeVar("Member", SiloRun, KeptSiloRun)
 MODEL_FILES = ("silo.json", MODEL, "model/model.json")
 """What a silo keeps of a federation's model, to predict with it."""
@@ -66,7 +70,10 @@ class SiloSide:
             if known is not None and known.told:
                 return {"silo": silo, "sketch": json.dumps(known.told)}
             settings, allowed = self._settings(terms), None if begun else self.file.categorical or ()
-            schema = own_schema(settings, terms.config.seed, silo, allowed, self._rearranged(settings))
+            schema = own_schema(
+                settings, terms.config.seed, silo, allowed, self._rearranged(settings),
+                lambda y, classes: None if begun else check_count("train", y.tolist(), classes, self.file),
+            )  # fmt: skip
         return {"silo": silo, "sketch": json.dumps(schema.to_json())}
 
     def join(self, terms: Terms) -> dict[str, str | int]:
@@ -101,7 +108,7 @@ class SiloSide:
         self.keep_configuration(terms)
         folder = self.folder(terms)
         busy = f"{folder}: another process has been at work there for {BUSY:.0f} s"
-        with held(folder / "lock", busy, BUSY):
+        with held(folder / "lock", busy, BUSY), self._counting():
             executor = self.run(terms).executor()
             check_order(order, executor, self.file.silo)
             self.file.limits.check_order(self.file.silo, terms, order, self.file.state)
@@ -118,6 +125,16 @@ class SiloSide:
             if order.work == TEST:
                 self._keep_model(folder, terms, order.t, payload)
         return update
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Within it, no other federation of the silo sends anything, where what is sent is held against limits."""
+        if not self.file.limits.counts:
+            yield
+            return
+        busy = f"{self.file.state}: another federation has been at work there for {BUSY:.0f} s"
+        with held(self.file.private() / "lock", busy, BUSY):
+            yield
 
     def keep_configuration(self, terms: Terms) -> None:
         """Keep a federation's configuration when it is first seen.
@@ -197,7 +214,7 @@ class SiloSide:
 
     def home(self, terms: Terms) -> Path:
         """What it keeps of a federation."""
-        if not (terms.federation.isalnum() and terms.federation.isascii()):
+        if not (terms.federation.isalnum() and terms.federation.isascii()) or terms.federation.lower() in OWN_FILES:
             raise DataError(f"{terms.federation!r} is no name of a federation")
         return self.file.state / terms.federation
 

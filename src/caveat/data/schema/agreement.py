@@ -8,7 +8,7 @@ make of the files of all silos on one machine.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +21,7 @@ from ..declared import LabelCode, OwnColumn
 from ..fitting import check_normalise
 from ..image_format import common_format
 from ..lazy import changed, some_rows
-from ..pools import Index, Pool, TableColumn, ordered
+from ..pools import Array, Index, Pool, TableColumn, ordered
 from ..rows import Rearrange
 from ..settings import DataSettings
 from ..silos import Silos
@@ -71,11 +71,14 @@ def own_schema(
     name: SiloId,
     allowed: Collection[str] | None = None,
     rearrange: Rearrange | None = None,
+    check: Callable[[Array, tuple[str, ...]], None] = lambda y, classes: None,
 ) -> DataSchema:
     """The schema of the data that a silo reads with its own settings, to be sent to the server.
 
-    Raises DataError for data that cannot be used, and for labels or a column of texts that look like names of
-    persons, since these would leave the silo; Refused for a column of texts that is not among those `allowed`.
+    `check` is given the training labels and the classes, of which the schema tells.
+
+    Raises DataError for data that cannot be used, and for labels or a column of texts that look like names of persons,
+    since these would leave the silo; Refused for a column of texts that is not among those `allowed`.
     """
     pool = read_own(settings, name)
     for column in pool.table:
@@ -87,7 +90,9 @@ def own_schema(
                 "categorical",
                 column.name,
             )
-    return _schema_of(pool, own_indices(pool, settings, seed, rearrange).indices["train"])
+    index = own_indices(pool, settings, seed, rearrange).indices["train"]
+    check(pool.y[index], pool.classes)
+    return _schema_of(pool, index)
 
 
 def _schema_of(pool: Pool, index: Index) -> DataSchema:

@@ -1,0 +1,78 @@
+"""What a server that lies about its configuration gets from a silo: refusals, before anything of the rows is sent."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hospitals import Federation
+from torch import nn, ones
+
+from caveat.config import load
+from caveat.core import Data, DataError, RunError, Site
+from caveat.data.declared import OwnColumn
+from caveat.federation import silo_side
+from caveat.federation.limits import Limits
+from caveat.federation.silo_file import read_silo_file
+from caveat.federation.silo_side import SiloSide
+from caveat.federation.terms import Terms
+from caveat.files.locks import held
+from caveat.wrappers.private import fingerprint
+
+
+def asked(folder: Path, name: str = "abc", **data: object) -> tuple[SiloSide, Terms]:
+    federation = Federation(folder)
+    path = federation.homes["hill"] / "silo.toml"
+    path.write_text(path.read_text().replace("small_counts = true", ""))
+    config = load(str(folder / "config.toml"))
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, **data))  # type: ignore[arg-type]
+    return SiloSide(read_silo_file(path)), Terms(name, config, config.method.name, "", ())
+
+
+def test_another_source_would_let_the_server_rename_columns_that_a_silo_does_not_show(tmp_path: Path) -> None:
+    columns = (OwnColumn(own="age", name="site"), OwnColumn(own="site", name=""))
+    member, terms = asked(tmp_path, source="csv:any.csv", columns=columns)
+    with pytest.raises(DataError, match=r"data\.source = 'csv:any\.csv', expected 'silos'"):
+        member.introduce(terms)
+
+
+def test_what_a_training_split_of_few_rows_has_is_not_told(tmp_path: Path) -> None:
+    member, terms = asked(tmp_path, samples_per_silo=3)
+    with pytest.raises(DataError, match="counts from 1 to 4 of rows leave only where the silo allows it"):
+        member.introduce(terms)
+
+
+def test_files_beside_the_table_are_not_looked_for(tmp_path: Path) -> None:
+    member, terms = asked(tmp_path)
+    streams = dataclasses.replace(terms.config.data.streams, ood_global="npz:/etc/passwd")
+    data = dataclasses.replace(terms.config.data, streams=streams)
+    with pytest.raises(DataError, match="of a silo with a table nothing but that is read"):
+        member.introduce(dataclasses.replace(terms, config=dataclasses.replace(terms.config, data=data)))
+
+
+@pytest.mark.parametrize("name", ["secret", "Secret", "lock"])
+def test_no_federation_takes_the_place_of_a_silo_s_own_file(name: str, tmp_path: Path) -> None:
+    member, terms = asked(tmp_path, name)
+    with pytest.raises(DataError, match="is no name of a federation"):
+        member.keep_configuration(terms)
+
+
+def test_noise_of_two_sizes_is_not_one_draw() -> None:
+    """Else what two federations that differ in their noise get would tell the update without it."""
+    none = Data(ones(0, 1), ones(0).long())
+    site = Site("hill", none, none, none, nn.Linear(1, 1), secret=7)
+    found = [fingerprint(site, {"model": {"w": ones(3)}}, deviation) for deviation in (1.0, 1.0, 2.0)]
+    assert found[0] == found[1] != found[2]
+
+
+def test_federations_are_counted_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two orders at the same time would both find room for one more update."""
+    member, _ = asked(tmp_path)
+    monkeypatch.setattr(silo_side, "BUSY", 0.0)
+    counting = SiloSide(dataclasses.replace(member.file, limits=Limits(rounds=1)))
+    with held(member.file.private() / "lock", "busy"):
+        with pytest.raises(RunError, match="another federation has been at work there"), counting._counting():
+            pass
+        with member._counting():  # without limits nobody waits
+            pass
