@@ -82,6 +82,19 @@ def test_rounds_are_counted_over_federations_and_again_when_asked_again(terms: T
     Limits(rounds=6).check_begin("hill", other, tmp_path)
 
 
+def test_what_is_no_training_is_answered_once_and_counts_if_it_is_asked_for_again(terms: Terms, tmp_path: Path) -> None:
+    """`fedpn` sends densities, and a measurement sums, of whichever model the server has sent."""
+    sent(tmp_path, terms, "base.train", "test")
+    asked = Order(1, "test", NEVER, "hill")
+    with pytest.raises(BeyondLimits, match="with this answer once more 1 updates of training and 1 repeated answers"):
+        Limits(rounds=1).check_order("hill", terms, asked, tmp_path)
+    Limits(rounds=2).check_order("hill", terms, asked, tmp_path)
+    Limits(rounds=1).check_order("hill", terms, Order(2, "test", NEVER, "hill"), tmp_path)
+    sent(tmp_path, terms, "base.train", "test")
+    with pytest.raises(BeyondLimits, match="3 updates of training and 1 repeated answers"):
+        Limits(rounds=3).check_order("hill", terms, order(), tmp_path)
+
+
 def test_epsilon_is_that_of_the_accountant_towards_the_server(terms: Terms, tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")
     three, four = (epsilon_against_server(4.0, rounds, 3, 1e-5) for rounds in (3, 4))

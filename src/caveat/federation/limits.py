@@ -34,6 +34,7 @@ class BeyondLimits(RunError):
         self.told = f"silo {silo!r} refuses: {rule}"
 
 
+LEDGER = "ledger.jsonl"
 NO_NOISE = 0.0
 """The noise multiplier of an update that leaves a silo as it is."""
 
@@ -45,7 +46,7 @@ class Limits:
     methods: tuple[str, ...] | None = None
     """The methods that it takes part in; any if None."""
     rounds: int | None = None
-    """How many updates of training leave it; one that is asked for again counts again."""
+    """How many updates of training leave it; one that is asked for again counts again, and so does any other answer."""
     epsilon: float | None = None
     """The epsilon of those updates, of the whole silo, towards a server that sees each of them."""
     delta: float = DELTA
@@ -67,13 +68,19 @@ class Limits:
         self._check_methods(silo, methods)
         if self.counts:
             planned = [_multiplier(terms.config)] * sum(len(_training(terms.config, name)) for name in methods)
-            self._check_updates(silo, [*_sent(state, terms.federation), *planned], "with all rounds of this federation")
+            sent = [*_sent(state, terms.federation), *planned]
+            self._check_updates(silo, sent, _repeated(state), "with all rounds of this federation")
 
     def check_order(self, silo: SiloId, terms: Terms, order: Order, state: Path) -> None:
-        """Raises BeyondLimits if an update that is asked for would be one more than allowed."""
+        """Raises BeyondLimits if an update, or any other answer that was given before, is one more than allowed."""
         self._check_methods(silo, (terms.method,))
-        if self.counts and order.work in _training(terms.own_config, terms.method):
-            self._check_updates(silo, [*_sent(state), _multiplier(terms.config)], "with this round")
+        if not self.counts:
+            return
+        sent, repeated = [*_sent(state)], _repeated(state)
+        if order.work in _training(terms.own_config, terms.method):
+            self._check_updates(silo, [*sent, _multiplier(terms.config)], repeated, "with this round")
+        elif (order.t, order.work) in _answers(state / terms.federation / terms.method / LEDGER):
+            self._check_updates(silo, sent, repeated + 1, "with this answer once more")
 
     @property
     def counts(self) -> bool:
@@ -93,12 +100,13 @@ class Limits:
                     silo,
                 )
 
-    def _check_updates(self, silo: SiloId, multipliers: list[float], when: str) -> None:
-        """Hold updates, each given by the multiplier of its noise, against what is allowed."""
-        if self.rounds is not None and len(multipliers) > self.rounds:
+    def _check_updates(self, silo: SiloId, multipliers: list[float], repeated: int, when: str) -> None:
+        """Hold updates, each given by the multiplier of its noise, and repeated answers against what is allowed."""
+        if self.rounds is not None and len(multipliers) + repeated > self.rounds:
+            others = f" and {repeated} repeated answers" if repeated else ""
             raise BeyondLimits(
-                f"{when} {len(multipliers)} updates of training would have left this silo, and limits.rounds of "
-                f"silo.toml allows {self.rounds}",
+                f"{when} {len(multipliers)} updates of training{others} would have left this silo, and limits.rounds "
+                f"of silo.toml allows {self.rounds}",
                 "limits.rounds",
                 silo,
             )
@@ -150,10 +158,29 @@ def _multiplier(config: Config) -> float:
 
 def _sent(state: Path, but: str = "") -> Iterator[float]:
     """The noise multipliers of the updates of training that have left a silo, but for those of one federation."""
-    for path in sorted(state.glob("*/*/ledger.jsonl")):
+    for path in sorted(state.glob(f"*/*/{LEDGER}")):
         home, method = path.parent.parent, path.parent.name
         if home.name == but:
             continue
         config = load_kept(home / "config.toml")
         training, multiplier = set(_training(config, method)), _multiplier(config)
         yield from (multiplier for message in read_ledger(path).messages if message.work in training)
+
+
+def _answers(path: Path) -> list[tuple[int | None, str]]:
+    """Round and work of what a ledger says has left a silo."""
+    return [(message.t, message.work or "") for message in read_ledger(path).messages] if path.exists() else []
+
+
+def _repeated(state: Path) -> int:
+    """How many answers other than updates of training have left a silo that had left it before.
+
+    A server that asks for one again, with another model, learns as much of the rows as by another round.
+    """
+    found = 0
+    for path in sorted(state.glob(f"*/*/{LEDGER}")):
+        home, method = path.parent.parent, path.parent.name
+        training = set(_training(load_kept(home / "config.toml"), method))
+        others = [answer for answer in _answers(path) if answer[1] not in training]
+        found += len(others) - len(set(others))
+    return found
