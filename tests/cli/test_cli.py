@@ -21,7 +21,7 @@ from caveat.config import dump, load
 pytestmark = pytest.mark.usefixtures("nowhere")
 COMMANDS = {
     "run": {"--plugin", "--set", "--out", "--workers", "--device", "--stacked", "--tracker", "--quiet"},
-    "plan": {"--plugin", "--set", "--workers", "--json"},
+    "plan": {"--plugin", "--set", "--workers", "--device", "--stacked", "--json"},
     "resume": {
         "--model", "--plugin", "--reset", "--project", "--rounds", "--workers", "--device", "--tracker", "--quiet",
     },
@@ -32,7 +32,7 @@ COMMANDS = {
     "audit": {"--plugin", "--set", "--seeds", "--shares", "--out", "--workers", "--quiet"},
     "list": {"--plugin"},
     "config": {"--plugin", "--set"},
-    "data": {"--target", "--silo", "--categorical", "--numeric", "--decimal", "--separator"},
+    "data": {"--target", "--silo", "--categorical", "--numeric", "--decimal", "--separator", "--dictionary"},
     "compare": {
         "--methods", "--variant", "--seeds", "--set", "--sweep", "--tune", "--tune-seeds", "--rounds-of", "--out",
         "--plugin", "--workers", "--device", "--quiet",

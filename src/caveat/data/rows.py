@@ -13,11 +13,12 @@ import numpy as np
 
 from .pools import Array, Index, LabelArray, Pool, TableColumn
 from .sources.columns import number
+from .table_encoding import row_parts
 
 PROTECTED = ("test", "calibration", "validation", "train")
 """The splits, the one first that has to be kept from training most."""
-LEAST_KEPT = 0.5
-"""The share of training rows that has to stay where equal rows are put together."""
+LEAST_KEPT = 0.9
+"""The share of training rows that has to stay where equal rows are put together: of more, rows are equal by chance."""
 HASH = 16
 """Bytes of a keyed hash."""
 APART = (
@@ -63,10 +64,13 @@ def _protected(pool: Pool, splits: Splits) -> tuple[Index, LabelArray, LabelArra
 
 
 def _alike(pool: Pool, where: Index) -> LabelArray:
-    """The number of the group of equal rows that each row is of, (N,)."""
-    # 0 for -0, and bits rather than numbers, since missing ones are equal too.
-    x = np.ascontiguousarray(pool.x[where] + np.float32(0)).view(np.uint32)
-    _, group = np.unique(np.column_stack([x, pool.y[where]]), axis=0, return_inverse=True)
+    """The number of the group of equal rows that each row is of, (N,): of rows with equal 128-bit hashes."""
+    # Of bits rather than of numbers, since missing ones are equal too; 0 for -0. A part at a time, which memory holds.
+    odd = np.random.default_rng(0).integers(1 << 63, size=(2, pool.x.shape[1] + 1), dtype=np.uint64) * 2 + 1
+    bits = (np.ascontiguousarray(part + np.float32(0)).view(np.uint32).astype(np.uint64) for part in row_parts(pool.x))
+    rows = np.concatenate([np.stack([(part * each[1:]).sum(1) for each in odd], 1) for part in bits])
+    labelled = rows[where] + odd[:, 0] * pool.y[where, None].astype(np.uint64)
+    _, group = np.unique(labelled, axis=0, return_inverse=True)
     return group.reshape(-1)
 
 
