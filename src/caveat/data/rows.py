@@ -64,14 +64,21 @@ def _protected(pool: Pool, splits: Splits) -> tuple[Index, LabelArray, LabelArra
 
 
 def _alike(pool: Pool, where: Index) -> LabelArray:
-    """The number of the group of equal rows that each row is of, (N,): of rows with equal 128-bit hashes."""
-    # Of bits rather than of numbers, since missing ones are equal too; 0 for -0. A part at a time, which memory holds.
-    odd = np.random.default_rng(0).integers(1 << 63, size=(2, pool.x.shape[1] + 1), dtype=np.uint64) * 2 + 1
-    bits = (np.ascontiguousarray(part + np.float32(0)).view(np.uint32).astype(np.uint64) for part in row_parts(pool.x))
-    rows = np.concatenate([np.stack([(part * each[1:]).sum(1) for each in odd], 1) for part in bits])
-    labelled = rows[where] + odd[:, 0] * pool.y[where, None].astype(np.uint64)
-    _, group = np.unique(labelled, axis=0, return_inverse=True)
+    """The number of the group of equal rows that each row is of, (N,): of rows with equal hashes of 128 bits."""
+    odd = np.random.default_rng(0).integers(1 << 63, size=(pool.x.shape[1] + 1, 2), dtype=np.uint64) * 2 + 1
+    rows = np.concatenate([_hashes(part, odd[1:]) for part in row_parts(pool.x)])[where]
+    rows += odd[0] * pool.y[where, None].astype(np.uint64)
+    _, group = np.unique(rows.view([("", np.uint64)] * 2), return_inverse=True)
     return group.reshape(-1)
+
+
+def _hashes(rows: Array, odd: Array) -> Array:
+    """(N, 2) uint64: sums of the bits of rows (N, D), times odd numbers (D, 2)."""
+    # Of bits rather than of numbers, since missing ones are equal too; 0 for -0.
+    found = np.zeros((len(rows), 2), np.uint64)
+    for column, factors in zip(rows.T, odd, strict=True):
+        found += np.ascontiguousarray(column + np.float32(0)).view(np.uint32).astype(np.uint64)[:, None] * factors
+    return found
 
 
 def contents(pool: Pool, columns: Sequence[str] = ()) -> list[bytes]:
