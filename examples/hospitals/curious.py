@@ -106,7 +106,7 @@ def keep_predictions(hospital: Machine, name: str) -> None:
     write(rows, [header, *all_rows[:40]])
 
     def predicted() -> str:
-        return hospital.call("caveat", "predict", str(kept[0]), str(rows))
+        return hospital.call("caveat", "predict", str(kept[0]), str(rows), "--silo", name)
 
     first = predicted()
     for what, changed in (("sorted", sorted(all_rows)), ("extended", all_rows + all_rows[:30]), ("deleted", None)):
