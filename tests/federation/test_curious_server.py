@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 from hospitals import Federation
-from torch import nn, ones
 
 from caveat.config import load
-from caveat.core import Data, DataError, RunError, Site
+from caveat.core import DataError, RunError
 from caveat.data.declared import OwnColumn
 from caveat.federation import silo_side
 from caveat.federation.limits import Limits
 from caveat.federation.silo_file import read_silo_file
+from caveat.federation.silo_runs import secret_of
 from caveat.federation.silo_side import SiloSide
 from caveat.federation.terms import Terms
 from caveat.files.locks import held
-from caveat.wrappers.private import fingerprint
+from caveat.runs.spec import spec_of
 
 
 def asked(folder: Path, name: str = "abc", **data: object) -> tuple[SiloSide, Terms]:
@@ -60,10 +60,10 @@ def test_no_federation_takes_the_place_of_a_silo_s_own_file(name: str, tmp_path:
 
 def test_noise_of_two_sizes_is_not_one_draw() -> None:
     """Else what two federations that differ in their noise get would tell the update without it."""
-    none = Data(ones(0, 1), ones(0).long())
-    site = Site("hill", none, none, none, nn.Linear(1, 1), secret=7)
-    found = [fingerprint(site, {"model": {"w": ones(3)}}, deviation) for deviation in (1.0, 1.0, 2.0)]
-    assert found[0] == found[1] != found[2]
+    sets = ["method.name=fedavg", "beside=[]", "privacy.clip=1"]
+    three, four = (spec_of(load("digits", [*sets, f"privacy.noise={size}"])) for size in (3, 4))
+    assert secret_of(7, three, 5) == secret_of(7, three, 5)
+    assert len({secret_of(7, three, 5), secret_of(7, four, 5), secret_of(7, three, 6), secret_of(8, three, 5)}) == 4
 
 
 def test_federations_are_counted_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

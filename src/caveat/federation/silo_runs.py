@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ from ..files.schema.small_files import KeptState
 from ..runs.answering import AnsweringRun, KeptRun
 from ..runs.local import LocalRun
 from ..runs.prepared import PREPARATION
+from ..runs.spec import RunSpec
 from .own_books import KEPT, OwnBooks
 
 
@@ -50,7 +52,7 @@ class SiloRun(ByOwnBooks, LocalRun):
         )
 
     def executor(self) -> Executor:
-        return replace(super().executor(), secret=self.secret)
+        return replace(super().executor(), secret=secret_of(self.secret, self.spec, len(self.names)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,15 @@ class KeptSiloRun(ByOwnBooks, KeptRun):
     def info(self) -> FederationInfo:
         prepares = self.prepares
         return FederationInfo(prepares.shape, prepares.classes, unknown(self.names), dtype=prepares.dtype)
+
+
+def secret_of(secret: int, spec: RunSpec, silos: int) -> int:
+    """What noise is drawn from: another number for each size of the noise among silos, by the same secret of one.
+
+    Of one draw in two sizes, as two federations could ask for it, the update is what is left when it is taken away.
+    """
+    about = (secret, spec.privacy.clip, spec.privacy.noise, spec.cohort_size(silos))
+    return int.from_bytes(hashlib.sha256(repr(about).encode()).digest()[:16], "big")
 
 
 def unknown(names: Sequence[SiloId]) -> dict[SiloId, SiloInfo]:

@@ -99,7 +99,7 @@ class Private(Wrapper):
         down, update = home(down), home(update)  # clipped and noised on the CPU, whatever computed it
         check_sent(self.name, down, update.payload)
         clipped = clip(down, update.payload, self.clip)
-        nonce = fingerprint(site, clipped, self.deviation)
+        nonce = fingerprint(site, clipped)
         payload: Payload = {}
         for group, tensors in update.payload.items():
             payload[group] = {}
@@ -166,14 +166,13 @@ def clip(down: Payload, sent: Payload, bound: float) -> Payload:
     return {group: {name: scale * t for name, t in tensors.items()} for group, tensors in change.items()}
 
 
-def fingerprint(site: Site, clipped: Payload, deviation: float) -> bytes:
-    """(32,) bytes that nobody without the site's secret can tell: of silo, round, clipped update and deviation.
+def fingerprint(site: Site, clipped: Payload) -> bytes:
+    """(32,) bytes that nobody without the site's secret can tell: of the silo, the round and the clipped update.
 
     Of the update too, because an order that is repeated must not give a second draw to average away, and two
-    orders for one round that differ must not get the same draw, which their difference would be rid of. Of the
-    deviation for the same reason: of one draw in two sizes, the update is what is left when it is taken away.
+    orders for one round that differ must not get the same draw, which their difference would be rid of.
     """
-    digest = hashlib.sha256(repr((site.secret, "noise", site.round, site.id, deviation)).encode())
+    digest = hashlib.sha256(repr((site.secret, "noise", site.round, site.id)).encode())
     for group, tensors in clipped.items():
         for name, tensor in tensors.items():
             digest.update(repr((group, name, tuple(tensor.shape))).encode())
