@@ -7,3 +7,4 @@ export FLWR_DISABLE_UPDATE_CHECK=1                      # else to api.flower.ai
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1   # else the server installs from package indices before each run
 export RAY_USAGE_STATS_ENABLED=0                        # else to usage-stats.ray.io
 export OMP_NUM_THREADS=1                                # the same sums in the same order on every machine
+export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.3            # seconds between two looks for work; else 1

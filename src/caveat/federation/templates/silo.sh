@@ -13,6 +13,21 @@ mkdir -p "$FLWR_HOME"
 chmod 700 "$FLWR_HOME"
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 
+# Flower starts a process for each message. What is found first on its path hands the message to the silo's resident
+# process, which has imported torch once, and is started with the node and ends with it.
+command=$(command -v flwr-clientapp)
+door=$(python3 -c 'import caveat; print(*caveat.__path__)')/federation/door.py
+mkdir -p "$FLWR_HOME/bin"
+printf '#!/bin/sh\nexec %q -IS %q %q %q "$@"\n' "$(command -v python3)" "$door" "$FLWR_HOME" "$command" \
+    >"$FLWR_HOME/bin/flwr-clientapp"
+chmod 700 "$FLWR_HOME/bin/flwr-clientapp"
+attend() {
+    while kill -0 "$1" 2>/dev/null; do
+        python3 -P -m caveat.federation.resident "$FLWR_HOME" "$1" || true
+        sleep 1
+    done
+}
+
 # Whatever a SuperNode has started ends with it: after a crash of the server, Flower leaves a waiting process behind.
 set -m
 group=
@@ -20,8 +35,12 @@ end() { [[ -z $group ]] || kill -"$1" -- "-$group" 2>/dev/null || true; }
 trap 'trap - INT TERM; end TERM; wait; end KILL; exit 0' INT TERM
 # Flower refuses the same key for up to a minute after a crash, and ends well when the server restarts: try again.
 while true; do
-    flower-supernode --superlink "$server" --root-certificates certificates/ca.crt --auth-supernode-private-key "$key" \
-        --port "$port" --node-config "silo=\"$silo\" key=\"$key\"" &
+    (
+        PATH="$FLWR_HOME/bin:$PATH"
+        attend "$BASHPID" &
+        exec flower-supernode --superlink "$server" --root-certificates certificates/ca.crt \
+            --auth-supernode-private-key "$key" --port "$port" --node-config "silo=\"$silo\" key=\"$key\""
+    ) &
     group=$! status=0
     wait "$group" || status=$?
     end KILL

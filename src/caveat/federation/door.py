@@ -1,0 +1,132 @@
+"""`flwr-clientapp` at a silo: hands what Flower starts for a message to the silo's resident process.
+
+It is started as a file, with nothing but Python's own library, since every message starts it anew. Where there is no
+resident process that can take the message, this one becomes Flower's own command, which takes seconds longer and does
+the same.
+
+    python -IS door.py FOLDER COMMAND [ARGUMENT]...     FOLDER has the socket, COMMAND is Flower's own
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+SOCKET, LOCK = "resident", "resident.lock"
+"""The names of a resident process's socket and lock, in the folder of its silo that nobody else can look into."""
+STARTING = 20.0
+"""Seconds to wait for a resident process that is just starting."""
+PATIENCE = 10.0
+"""Seconds that a resident process has to take a message; then it hangs, and is ended."""
+TAKEN = b"+"
+"""What is answered once a process has begun with a message. What else is answered says why none has."""
+LENGTH = struct.Struct("!I")
+
+
+class NotTaken(Exception):
+    """Nobody has begun with the message; says why."""
+
+
+@contextlib.contextmanager
+def inside(folder: str) -> Iterator[None]:
+    """With a folder as the current one: the names of sockets must be short."""
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def is_starting() -> bool:
+    """Whether a resident process holds the lock of this folder."""
+    try:
+        with open(LOCK, "ab") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def connected(folder: str) -> socket.socket:
+    """A connection to the resident process of a folder. Raises NotTaken if there is none."""
+    until = time.monotonic() + STARTING
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with inside(folder):
+            while True:
+                try:
+                    connection.connect(SOCKET)
+                except OSError as error:
+                    if time.monotonic() > until or not is_starting():
+                        raise NotTaken(f"there is none ({error.strerror})") from None
+                    time.sleep(0.05)
+                else:
+                    return connection
+    except OSError as error:
+        raise NotTaken(f"{folder}: {error.strerror}") from None
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end; 0 and one's own where the system does not say."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return 0, os.getuid()
+    process, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return process, user
+
+
+def hand_over(connection: socket.socket, arguments: Sequence[str]) -> None:
+    """Have the other end begin with a message, with what this process has open. Raises NotTaken if it does not."""
+    process, user = peer(connection)
+    if user != os.getuid():
+        raise NotTaken("it is another user's")
+    request = json.dumps({"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}).encode()
+    connection.settimeout(PATIENCE)
+    try:
+        socket.send_fds(connection, [LENGTH.pack(len(request))], [0, 1, 2])
+        connection.sendall(request)
+        answer = connection.recv(len(TAKEN))
+        if answer != TAKEN:
+            raise NotTaken((answer + connection.recv(1000)).decode(errors="replace") or "it has ended")
+    except TimeoutError:
+        if process:
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+        raise NotTaken(f"it has not answered for {PATIENCE:.0f} s, and was ended") from None
+    except OSError as error:
+        raise NotTaken(f"it has ended ({error.strerror})") from None
+
+
+def outcome(connection: socket.socket) -> int:
+    """The status that the process ends with which has begun with the message; 1 if it is killed."""
+    connection.settimeout(None)
+    said = b""
+    with contextlib.suppress(OSError):
+        while part := connection.recv(100):
+            said += part
+    return int(said) if said.isdigit() else 1
+
+
+def main() -> int:
+    folder, command, *arguments = sys.argv[1:]
+    try:
+        connection = connected(folder)
+        hand_over(connection, arguments)
+    except NotTaken as why:
+        print(f"no resident process has taken a message, so that it takes longer: {why}", file=sys.stderr, flush=True)
+        os.execv(command, [command, *arguments])
+    return outcome(connection)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

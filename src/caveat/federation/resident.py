@@ -1,0 +1,205 @@
+"""The resident process of a silo: it has imported all that takes long, and each message gets a copy of it.
+
+Flower starts a process for every message, most of whose time goes to importing torch. At a silo that `silo.sh` has
+started, that process is `door.py`, which hands what it was started with (arguments, folder, environment, open files) to
+the resident process over a socket. The resident process forks; the copy does what Flower's own command does, and ends.
+So nothing but what is imported is kept from one message to the next: neither data nor models, states nor code that a
+run brings along.
+
+    python -P -m caveat.federation.resident FOLDER NODE     FOLDER is the silo's own, NODE the number of its process
+
+It ends when its node has ended, and when files that it has imported are not what they were; `silo.sh` then starts
+another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import NamedTuple
+
+from ..engines.allocator import use_huge_pages
+from .door import LENGTH, LOCK, SOCKET, TAKEN, is_starting, peer
+
+COMMAND = "flwr-clientapp"
+"""Flower's command for one message."""
+LONG = ("caveat.federation.node", "caveat.federation.server", "torch._dynamo", "httpcore")
+"""What a silo's app imports, some of it only as it works."""
+LOOK = 1.0
+"""Seconds between two looks at whether the node is still there."""
+SLOW = 5.0
+"""Seconds that a message's own process has to say what it was started with."""
+DECIDING = ("PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "ATEN_", "TORCH", "PYTORCH", "CUDA_")
+"""How the names of variables begin that are read as something is imported."""
+LONGEST = 1 << 24
+"""Bytes of what a message's own process may say."""
+
+State = tuple[int, int, int] | None
+"""Time, size and number of a file; None for one that is gone."""
+
+
+class Request(NamedTuple):
+    """What a message's own process was started with."""
+
+    arguments: list[str]
+    folder: str
+    environment: dict[str, str]
+
+
+def main() -> None:
+    os.umask(0o077)
+    os.chdir(sys.argv[1])
+    node, began = int(sys.argv[2]), deciding(os.environ)
+    if is_starting():
+        return  # another one is there
+    with open(LOCK, "ab") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        command = imported()
+        with listening() as listener:
+            connection = waited(listener, node, imported_files(), began)
+        if connection is None:
+            Path(SOCKET).unlink(missing_ok=True)
+    if connection is not None:
+        carry_out(connection, command)
+
+
+def imported() -> Callable[[], object]:
+    """Import what takes long; return Flower's command for a message."""
+    use_huge_pages()
+    for name in LONG:
+        import_module(name)
+    (point,) = entry_points(group="console_scripts", name=COMMAND)
+    command: Callable[[], object] = point.load()
+    return command
+
+
+def state_of(path: str) -> State:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def imported_files() -> dict[str, State]:
+    """The files that were imported, as they are now."""
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    return {file: state_of(file) for file in files if isinstance(file, str)}
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[socket.socket]:
+    """A socket that only this user can reach."""
+    Path(SOCKET).unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(SOCKET)
+        os.chmod(SOCKET, 0o600)
+        listener.listen()
+        listener.settimeout(LOOK)
+        yield listener
+
+
+def waited(
+    listener: socket.socket, node: int, files: Mapping[str, State], began: Mapping[str, str]
+) -> socket.socket | None:
+    """None once the resident process is to end; in a copy of it, who waits for the message that the copy is for."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who waits for a copy is who has asked for it
+    gc.collect()
+    gc.freeze()  # what is shared with copies stays shared
+    while is_there(node):
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            continue
+        # Who has asked may be gone, or be nobody who should.
+        with connection, contextlib.suppress(OSError, ValueError), asked(connection) as (request, opened):
+            if stale := [file for file, state in files.items() if state_of(file) != state]:
+                connection.sendall(f"{stale[0]} has changed since it was imported".encode())
+                return None
+            if differ := deciding(request.environment).items() ^ began.items():
+                connection.sendall(f"it was started with another {min(differ)[0]}".encode())
+            elif os.fork() == 0:
+                return begun(connection, request, opened)
+    return None
+
+
+def is_there(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def asked(connection: socket.socket) -> Iterator[tuple[Request, list[int]]]:
+    """What is asked, and the standard input, output and error of who asks. Raises OSError or ValueError for anything
+    else, and for anybody else than this user.
+    """
+    connection.settimeout(SLOW)
+    if peer(connection)[1] != os.getuid():
+        raise ValueError("another user asks")
+    head, opened, _, _ = socket.recv_fds(connection, LENGTH.size, 3)
+    try:
+        (length,) = LENGTH.unpack(head + received(connection, LENGTH.size - len(head)))
+        if length > LONGEST or len(opened) != 3:
+            raise ValueError("expected a request with three open files")
+        yield Request(**json.loads(received(connection, length))), opened
+    finally:
+        for each in opened:
+            os.close(each)
+
+
+def received(connection: socket.socket, count: int) -> bytes:
+    found = bytearray()
+    while len(found) < count:
+        if not (part := connection.recv(count - len(found))):
+            raise ValueError("who asks has ended")
+        found += part
+    return bytes(found)
+
+
+def deciding(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(DECIDING)}
+
+
+def begun(connection: socket.socket, request: Request, opened: Sequence[int]) -> socket.socket:
+    """In a copy: become the process that was asked for, or end if nobody waits for it any more."""
+    try:
+        connection.sendall(TAKEN)
+        for place, file in enumerate(opened):
+            os.dup2(file, place)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.chdir(request.folder)
+        os.environ |= request.environment
+        sys.argv = [COMMAND, *request.arguments]
+        return connection.dup()
+    except BaseException:
+        os._exit(1)  # and never go on as a second resident process
+
+
+def carry_out(connection: socket.socket, command: Callable[[], object]) -> None:
+    """Do what Flower's command does, and tell who waits for it how it ends."""
+    status: object = 1
+    try:
+        status = command() or 0
+    except SystemExit as end:
+        status = end.code or 0
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            connection.sendall(str(status if isinstance(status, int) else 1).encode())
+
+
+if __name__ == "__main__":
+    main()
