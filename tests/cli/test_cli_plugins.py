@@ -346,8 +346,9 @@ def test_a_federation_s_project_has_the_plugin_and_imports_it_visibly() -> None:
     done = caveat("flower", "init", "project", *sets("method.name=mine", "data.silos=3"), "--plugin", write())
     assert done.exit_code == 0, done.stderr
     assert Path("project/federation/mine.py").read_text() == Path("mine.py").read_text()
-    assert "\nfrom . import mine  # noqa: F401\n" in Path("project/federation/app.py").read_text()
-    code = "from federation.app import server, silo\nfrom caveat import METHODS\nprint(METHODS['mine'].__module__)"
+    assert "\nfrom . import mine  # noqa: F401\n" in Path("project/federation/__init__.py").read_text()
+    code = "import federation.client_app, federation.server_app\nfrom caveat import METHODS\n"
+    code += "print(METHODS['mine'].__module__)"
     path = os.pathsep.join(["project", str(Path(package.__file__).parent.parent)])
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, text=True, capture_output=True
@@ -359,12 +360,12 @@ def test_a_federation_s_project_has_the_plugin_and_imports_it_visibly() -> None:
 def test_a_package_is_imported_by_name_and_has_to_be_installed_everywhere() -> None:
     done = caveat("flower", "init", "project", *sets("method.name=mine", "data.silos=3"), "--plugin", "mine")
     assert done.exit_code == 0, done.stderr
-    assert "\nimport caveat_mine  # noqa: F401\n" in Path("project/federation/app.py").read_text()
-    assert files(Path("project/federation")) == {"__init__.py", "app.py"}
+    assert "\nimport caveat_mine  # noqa: F401\n" in Path("project/federation/__init__.py").read_text()
+    assert files(Path("project/federation")) == {"__init__.py", "client_app.py", "server_app.py"}
     forget()
 
 
-@pytest.mark.parametrize("name", ["app.py", "__init__.py", "my-own.py"])
+@pytest.mark.parametrize("name", ["server_app.py", "__init__.py", "my-own.py"])
 def test_a_file_that_the_project_cannot_have_is_refused(name: str) -> None:
     Path(name).write_text(OWN)
     error = one_error(

@@ -166,10 +166,10 @@ def test_the_code_goes_along_and_the_app_imports_it_where_everybody_sees_it(
     assert done.exit_code == 0, done.stderr
     assert "model.weights: the server and every silo need body.pt, at that place or below $CAVEAT_DATA" in done.stdout
     assert (nowhere / "project" / "federation" / "net.py").read_text() == CODE
-    app = (nowhere / "project" / "federation" / "app.py").read_text()
+    app = (nowhere / "project" / "federation" / "__init__.py").read_text()
     assert app.count("from . import net") == 1
     assert 'make_known("net.py:body", net.body)' in app
-    code = "import federation.app; from caveat.nn.own import KNOWN; print(KNOWN['net.py:body'].__module__)"
+    code = "import federation.client_app; from caveat.nn.own import KNOWN; print(KNOWN['net.py:body'].__module__)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(["project", *sys.path]), "FLWR_HOME": str(tmp_path)}
     told = subprocess.run([sys.executable, "-c", code], env=environment, text=True, capture_output=True)
     assert told.stdout == "federation.net\n", told.stderr
@@ -177,7 +177,7 @@ def test_the_code_goes_along_and_the_app_imports_it_where_everybody_sees_it(
 
 
 def test_a_file_that_cannot_be_a_module_of_the_project_is_refused(nowhere: Path) -> None:
-    for name in ("app.py", "my-net.py"):
+    for name in ("client_app.py", "my-net.py"):
         (nowhere / name).write_text(CODE)
         arguments = ["--set", f"model.encoder={name}:body", "--set", "method.name=fedavg"]
         said = one_error(caveat("flower", "init", "project", *arguments), 2)

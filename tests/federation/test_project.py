@@ -17,6 +17,7 @@ import time
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,9 @@ def test_the_apps_are_where_flower_looks_for_them(project: Path) -> None:
 
 def test_the_app_of_a_project_starts_from_where_flower_runs_it(project: Path, tmp_path: Path) -> None:
     """Elsewhere than in the library, which its imports must not lean on; paths of it stand in every deployed app."""
-    code = "from federation.app import server, silo; print(type(server).__name__, type(silo).__name__)"
+    code = (
+        "from federation import client_app, server_app as s; print(type(s.app).__name__, type(client_app.app).__name__)"
+    )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(project), *sys.path]), "FLWR_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], cwd=project, env=environment, text=True, capture_output=True)
     assert done.stdout == "ServerApp ClientApp\n", done.stderr
@@ -111,8 +114,21 @@ def test_flower_hands_out_the_app_and_its_configuration_and_nothing_else(project
     assert "recommended" not in built.stdout
     with zipfile.ZipFile(next(project.glob("*.fab"))) as bundle:
         names = {name for name in bundle.namelist() if not name.startswith(".info/")}
-        assert names == {"pyproject.toml", "config.toml", "federation/__init__.py", "federation/app.py"}
+        assert names == {
+            "pyproject.toml", "LICENSE", "config.toml", "federation/__init__.py", "federation/server_app.py",
+            "federation/client_app.py",
+        }  # fmt: skip
         assert bundle.read("config.toml").decode() == CONFIG
+
+
+def test_the_app_is_of_flower_s_newest_format_and_says_with_which_flower_it_was_made(project: Path) -> None:
+    about = tomllib.loads((project / "pyproject.toml").read_text())
+    app = about["tool"]["flwr"]["app"]
+    assert (app["fab-format-version"], app["flwr-version-target"]) == (1, version("flwr"))
+    assert about["project"]["license"] == {"file": "LICENSE"}
+    least = next(each for each in about["project"]["dependencies"] if each.startswith("flwr>="))
+    extra = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert least in [each.split(",")[0] for each in extra["project"]["optional-dependencies"]["flower"]]
 
 
 def test_nothing_calls_home(project: Path, commands: Commands) -> None:

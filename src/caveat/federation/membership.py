@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from flwr.app import RecordDict
 
+from .._version import __version__
 from ..core import DataError, RunError, SiloId, check_silo_name
 from ..core.silo_info import FederationInfo, SiloInfo
 from ..data.schema.agreement import DataSchema, SharedSchema, check_fits, shared_schema
@@ -28,6 +29,7 @@ from ..files.schema.record import as_json
 from ..runs.spec import spec_of
 from .name_keys import UNSIGNED, Asked, NameKeys
 from .prevalence import told_shares
+from .refusals import other_version
 from .terms import Terms
 
 PAUSE = 0.2
@@ -174,6 +176,8 @@ class OpenMembership:
         words, node = words_of(records), asked.node
         silo = str(words["silo"])
         check_silo_name(silo)
+        if (theirs := words.get("version")) != __version__:
+            raise DataError(other_version(silo, theirs, __version__))
         key = self.keys.check(silo, words, asked)
         there = self.nodes.get(silo, node) != node and self.nodes[silo] in wire.online()
         if there and not self.keys.replaced(silo, key):

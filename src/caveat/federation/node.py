@@ -12,6 +12,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 
+from .._version import __version__
 from ..core import ConfigurationError, Method, Payload, RunError, SiloId, Update
 from ..core.devices import find_device
 from ..data import load
@@ -27,7 +28,7 @@ from ..runs.spec import spec_of
 from .limits import BeyondLimits
 from .name_keys import Asked, signed
 from .own_books import OwnBooks
-from .refusals import ToldRefusal
+from .refusals import ToldRefusal, check_version
 from .silo_file import read_silo_file
 from .silo_side import SiloSide, check_order
 from .terms import Terms
@@ -61,12 +62,15 @@ class NodeHandler:
 
     def greet(self, context: Context, question: Words) -> Words:
         self.recall()
-        terms = Terms.of_text(str(question["terms"]))
+        text = str(question["terms"])
         if "silo" not in context.node_config:
-            return {"silo": _partition(context, terms)[0]}
+            return {"silo": _partition(context, Terms.of_text(text))[0]}
         with without_details(), owner_only():
             member, asks = _member(context), str(question.get("question", ""))
+            check_version(member.file.silo, text)
+            terms = Terms.of_text(text)
             words = member.join(terms) if asks == "join" else member.introduce(terms)
+            words |= {"version": __version__}
             if "key" not in context.node_config:
                 return words
             asked = Asked(terms.federation, asks, str(question.get("nonce", "")), context.node_id)
@@ -76,7 +80,9 @@ class NodeHandler:
         self.recall()
         if "silo" in context.node_config:
             with without_details(), owner_only():
-                return _member(context).perform(Terms.of_text(text), order, payload)
+                member = _member(context)
+                check_version(member.file.silo, text)
+                return member.perform(Terms.of_text(text), order, payload)
         terms = Terms.of_text(text)
         if not Path(terms.folder).is_absolute() or not Path(terms.folder).is_dir():
             # Its states would be kept where no run finds them again.

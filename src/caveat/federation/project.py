@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
@@ -11,7 +12,10 @@ from ..core import ConfigurationError
 from ..methods.plugins import is_file, module_of
 from ..runs.own_code import split_name
 
-PLACES = {"app.py": "federation/app.py", "gitignore": ".gitignore"}
+APP = "federation/__init__.py"
+"""What both sides of the app import first."""
+SIDES = ("client_app.py", "server_app.py")
+PLACES = {"package.py": APP, "gitignore": ".gitignore", **{name: f"federation/{name}" for name in SIDES}}
 """Where a template goes if not to its own name."""
 
 
@@ -32,11 +36,12 @@ def write_project(
         raise ConfigurationError(f"{folder} exists and is not empty; name a new folder")
     texts = {PLACES.get(name, name): text for name, text in _templates().items()}
     texts["run.sh"] = texts["run.sh"].replace("@SILOS@", str(simulation_silos or "none"))
+    texts["pyproject.toml"] = texts["pyproject.toml"].replace("@FLOWER@", version("flwr"))
     for named in plugins:
         texts |= _carried(named, texts, f"--plugin {named}")
     for code in codes:
         texts |= _made_known(code, texts)
-    texts |= {"config.toml": config_text, "federation/__init__.py": '"""The app of a federation."""\n'}
+    texts |= {"config.toml": config_text}
     try:
         return [_write(folder / name, text) for name, text in sorted(texts.items())]
     except OSError as error:
@@ -50,7 +55,7 @@ def _carried(named: str, texts: Mapping[str, str], what: str) -> dict[str, str]:
     source = Path(named).expanduser()
     place = f"federation/{source.name}"
     text = source.read_text(encoding="utf-8")
-    if not source.stem.isidentifier() or texts.get(place, text) != text or source.name in ("__init__.py", "app.py"):
+    if not source.stem.isidentifier() or texts.get(place, text) != text or source.name in ("__init__.py", *SIDES):
         raise ConfigurationError(f"{what}: {source.name} cannot be a module of the project; rename the file")
     return _with_line(texts, f"from . import {source.stem}  # noqa: F401") | {place: text}
 
@@ -60,20 +65,15 @@ def _made_known(code: str, texts: Mapping[str, str]) -> dict[str, str]:
     place, name = split_name(code)
     texts = {**texts, **_carried(place, texts, f"model {code}")}
     module = Path(place).stem if is_file(place) else place
-    return texts | _with_line(texts, f"make_known({json.dumps(code)}, {module}.{name})")
+    known = f"make_known({json.dumps(code)}, {module}.{name})"
+    return texts | _with_line(texts, "from caveat.federation import make_known", "", known)
 
 
-def _with_line(texts: Mapping[str, str], line: str) -> dict[str, str]:
-    """The app with one more line before it starts; what it has already is not said twice."""
-    app = PLACES["app.py"]
-    before, after = texts[app].split("\n\nserver = ")
-    lines = before.splitlines()
-    if line.startswith("make_known"):
-        lines = [each.replace("import server_app", "import make_known, server_app") for each in lines]
-        lines = [each.replace("make_known, make_known", "make_known") for each in lines]
-    if line in lines:
-        return dict(texts)
-    return {app: "\n".join([*lines, "", line]) + f"\n\nserver = {after}"}
+def _with_line(texts: Mapping[str, str], *lines: str) -> dict[str, str]:
+    """The app with more lines, a paragraph of them; what it has already is not said twice."""
+    text = texts[APP]
+    new = [line for line in lines if line not in text.splitlines()]
+    return {APP: "\n".join([text.rstrip("\n"), "", *new, ""])} if new else {APP: text}
 
 
 def _templates() -> dict[str, str]:

@@ -6,11 +6,13 @@ or class only where the federation's configuration or the silo's own file has it
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from ..core import ConfigurationError, DataError, Refused, Silo
+from .._version import __version__
+from ..core import ConfigurationError, DataError, Refused, Silo, SiloId
 from ..core.silo_info import SPLITS
 from ..data import DataSettings
 from ..data.declared import DictionaryColumn
@@ -39,6 +41,19 @@ RULES: Mapping[str, str] = {
 
 class ToldRefusal(DataError):
     """What others may know of a refusal: its text is safe by construction."""
+
+
+def check_version(silo: SiloId, text: str) -> None:
+    """Raises ToldRefusal unless terms are those of a server of this version."""
+    with suppress(ValueError, TypeError, AttributeError):  # what are no terms at all is for who reads them
+        if (theirs := json.loads(text).get("version")) != __version__:
+            raise ToldRefusal(other_version(silo, __version__, theirs))
+
+
+def other_version(silo: SiloId, own: object, server: object) -> str:
+    """A sentence about versions of a silo and a server that differ; one that says none is older than 0.2."""
+    silos, servers = (each[:20] if isinstance(each, str) and each else "before 0.2" for each in (own, server))
+    return f"silo {silo!r} has caveat {silos} and the server {servers}: install the same version on both"
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import config as configuration
+from .._version import __version__
 from ..config import Config
 from ..core import DataError, SiloId
 from ..data.schema.agreement import SharedSchema
@@ -43,7 +44,8 @@ class Terms:
     def to_text(self) -> str:
         agreement = None if self.agreement is None else self.agreement.to_json()
         return json.dumps({
-            **vars(self), "config": configuration.dump(self.config), "names": list(self.names), "agreement": agreement,
+            **vars(self), "version": __version__, "config": configuration.dump(self.config),
+            "names": list(self.names), "agreement": agreement,
         })  # fmt: skip
 
     @classmethod

@@ -1,0 +1,68 @@
+"""A silo and a server of other versions: each refuses the other in a sentence that names both."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, RecordDict
+from hospitals import Federation
+
+from caveat import __version__
+from caveat.core import RunError
+from caveat.engines.flower_messages import Order, words_of
+from caveat.federation import membership, node, terms
+from caveat.federation.node import NodeHandler
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Federation:
+    return Federation(tmp_path, "fedavg", rounds=1, patience=1)
+
+
+def refused(federation: Federation, silo: str, server: str) -> None:
+    with pytest.raises(RunError, match="3 silos are needed"):
+        federation.serve()
+    both = f"has caveat {silo} and the server {server}: install the same version on both"
+    assert {name for name in federation.node if any(f"silo '{name}' {both}" in note for note in federation.notes)} == {
+        "coast", "hill", "valley",
+    }  # fmt: skip
+    assert not any("work" in words_of(records) for _, records in federation.grid.sent)
+
+
+def test_a_silo_refuses_a_server_of_another_version(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terms, "__version__", "9.8.7")
+    refused(federation, __version__, "9.8.7")
+
+
+@pytest.mark.parametrize("theirs", ["9.8.7", "", 7, None])
+def test_a_server_refuses_a_silo_of_another_version(
+    federation: Federation, theirs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None: a silo of before there were versions in greetings says nothing, as this one does to such a server."""
+    greet = NodeHandler.greet
+
+    def older(self: NodeHandler, context: Context, question: Any) -> Any:
+        said = {**greet(self, context, question), "version": theirs}
+        return {word: value for word, value in said.items() if value is not None}
+
+    monkeypatch.setattr(NodeHandler, "greet", older)
+    refused(federation, theirs if theirs == "9.8.7" else "before 0.2", __version__)
+
+
+def test_a_silo_that_was_updated_in_the_middle_of_a_run_refuses_its_orders(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=1, patience=60)
+    federation.serve()
+    number = federation.node["hill"]
+    order = next(words_of(sent) for at, sent in federation.grid.sent if at == number and "work" in words_of(sent))
+    asked = Order(int(order["t"]), str(order["work"]), int(order["counted"]), "hill")
+    text = json.dumps(json.loads(str(order["terms"])) | {"version": "0.0.1"})
+    context = Context(1, number, federation.grid.node_config[number], RecordDict(), {})
+    with pytest.raises(RunError, match=rf"silo 'hill' has caveat {__version__} and the server 0\.0\.1: install"):
+        NodeHandler().perform(context, asked, text, {})
+
+
+def test_all_sides_say_the_one_version() -> None:
+    assert membership.__version__ == node.__version__ == terms.__version__ == __version__
