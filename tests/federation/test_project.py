@@ -313,6 +313,79 @@ def test_a_run_ends_as_the_federation_does(project: Path, commands: Commands, st
     assert not list((commands.folder.parent / "tmp").iterdir())
 
 
+GONE = """
+echo '{"success": false, "error-message": "Using x\\n\\nConnection to the SuperLink is unavailable. Check"}'
+"""
+
+
+def test_a_server_that_is_not_there_is_a_sentence(project: Path, commands: Commands) -> None:
+    """Flower's command ends well then, and says so in its answer."""
+    commands.put("flwr", GONE)
+    done = commands.run(project / "run.sh", "runs/a")
+    told = "the server does not answer: start ./server.sh on this machine\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+    commands.put("flwr", FLWR.replace("ls)", f"ls) {GONE} ;; other)"))
+    done = commands.run(project / "run.sh", "runs/a")
+    told = "run 7: the server does not answer any more; start ./server.sh, then the same command continues\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+    refusal = '{"success": false, "error-message": "Using\\n\\nThe app is too large."}'
+    commands.put("flwr", f"echo '{refusal}'")
+    assert commands.run(project / "run.sh", "runs/a").stderr == "The app is too large.\n"
+
+
+def test_a_run_shows_what_the_server_says_of_it_from_now_on(project: Path, commands: Commands) -> None:
+    (project / "runs").mkdir()
+    (project / "runs" / ".a.log").write_text("of another time\n")
+    commands.put(
+        "flwr",
+        FLWR.replace("run)", "run) echo 'step 1: a asked' >>runs/.a.log ;").replace("$STATUS", "finished:completed"),
+    )
+    said = commands.run(project / "run.sh", "runs/a").stdout
+    assert "step 1: a asked\n" in said
+    assert "of another time" not in said
+
+
+REFUSED = """
+echo "$@" >>"$SAID"
+case $(wc -l <"$SAID") in
+    1 | 3) echo "[code: 2004] Failed to activate SuperNode."; exit 1 ;;
+    2) echo "INFO: SuperNode ID: 7"; exit 1 ;;
+    4) exit 1 ;;
+    *) exec tail -f /dev/null ;;
+esac
+"""
+
+
+def test_a_silo_says_whether_its_key_is_not_known_or_has_to_wait(project: Path, commands: Commands) -> None:
+    """Flower says the same of both: what differs is whether the key was ever let in."""
+    commands.put("flower-supernode", REFUSED)
+    commands.put("sleep", "exec python3 -S -c 'import time; time.sleep(0.1)'")
+    (project / "silo.toml").touch()
+    silo = subprocess.Popen(
+        [project / "silo.sh", "silo.toml", "va", "fed.example.org:8443"],
+        env=commands.environment, cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        until = time.monotonic() + 30
+        while len(commands.said.read_text().splitlines()) < 5:
+            assert time.monotonic() < until, "not started five times"
+            time.sleep(0.05)
+        silo.send_signal(signal.SIGTERM)
+        assert silo.wait(10) == 0
+    finally:
+        if silo.poll() is None:
+            os.killpg(silo.pid, signal.SIGKILL)
+        assert silo.stderr is not None
+        said = [line for line in silo.stderr.read().splitlines() if line.startswith("va: ")]
+        silo.stderr.close()
+        silo.wait()
+    again = "va: ended with status 1; again in 10 s"
+    assert said[0] == "va: the server does not know this key: it needs ./admit.sh va.pub"
+    assert said[3].startswith("va: the server knows this key, and takes the node that had it last for connected")
+    assert [said[k] for k in (1, 2, 4, 5)] == [again] * 4
+
+
 def test_a_run_that_is_not_accepted_or_not_asked_for_well_fails(project: Path, commands: Commands) -> None:
     commands.put("flwr", "REFUSED=1\n" + FLWR)
     assert commands.run(project / "run.sh", "runs/a").returncode == 1

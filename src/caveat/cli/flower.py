@@ -68,6 +68,21 @@ def ledger(folder: RunArgument) -> None:
 
 
 @flower.command()
+def status(folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder at the server.")]) -> None:
+    """Say how far a federation's run is, what it waits for, and what went wrong last.
+
+    For the machine of the server. It names each silo that has been counted and the last round of it, then prints what
+    the server has said last: who has joined, who was asked, who is not connected.
+    """
+    with reported():
+        from ..federation.log import status_of
+        from ..html.text import escaped
+
+        for line in status_of(folder):
+            typer.echo(escaped(line))
+
+
+@flower.command()
 def forget(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="STATE/FEDERATION.")]) -> None:
     """Delete the rows that a silo has stored of a federation.
 

@@ -6,7 +6,7 @@ Nothing is kept in Flower's context: private state is on the silo's own disk, wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -53,6 +53,10 @@ def accept_any(split: str, silo: SiloId, payload: Payload) -> None:
     """A `Flower.read` that reads nothing, so that no silo is left out for what its measurements say."""
 
 
+def silent(text: str) -> None:
+    """A `FlowerEngine.tell` that says nothing."""
+
+
 @dataclass
 class FlowerEngine:
     """A transport to silos behind a Grid.
@@ -76,6 +80,8 @@ class FlowerEngine:
     """Parts of the names of tensors in which a negative number is a fault."""
     read: Callable[[str, SiloId, Payload], object] = accept_any
     """Reads a silo's measurements on a split; a silo is left out if reading its measurements raises anything."""
+    tell: Callable[[str], None] = silent
+    """Is told who is asked, and who is waited for."""
     counted: dict[SiloId, int] = field(default_factory=dict)
     """The last round of which each silo's reply was counted."""
     stacked: dict[str, StackedRecord] = field(default_factory=dict, init=False)
@@ -155,7 +161,17 @@ class FlowerEngine:
             for silo in silos
             if nodes.get(silo) in online
         }  # fmt: skip
-        answers, errors = self.wire.ask(orders, "train", until)
+        names = {nodes[silo]: silo for silo in silos if silo in nodes}
+
+        about = f"step {t + 1}, {address.rpartition('.')[2]}"
+
+        def still(waiting: Collection[int]) -> None:
+            self.tell(f"{about}: still waiting for {_listed(names[node] for node in waiting)}")
+
+        away = _listed(silo for silo in silos if nodes.get(silo) not in orders)
+        asked = _listed(names[node] for node in orders)
+        self.tell(f"{about}: {asked or 'nobody'} asked{f'; not connected: {away}' if away else ''}")
+        answers, errors = self.wire.ask(orders, "train", until, still)
         updates: dict[SiloId, Update] = {}
         reasons: dict[SiloId, str] = {}
         for silo in silos:
@@ -170,6 +186,10 @@ class FlowerEngine:
             except Exception as error:  # whatever a hostile reply makes Flower or torch raise
                 reasons[silo] = f"a reply that cannot be read: {type(error).__name__}: {error}"
         return updates, reasons
+
+
+def _listed(silos: Iterable[SiloId]) -> str:
+    return ", ".join(sorted(silos))
 
 
 class SiloHandler(Protocol):

@@ -6,8 +6,9 @@ of the federation) and the groups of the payload as arrays; the reply is the sam
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +20,10 @@ from ..core import Payload, SiloId
 
 POLL = 0.1
 """Seconds between two looks for replies."""
+FLOWERS = re.compile(r"<class '[^']*'>:<'(.*)'>$", re.DOTALL)
+"""How Flower writes what an app has raised."""
+SLOW = 30.0
+"""Seconds after which it is told who has not answered, and again."""
 NEVER = -1
 """What stands for the last round that was counted of a silo, where none was yet."""
 
@@ -101,9 +106,17 @@ class GridMessages:
         return answers, errors
 
     def ask(
-        self, contents: Mapping[int, RecordDict], kind: str, until: float
+        self,
+        contents: Mapping[int, RecordDict],
+        kind: str,
+        until: float,
+        slow: Callable[[Collection[int]], None] = lambda nodes: None,
     ) -> tuple[dict[int, RecordDict], dict[int, str]]:
-        """By node, the answers that come before the point of time `until`, and the errors that come instead."""
+        """By node, the answers that come before the point of time `until`, and the errors that come instead.
+
+        `slow` is called every `SLOW` seconds with the nodes that have not answered yet.
+        """
+        told = time.monotonic()
         waiting = self.push(contents, kind, until - time.monotonic())
         answers, errors = dict[int, RecordDict](), dict[int, str]()
         while waiting:
@@ -112,6 +125,9 @@ class GridMessages:
             errors |= {waiting.pop(message): why for message, why in failed.items()}
             if not waiting or time.monotonic() > until:
                 break
+            if time.monotonic() - told > SLOW:
+                told = time.monotonic()
+                slow(waiting.values())
             time.sleep(POLL)
         return answers, errors
 
@@ -119,7 +135,9 @@ class GridMessages:
 def _last_line(reason: str | None) -> str:
     """The line of a remote traceback that says what was wrong."""
     lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    last = lines[-1] if lines else ""
+    told = FLOWERS.match(reason or "")
+    return " ".join(told[1].split()) if told else last
 
 
 def legible(text: str) -> str:

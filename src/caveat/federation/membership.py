@@ -69,6 +69,7 @@ class OpenMembership:
         self._pending: dict[str, PendingGreeting] = {}
         self._until: dict[int, float] = {}
         self._changed = False
+        self._refused: dict[int, str] = {}
 
     @property
     def silos(self) -> Sequence[SiloId]:
@@ -110,13 +111,20 @@ class OpenMembership:
         DataError if what they have does not go together.
         """
         end = time.monotonic() + patience
+        told = ""
         while len(here := self.connected(wire)) < count:
             self.meet(wire, end)
+            if (now := self._so_far(here)) != told:
+                told = now
+                self.note(f"waiting for {count} silos: {told}")
             if self.terms.agreement is None and len(self.sketches) >= count:
                 self._agree()
             elif time.monotonic() > end and (self.terms.agreement is None or len(here) < least):
-                there = ", ".join(sorted(here or self.sketches)) or "nobody"
-                raise RunError(f"{count} silos are needed to begin; after {patience:.0f} s there was {there}")
+                why = "; ".join(f"not admitted: {each}" for each in dict.fromkeys(self._refused.values()))
+                raise RunError(
+                    f"{count} silos are needed to begin; after {patience:.0f} s {self._so_far(here)}"
+                    f"{'; ' if why else ''}{why}"
+                )
             elif time.monotonic() > end:
                 break
             else:
@@ -125,6 +133,12 @@ class OpenMembership:
             # The order of a run is by name, not by who was quicker.
             self.silo_infos = dict(sorted(self.silo_infos.items()))
             self.records = dict(sorted(self.records.items()))
+
+    def _so_far(self, here: Sequence[SiloId]) -> str:
+        """Who has joined, and who has said no more than what its data look like."""
+        joined, greeted = ", ".join(sorted(here)), ", ".join(sorted(self.sketches.keys() - set(here)))
+        count = f"{len(here)} joined" + (f" ({joined})" if joined else "")
+        return f"{count}, {greeted} greeted and not joined yet" if greeted else count
 
     def connected(self, wire: GridMessages) -> list[SiloId]:
         """The silos that have joined and whose nodes are there."""
@@ -170,7 +184,8 @@ class OpenMembership:
 
     def _refuse(self, asked: Asked, why: str) -> None:
         self._until[asked.node] = time.monotonic() + AGAIN
-        self.note(f"node {asked.node} is not admitted: {legible(f'{asked.question}: {why}')}")
+        self._refused[asked.node] = legible(f"{asked.question}: {why}")
+        self.note(f"node {asked.node} is not admitted: {self._refused[asked.node]}")
 
     def _hear(self, wire: GridMessages, asked: Asked, records: RecordDict) -> None:
         words, node = words_of(records), asked.node
@@ -202,7 +217,7 @@ class OpenMembership:
     def _bind(self, silo: SiloId, key: str) -> None:
         """Have a silo's name belong to the key that it greeted with, from now on."""
         if key != UNSIGNED and self.keys.bound.get(silo) != key:
-            by = f"{silo}.pub" if silo in self.keys.given() else "its first greeting"
+            by = f"{silo}.pub" if self.keys.given_to(silo) else "its first greeting"
             self.note(f"silo {silo}: its name is bound to key {key} by {by}")
             self.keys.bound[silo] = key
             self._changed = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ from ..core.silo_info import FederationInfo
 from ..data import load
 from ..engines.allocator import use_huge_pages
 from ..engines.checks.updates import VARIANCES
-from ..engines.flower import FlowerEngine
+from ..engines.flower import FlowerEngine, silent
 from ..engines.flower import Membership as Greeter
 from ..engines.flower_messages import GridMessages
 from ..files.atomic import write_bytes, write_json, write_record
@@ -39,10 +39,11 @@ from ..runs.begun import check_begun, keep_settings
 from ..runs.configured import check_empty, load_config
 from ..runs.execution import carry_out
 from ..runs.local import LocalRun
-from ..runs.progress import Plain, Progress
+from ..runs.progress import Progress
 from ..runs.spec import spec_of
 from ..wrappers.evaluation import Evaluated
 from ..wrappers.private import VARIANCE
+from .log import logged
 from .measurement_check import check_measurement
 from .membership import OpenMembership
 from .name_keys import NameKeys
@@ -91,7 +92,7 @@ class FlowerRun(BaseRun):
         return [name for name in super().fixed if name != "splits.json"]
 
     def engine(self) -> AbstractContextManager[Engine]:
-        return nullcontext(engine_of(self, self.config, self.wire, self.members))
+        return nullcontext(engine_of(self, self.config, self.wire, self.members, self.members.note))
 
     def prepare(self) -> None:
         super().prepare()
@@ -119,13 +120,16 @@ class SimulatedRun(LocalRun):
         return nullcontext(engine_of(self, self.config, self.wire, self.members))
 
 
-def engine_of(run: BaseRun, config: Config, wire: GridMessages, members: Greeter) -> FlowerEngine:
+def engine_of(
+    run: BaseRun, config: Config, wire: GridMessages, members: Greeter, tell: Callable[[str], None] = silent
+) -> FlowerEngine:
     bounds = {key: getattr(config.federation, key) for key in ("quorum", "deadline", "patience")}
     given = {key: value for key, value in bounds.items() if value is not None}
     # Noise may make a variance negative, which the server then does not take over.
     variances = VARIANCES if config.privacy.clip is None else VARIANCES - {VARIANCE}
     read = partial(check_measurement, run)
-    return FlowerEngine(Evaluated(run.complete_method), wire, members, variances=variances, read=read, **given)
+    method = Evaluated(run.complete_method)
+    return FlowerEngine(method, wire, members, variances=variances, read=read, tell=tell, **given)
 
 
 def server_app(config_file: Path) -> ServerApp:
@@ -141,9 +145,10 @@ def server_app(config_file: Path) -> ServerApp:
         given = context.run_config
         sets = [item.strip() for item in str(given.get("set", "")).split(";") if item.strip()]
         folder = Path(str(given.get("run") or "runs/federation")).expanduser().absolute()
-        print(f"run: {folder}", flush=True)
-        config = configuration.load(str(config_file), sets, earlier=wrote(folder / "config.toml"))
-        serve(config, grid, folder, Plain(), StartCommand(os.environ.get(PROJECT, ""), tuple(sets)))
+        with logged(folder) as progress:
+            progress.note(f"run: {folder}")
+            config = configuration.load(str(config_file), sets, earlier=wrote(folder / "config.toml"))
+            serve(config, grid, folder, progress, StartCommand(os.environ.get(PROJECT, ""), tuple(sets)))
 
     return app
 

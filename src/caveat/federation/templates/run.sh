@@ -11,8 +11,9 @@ simulation=false
 if [[ ${1-} == --simulation ]]; then simulation=true; shift; fi
 (($#)) || usage
 temporary=$(mktemp -d "${TMPDIR:-/tmp}/federation.XXXXXX")
-superlink=
+superlink= follower=
 clean() {
+    [[ -z $follower ]] || kill "$follower" 2>/dev/null || true
     [[ -z $superlink ]] || { kill "$superlink" 2>/dev/null; wait "$superlink"; } || true
     rm -rf "$temporary"
 }
@@ -37,29 +38,52 @@ simulate() {  # a server of its own for this run, which ends with it
 }
 if $simulation; then simulate; fi
 
-# field NAME: from Flower's answer, in which the status of a run is in a list of one.
+# field NAME: from Flower's answer, in which the status of a run is in a list of one; empty if it is not there.
 field() { python3 -c '
 import json, sys
-text = sys.stdin.read()
-answer = json.loads(text[text.index("{"):])
-print(answer.get(sys.argv[1]) or answer["runs"][0][sys.argv[1]])' "$1"; }
+name, text = sys.argv[1], sys.stdin.read()
+try:
+    answer = json.loads(text[text.index("{"):])
+except ValueError:
+    answer = {}
+print(answer.get(name) or (answer.get("runs") or [{}])[0].get(name) or "")' "$1"; }
+
+# gone ANSWER: in a sentence, why Flower has not done what it was asked.
+gone() {
+    local why
+    why=$(field error-message <<<"$1")
+    case $why in
+        *"is unavailable"*) echo "the server does not answer: start ./server.sh on this machine" >&2 ;;
+        "") echo "the server does not answer well: $1" >&2 ;;
+        *) echo "${why##*$'\n'}" >&2 ;;
+    esac
+    exit 1
+}
 
 python3 -c 'import json, sys
 for key, value in (("run", sys.argv[1]), ("set", ";".join(sys.argv[2:]))):
     print(key, "=", json.dumps(value, ensure_ascii=False))' "$@" >"$temporary/settings.toml"
-answer=$(flwr run . "$link" --run-config "$temporary/settings.toml" "${options[@]}" --format json) || {
-    echo "$answer" >&2
-    exit 1
-}
+# What the server says about the run is in a file beside its folder; shown is what it says from now on.
+log=$(dirname "$1")/.$(basename "$1").log
+before=$({ cat "$log" 2>/dev/null || true; } | wc -l)
+answer=$(flwr run . "$link" --run-config "$temporary/settings.toml" "${options[@]}" --format json) || gone "$answer"
 id=$(field run-id <<<"$answer")
+[[ -n $id ]] || gone "$answer"
+(umask 077; mkdir -p "$(dirname "$log")"; touch "$log")
+tail -n "+$((before + 1))" -f "$log" 2>/dev/null &
+follower=$!
 last=
 while true; do
-    answer=$(flwr ls "$link" --run-id "$id" --format json) || { echo "run $id: the server does not answer" >&2; exit 1; }
+    answer=$(flwr ls "$link" --run-id "$id" --format json) || answer=
     status=$(field status <<<"$answer")
+    if [[ -z $status ]]; then
+        echo "run $id: the server does not answer any more; start ./server.sh, then the same command continues" >&2
+        exit 1
+    fi
     [[ $status == "$last" ]] || echo "run $id: $status"
     last=$status
     case $status in
-        finished:completed) exit 0 ;;
+        finished:completed) sleep 1; exit 0 ;;
         finished:*) flwr log "$id" "$link" --show >&2 || true; exit 1 ;;
     esac
     sleep 3

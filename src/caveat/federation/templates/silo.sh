@@ -28,6 +28,28 @@ attend() {
     done
 }
 
+# heard: pass on what a SuperNode says, and keep whether the server has let it in, or refused it.
+heard() {
+    trap '' INT TERM
+    while IFS= read -r line; do
+        printf '%s\n' "$line"
+        case $line in
+            *"SuperNode ID: "*) : >"$FLWR_HOME/let-in" ;;
+            *"code: 2004"*) : >"$FLWR_HOME/refused" ;;
+        esac
+    done
+}
+
+# why: in a sentence, why the server has refused the key. Flower says the same of both.
+why() {
+    if [[ -e $FLWR_HOME/let-in ]]; then
+        echo "the server knows this key, and takes the node that had it last for connected until a minute has passed;" \
+            "if this goes on for longer, it has excluded the key, and needs ./admit.sh $name.pub"
+    else
+        echo "the server does not know this key: it needs ./admit.sh $name.pub"
+    fi
+}
+
 # Whatever a SuperNode has started ends with it: after a crash of the server, Flower leaves a waiting process behind.
 set -m
 group=
@@ -35,15 +57,19 @@ end() { [[ -z $group ]] || kill -"$1" -- "-$group" 2>/dev/null || true; }
 trap 'trap - INT TERM; end TERM; wait; end KILL; exit 0' INT TERM
 # Flower refuses the same key for up to a minute after a crash, and ends well when the server restarts: try again.
 while true; do
+    rm -f "$FLWR_HOME/refused"
     (
         PATH="$FLWR_HOME/bin:$PATH"
         attend "$BASHPID" &
         exec flower-supernode --superlink "$server" --root-certificates certificates/ca.crt \
-            --auth-supernode-private-key "$key" --port "$port" --node-config "silo=\"$silo\" key=\"$key\""
+            --auth-supernode-private-key "$key" --port "$port" --node-config "silo=\"$silo\" key=\"$key\"" \
+            > >(heard) 2>&1
     ) &
     group=$! status=0
     wait "$group" || status=$?
+    sleep 0.2  # for what it has said last to be heard
     end KILL
+    [[ ! -e $FLWR_HOME/refused ]] || echo "$name: $(why)" >&2
     echo "$name: ended with status $status; again in 10 s" >&2
     sleep 10 &
     group=$!

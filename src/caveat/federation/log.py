@@ -1,0 +1,93 @@
+"""What the server of a federation says about a run, in a file beside the run's folder, and a look at it.
+
+The folder itself is not there before silos have joined, and the wait for them is most of what an operator wants to see.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+from ..core import ConfigurationError
+from ..files.ledger import read_ledger
+from ..files.links import privately, refuse_link
+from ..html.text import escaped
+from ..runs.progress import Plain
+
+LAST = 12
+"""Lines of what was said last that are shown."""
+FAILED = "the run has failed: "
+"""How a line begins that says why a run has ended too early."""
+
+ROUND = re.compile(r" round +(\d+)/(\d+) ")
+"""What is said once a round is counted."""
+
+
+def log_of(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.log")
+
+
+class Dated(Plain):
+    """One line per round and note, on standard error, and with the time of day in a file."""
+
+    def __init__(self, file: TextIO) -> None:
+        super().__init__()
+        self._file = file
+
+    def _print(self, line: str) -> None:
+        super()._print(line)
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), escaped(line), file=self._file, flush=True)
+
+
+@contextmanager
+def logged(folder: Path) -> Iterator[Dated]:
+    """Says what a run's server says in the file beside its folder, too, which nobody else can read; and how it ends."""
+    path = log_of(folder)
+    refuse_link(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8", opener=privately) as file:
+        progress = Dated(file)
+        try:
+            yield progress
+        except Exception as error:
+            progress.note(f"{FAILED}{error}")
+            raise
+        progress.note("the run is complete")
+
+
+def status_of(folder: Path) -> list[str]:
+    """Lines about a run at its server: how far it is, when each silo was counted last, what was said last.
+
+    Raises ConfigurationError where nothing is known of such a run.
+    """
+    path, said = log_of(folder), list[str]()
+    with suppress(OSError):
+        said = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    if not said and not folder.is_dir():
+        raise ConfigurationError(f"{folder}: no run, and {path.name} is not beside it; expected a run's folder")
+    return [*_how_far(folder, said), *_silos(folder), *(["", *said[-LAST:]] if said else [])]
+
+
+def _how_far(folder: Path, said: list[str]) -> list[str]:
+    if (folder / "summary.json").exists():
+        return [f"{folder}: complete"]
+    counted = [found for line in said if (found := ROUND.search(line))]
+    rounds = f"{counted[-1][1]} of up to {counted[-1][2]} rounds" if counted else "no round counted yet"
+    _, failed, why = said[-1].partition(FAILED) if said else ("", "", "")
+    state = f"failed, and goes on if it is started again: {why}" if failed else "under way or interrupted"
+    return [f"{folder}: {rounds}; {state}"]
+
+
+def _silos(folder: Path) -> list[str]:
+    """When a silo was counted last: the round, and of how many that were counted of it."""
+    if not (folder / "ledger.jsonl").exists():
+        return []
+    rounds = dict[str, list[int]]()
+    for sent in read_ledger(folder / "ledger.jsonl").messages:
+        if sent.round is not None:
+            rounds.setdefault(sent.silo, []).append(sent.round)
+    return [f"{silo}: counted last in round {max(of)}, in {len(set(of))} rounds" for silo, of in sorted(rounds.items())]

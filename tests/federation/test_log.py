@@ -1,0 +1,92 @@
+"""What an operator sees of a run: a file beside its folder, and `caveat flower status`."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from commands import caveat, one_error
+from flwr.app import Context, Message, RecordDict
+from hospitals import NAMES, Federation
+
+from caveat.config import load
+from caveat.core import RunError
+from caveat.engines.flower import FlowerEngine
+from caveat.federation import server
+from caveat.federation.log import FAILED, log_of, logged, status_of
+
+
+def run_by_the_app(federation: Federation, *sets: str) -> None:
+    """As Flower starts it."""
+    app = server.server_app(federation.folder / "config.toml")
+    settings = {"run": str(federation.run), "set": ";".join(sets)}
+    app(federation.grid, Context(1, 0, {}, RecordDict(), settings))  # type: ignore[arg-type]
+
+
+def test_a_run_s_status_names_silos_rounds_and_what_was_said_last(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=2, patience=60)
+    run_by_the_app(federation)
+    said = log_of(federation.run).read_text()
+    assert stat.S_IMODE(log_of(federation.run).stat().st_mode) == 0o600
+    for line in ("silo hill has joined: 52", "step 1, train: coast, hill, valley asked", "round 2/2  train"):
+        assert f" {line}" in said, line
+    found = status_of(federation.run)
+    assert found[0] == f"{federation.run}: complete"
+    assert [line.split(":")[0] for line in found[1:4]] == NAMES
+    assert found[1].endswith("counted last in round 2, in 2 rounds")
+    assert found[-1].endswith(" the run is complete")
+    assert caveat("flower", "status", str(federation.run)).stdout.splitlines() == found
+
+
+def test_the_status_of_a_run_that_failed_says_why_and_how_far_it_was(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=2, quorum=3, patience=60)
+    calls = list[int]()
+
+    def gone_later(reply: Message) -> Message | None:
+        calls.append(1)
+        return None if len(calls) > 2 else reply
+
+    federation.grid.tamper[federation.node["hill"]] = gone_later
+    with pytest.raises(RunError, match="fewer than the quorum"):
+        run_by_the_app(federation, "federation.patience=2", "federation.deadline=0.5")
+    found = status_of(federation.run)
+    assert (
+        ": 1 of up to 2 rounds; failed, and goes on if it is started again: round 1, work 'base.base.base.train'"
+        in found[0]
+    )
+    assert "hill: no reply in time" in found[0]
+    assert FAILED in found[-1]
+
+
+def test_the_status_of_a_run_that_waits_for_silos_is_not_that_of_no_run(tmp_path: Path) -> None:
+    with logged(tmp_path / "runs" / "a") as progress:
+        progress.note("waiting for 3 silos: 1 joined (coast)")
+        found = status_of(tmp_path / "runs" / "a")
+    assert found[0] == f"{tmp_path / 'runs' / 'a'}: no round counted yet; under way or interrupted"
+    assert found[-1].endswith(" waiting for 3 silos: 1 joined (coast)")
+    assert "no run, and .b.log is not beside it" in one_error(caveat("flower", "status", str(tmp_path / "b")), 2)
+
+
+def test_who_has_not_answered_is_told_while_the_round_still_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caveat.engines.flower_messages.SLOW", 0.05)
+    federation, told = Federation(tmp_path, "fedavg", rounds=1, patience=60), list[str]()
+    calls = list[int]()
+
+    def late(reply: Message) -> Message | None:
+        calls.append(1)
+        return reply if len(calls) > 1 else None
+
+    federation.grid.tamper[federation.node["hill"]] = late
+    ask = FlowerEngine._ask
+
+    def heard(self: FlowerEngine, *arguments: object) -> object:
+        self.tell = told.append
+        return ask(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FlowerEngine, "_ask", heard)
+    federation.serve(load(str(federation.folder / "config.toml"), ["federation.deadline=2"]))
+    assert told[0] == "step 1, train: coast, hill, valley asked"
+    assert "step 1, train: still waiting for hill" in told
