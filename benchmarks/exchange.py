@@ -1,11 +1,11 @@
 """Seconds of one exchange of messages between a server and silos on this machine, by a project of `caveat flower init`.
 
-python benchmarks/exchange.py OUT [--silos N] [--rounds N]
+python benchmarks/exchange.py OUT [--silos N] [--rounds N] [--alone]
 
 Starts a server with TLS and N silos from the project's own scripts, on loopback, and has them train a small network by
 FedAvg: each round is one exchange, the server's model to every silo and an update back. Prints the seconds from one
-counted round to the next, the first one left out, since the silos' processes start in it. OUT is a new folder and keeps
-the logs. Needs caveat[flower], openssl and ssh-keygen.
+counted answer to the next. With --alone silos have no resident process, so that each message's own process imports all.
+OUT is a new folder and keeps the logs. Needs caveat[flower], openssl and ssh-keygen.
 """
 
 from __future__ import annotations
@@ -92,7 +92,11 @@ def started(folder: Path, name: str, *command: str) -> Iterator[subprocess.Popen
             process.wait()
 
 
-def prepared(project: Path, silos: int, rounds: int) -> list[Path]:
+RESIDENT = 'PATH="$FLWR_HOME/bin:$PATH"'
+"""The line of silo.sh without which no message reaches a resident process."""
+
+
+def prepared(project: Path, silos: int, rounds: int, alone: bool) -> list[Path]:
     """The project at the server, and a copy of it for every silo."""
     write_project(project, CONFIG.format(silos=silos, rounds=rounds), None)
     subprocess.run(["./certificates.sh", "localhost"], cwd=project, check=True, capture_output=True)
@@ -103,6 +107,9 @@ def prepared(project: Path, silos: int, rounds: int) -> list[Path]:
         shutil.copy(project / "certificates" / "ca.crt", home / "certificates")
         (home / f"{home.name}.csv").write_text(table(k))
         (home / "silo.toml").write_text(SILO.format(name=home.name))
+        if alone:
+            script = (home / "silo.sh").read_text()
+            (home / "silo.sh").write_text(script.replace(RESIDENT, ":").replace('attend "$node" &', ":"))
         subprocess.run(["./key.sh", home.name], cwd=home, check=True, capture_output=True)
     return homes
 
@@ -130,9 +137,11 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--silos", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--alone", action="store_true")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # what was started ends with it
     project, port = given.out.absolute() / "server", free_port()
-    homes = prepared(project, given.silos, given.rounds)
+    homes = prepared(project, given.silos, given.rounds, given.alone)
     with started(project, "server", "./server.sh", "127.0.0.1", str(port)):
         while not listening(port):
             time.sleep(0.2)

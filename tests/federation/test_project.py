@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import shutil
@@ -343,6 +344,52 @@ def test_a_run_shows_what_the_server_says_of_it_from_now_on(project: Path, comma
     said = commands.run(project / "run.sh", "runs/a").stdout
     assert "step 1: a asked\n" in said
     assert "of another time" not in said
+
+
+PYTHON = """
+case $* in
+    *caveat.federation.resident*) exec tail -f --pid="${@: -1}" /dev/null ;;
+    *) exec REAL "$@" ;;
+esac
+"""
+"""Stands in for a resident process, which ends with the process whose number it is given."""
+
+
+def in_session(leader: int) -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z":
+                found.append((entry / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def test_what_a_node_started_ends_with_it_though_nobody_is_left_to_end_it(project: Path, commands: Commands) -> None:
+    commands.put("flower-supernode", 'echo $$ >>"$SAID"; exec tail -f /dev/null')
+    commands.put("python3", PYTHON.replace("REAL", sys.executable))
+    (project / "silo.toml").touch()
+    silo = subprocess.Popen(
+        [project / "silo.sh", "silo.toml", "va", "fed.example.org:8443"],
+        env=commands.environment, cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        until = time.monotonic() + 30
+        while not any("--pid=" in command for command in in_session(silo.pid)) or not commands.said.read_text():
+            assert time.monotonic() < until, "no resident process"
+            time.sleep(0.05)
+        (node,) = commands.said.read_text().split()
+        assert [command for command in in_session(silo.pid) if f"--pid={node} " in command]
+        silo.kill()
+        silo.wait()
+        os.kill(int(node), signal.SIGKILL)
+        while found := in_session(silo.pid):
+            assert time.monotonic() < until, found
+            time.sleep(0.05)
+    finally:
+        silo.kill()
+        silo.wait()
 
 
 REFUSED = """

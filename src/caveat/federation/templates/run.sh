@@ -11,9 +11,8 @@ simulation=false
 if [[ ${1-} == --simulation ]]; then simulation=true; shift; fi
 (($#)) || usage
 temporary=$(mktemp -d "${TMPDIR:-/tmp}/federation.XXXXXX")
-superlink= follower=
+superlink=
 clean() {
-    [[ -z $follower ]] || kill "$follower" 2>/dev/null || true
     [[ -z $superlink ]] || { kill "$superlink" 2>/dev/null; wait "$superlink"; } || true
     rm -rf "$temporary"
 }
@@ -65,17 +64,23 @@ for key, value in (("run", sys.argv[1]), ("set", ";".join(sys.argv[2:]))):
     print(key, "=", json.dumps(value, ensure_ascii=False))' "$@" >"$temporary/settings.toml"
 # What the server says about the run is in a file beside its folder; shown is what it says from now on.
 log=$(dirname "$1")/.$(basename "$1").log
-before=$({ cat "$log" 2>/dev/null || true; } | wc -l)
+shown=0
+lines() { { cat "$log" 2>/dev/null || true; } | wc -l; }
+show() {
+    local now
+    now=$(lines)
+    ((now <= shown)) || sed -n "$((shown + 1)),${now}p" "$log"
+    shown=$now
+}
+shown=$(lines)
 answer=$(flwr run . "$link" --run-config "$temporary/settings.toml" "${options[@]}" --format json) || gone "$answer"
 id=$(field run-id <<<"$answer")
 [[ -n $id ]] || gone "$answer"
-(umask 077; mkdir -p "$(dirname "$log")"; touch "$log")
-tail -n "+$((before + 1))" -f "$log" 2>/dev/null &
-follower=$!
 last=
 while true; do
     answer=$(flwr ls "$link" --run-id "$id" --format json) || answer=
     status=$(field status <<<"$answer")
+    show
     if [[ -z $status ]]; then
         echo "run $id: the server does not answer any more; start ./server.sh, then the same command continues" >&2
         exit 1
@@ -83,7 +88,7 @@ while true; do
     [[ $status == "$last" ]] || echo "run $id: $status"
     last=$status
     case $status in
-        finished:completed) sleep 1; exit 0 ;;
+        finished:completed) exit 0 ;;
         finished:*) flwr log "$id" "$link" --show >&2 || true; exit 1 ;;
     esac
     sleep 3

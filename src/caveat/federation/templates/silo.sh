@@ -60,7 +60,8 @@ while true; do
     rm -f "$FLWR_HOME/refused"
     (
         PATH="$FLWR_HOME/bin:$PATH"
-        attend "$BASHPID" &
+        node=$BASHPID  # which becomes the SuperNode
+        attend "$node" &
         exec flower-supernode --superlink "$server" --root-certificates certificates/ca.crt \
             --auth-supernode-private-key "$key" --port "$port" --node-config "silo=\"$silo\" key=\"$key\"" \
             > >(heard) 2>&1
