@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,12 +72,16 @@ class ContrastEstimate:
 
 
 def estimate(seeds: Sequence[SeedDifferences]) -> ContrastEstimate:
-    """The mean over seeds of the weighted means over inputs, with the variance of both ways (Cameron, Gelbach & Miller,
-    2011): that of sums by seed, and of sums by input, less that of single values, of which both have a share. It is
-    never taken to be less than either of the former two, nor than what counting inputs makes of it.
+    """The mean over seeds of the weighted means over inputs, and its standard error where seeds and inputs are random.
 
-    A value's deviation is from its silo's mean, since silos are those at hand. Student's t with one degree of freedom
-    less than seeds: too few rather than too many, as inputs are far more. NaN with fewer than two seeds.
+    The variance over seeds has all that differs from seed to seed. What seeds have in common beside that is the
+    covariance of their means, as far as they share inputs: the sum of products of the deviations that an input has with
+    different seeds (as in two-way clustering: Cameron, Gelbach & Miller, 2011), which is unbiased times S / (S - 1).
+    Below 0 it counts as 0, and the whole is no less than what counting inputs makes of it. A deviation is from the mean
+    of its silo, since silos are those at hand.
+
+    Student's t has one degree of freedom less than seeds: too few rather than too many, as inputs are far more. NaN
+    with fewer than two seeds.
     """
     means = np.array([float(seed.weights @ seed.values) for seed in seeds])
     count, mean = len(seeds), float(means.mean()) if seeds else math.nan
@@ -90,14 +94,9 @@ def estimate(seeds: Sequence[SeedDifferences]) -> ContrastEstimate:
     silos = np.concatenate([seed.silos for seed in seeds])
     of_silos = np.bincount(silos, parts) / np.maximum(np.bincount(silos, weights), np.finfo(float).tiny)
     off = parts - weights * of_silos[silos]
-    by_input = _spread(np.bincount(inputs, off))
-    variance = max(by_seed + by_input - float((off**2).sum()), by_seed, by_input, _counted(seeds))
+    together = float((np.bincount(inputs, off) ** 2).sum() - (off**2).sum()) * count / (count - 1)
+    variance = max(by_seed + max(together, 0.0), _counted(seeds))
     return ContrastEstimate(mean, math.sqrt(variance), count - 1)
-
-
-def _spread(sums: NDArray[Any]) -> float:
-    """The variance of a sum of independent parts, of which each is given."""
-    return float((sums**2).sum()) * len(sums) / max(len(sums) - 1, 1)
 
 
 def _counted(seeds: Sequence[SeedDifferences]) -> float:
