@@ -24,7 +24,7 @@ chmod 700 "$FLWR_HOME/bin/flwr-clientapp"
 attend() {
     while kill -0 "$1" 2>/dev/null; do
         python3 -P -m caveat.federation.resident "$FLWR_HOME" "$1" || true
-        sleep 1
+        sleep 5  # messages take the longer way meanwhile
     done
 }
 
