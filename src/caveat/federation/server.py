@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from .. import config as configuration
 from ..config import Config
 from ..config.earlier import wrote
-from ..core import ConfigurationError
+from ..core import ConfigurationError, SiloId
 from ..core.devices import find_device
 from ..core.silo_info import FederationInfo
 from ..data import load
@@ -84,6 +84,10 @@ class FlowerRun(BaseRun):
     @property
     def info(self) -> FederationInfo:
         return self.members.info
+
+    @property
+    def counts(self) -> Mapping[SiloId, int]:
+        return {silo: card.examples["train"] for silo, card in self.members.silo_infos.items()}
 
     @property
     def fixed(self) -> list[str]:

@@ -131,7 +131,7 @@ class SmallFederation:
                 transport.begin(start, {}, adopted(self.place.states, start - 1))
             self.server = run(
                 self.place.method, transport, self.site, self.server,
-                participation=participation or Participation(0), after=after_each, ended=lambda: False, **bounds,
+                participation=participation or Participation(0), after=after_each, ended=lambda: False, norms=None, **bounds,
             )  # fmt: skip
         return self.server
 
