@@ -43,6 +43,7 @@ from ..runs.progress import Plain, Progress
 from ..runs.spec import spec_of
 from ..wrappers.evaluation import Evaluated
 from ..wrappers.private import VARIANCE
+from .credible import Confirmed
 from .measurement_check import check_measurement
 from .membership import OpenMembership
 from .name_keys import NameKeys
@@ -184,11 +185,12 @@ def _federate(
     config: Config, wire: GridMessages, folder: Path, progress: Progress, begun: bool, start: StartCommand | None
 ) -> None:
     wanted = config.federation.begin_with or config.federation.quorum or 1
-    keys = NameKeys(Path(start.project) / SILO_KEYS if start is not None and start.project else None)
-    keys.given()  # one that cannot be read is named before anything is done
+    operated = Path(start.project) / SILO_KEYS if start is not None and start.project else None
+    keys, confirmed = NameKeys(operated), Confirmed(operated)
+    keys.given(), confirmed.read()  # what cannot be read is named before anything is done
     for name, part, rounds in _unfinished(config, folder):
         terms = Terms(secrets.token_hex(8), config, name, "", (), rounds=_other(rounds, config))
-        members = OpenMembership(folder / "federation.json", terms, progress.note, keys=keys)
+        members = OpenMembership(folder / "federation.json", terms, progress.note, keys=keys, confirmed=confirmed)
         if members.path.exists():
             members.restore()
         members.gather(wire, wanted, config.federation.quorum or 1, config.federation.patience or PATIENCE)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from ..core import SiloId, nothing
-from ..engines.checks.norms import TIMES, NormBound, Noted
+from ..engines.checks.norms import NOTHING, TIMES, NormBound, Noted
 from ..engines.rounds import FinishedRound
 from ..files.ledger import About
 from ..files.schema.rounds import NotedUpdate
@@ -36,10 +36,9 @@ def told(noted: Noted) -> str:
     """What there is to say of an update, in words."""
     parts = []
     if (times := noted.times_bound) is not None:
-        about = (
-            f"its update was {times:.3g} times as long as the bound ({TIMES:g} x the usual norm) and was scaled down"
-        )
-        parts.append(about if math.isfinite(times) else "its update was not finite and counts as no change")
+        how = "was scaled down to it" if times <= NOTHING else "counts as no change"
+        about = f"its update was {times:.3g} times as long as the bound ({TIMES:g} x the usual norm) and {how}"
+        parts.append(about if math.isfinite(times) else f"its update was not finite and {how}")
     if (times := noted.times_far) is not None:
         parts.append(f"its update was {times:.3g} times as far from the middle of all as the median silo's")
     return "; ".join(parts)

@@ -1,7 +1,9 @@
 """A bound on how far one silo's update can move a mean, by the norms of earlier rounds, and who was far from the rest.
 
-The bound is known before a round begins, so that updates are still added up as they come. In the first round it is
-that of the first 64 updates by name, which are waited for.
+What is somewhat longer than the bound is scaled down to it, and what is much longer counts as no change, as in Hampel,
+The Influence Curve and Its Role in Robust Estimation, Journal of the American Statistical Association, 1974. The bound
+is known before a round begins, so that updates are still added up as they come. In the first round it is that of the
+first 64 updates by name, which are waited for.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from ...core import Payload, Round, SiloId, Site, Tensors, Update, key, same_nam
 
 TIMES = 4.0
 """How many times the usual norm an update's may be."""
+NOTHING = 4.0
+"""How many times the bound an update may be to be scaled down to it; one beyond that counts as no change at all."""
 WINDOW = 5
 """Earlier rounds whose medians say what is usual: after a few rounds a bound follows norms that have changed for good.
 """
@@ -40,7 +44,8 @@ class Noted:
     """What is to be said of a silo's update in a round."""
 
     times_bound: float | None = None
-    """Its norm over the bound, where that is above 1; infinite where it was not finite and counts as no change."""
+    """Its norm over the bound, where that is above 1; above `NOTHING` it counts as no change, and infinite is one that
+    was not finite."""
     times_far: float | None = None
     """Its distance from the middle of all updates over the median silo's, where that is above `FAR`."""
 
@@ -88,14 +93,12 @@ class Admission:
         if not self.scales or not self.norms[silo]:
             return update
         self._settle()
-        factors = {part: _factor(norm, self.bounds.get(part)) for part, norm in self.norms[silo].items()}
-        if all(factor == 1.0 for factor in factors.values()):
+        over = {part: _over(norm, self.bounds.get(part)) for part, norm in self.norms[silo].items()}
+        worst = max(over.values())
+        if worst <= 1:
             return update
-        bounds = self.bounds
-        self.exceeded[silo] = max(
-            norm / bounds[part] if math.isfinite(norm) else math.inf
-            for part, norm in self.norms[silo].items() if factors[part] < 1
-        )  # fmt: skip
+        self.exceeded[silo] = worst
+        factors = {part: 0.0 if worst > NOTHING else 1 / max(1.0, each) for part, each in over.items()}
         payload = {group: dict(tensors) for group, tensors in update.payload.items()}
         for part, name, before, tensor in self._changes(update.payload):
             if (factor := factors[part]) < 1:
@@ -180,11 +183,11 @@ def _ends(name: str) -> Iterator[str]:
         name = name.partition(".")[2]
 
 
-def _factor(norm: float, bound: float | None) -> float:
-    """By what an update is multiplied; 0 for one that is not finite."""
+def _over(norm: float, bound: float | None) -> float:
+    """How many times the bound a norm is; infinite for one that is not finite."""
     if not math.isfinite(norm):
-        return 0.0
-    return 1.0 if bound is None or norm <= bound else bound / norm
+        return math.inf
+    return 0.0 if bound is None else norm / bound
 
 
 def _medians(norms: Sequence[Mapping[str, float]]) -> dict[str, float]:
