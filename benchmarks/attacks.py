@@ -13,6 +13,7 @@ silo once.
 
 python benchmarks/attacks.py [--seeds 10] [--method fedavg,fedbn] [--rule bound,median] [--attack x1e5] --out FILE.csv
 python benchmarks/attacks.py --out FILE.csv --table
+python benchmarks/attacks.py --honest    # how often updates exceed the bound where nobody lies, for every method
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from caveat.engines.processes.pool import EmbeddedEngine
 from caveat.engines.rounds import FinishedRound, Participation, run
 from caveat.federation.credible import TIMES_ROWS, incredible
 from caveat.files.checkpoints import SiloStore
+from caveat.methods import METHODS as EVERY
 from caveat.runs.spec import RunSpec
 from caveat.training.modules import in_batches
 from caveat.wrappers.robust import Robust
@@ -157,6 +159,46 @@ def trained(
     return mean(found)
 
 
+SGD = Training(local_epochs=3, batch_size=16, lr=0.05, optimizer="sgd")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "scaffold": {"training": SGD}, "feddc": {"training": SGD},
+    "uefl": {"iterations": 2, "extra_rounds": 5, "codewords": 16, "segments": 4}, "fedpn": {"layers": 3},
+}  # fmt: skip
+"""What methods need beside what all have."""
+
+
+def honest(name: str, seed: int) -> tuple[int, int, float]:
+    """The updates of a method's nine honest silos, how many exceeded the bound, and the largest norm over its bound."""
+    silos = data.load(config.load("digits").data, seed)
+    method = EVERY[name](**{"rounds": ROUNDS, "training": TRAINING, **OPTIONS.get(name, {})})
+    info = FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes, silos.dtype)
+    spec = RunSpec(method=method, model=MODEL, seed=seed)
+    site, updates, over = spec.server_site(info), list[int](), list[float]()
+
+    def count(done: FinishedRound, server: State) -> None:
+        updates.append(len(done.replies) if done.step.trains or done.step.origin else 0)
+        over.extend(noted.times_bound for noted in done.noted.values() if noted.times_bound is not None)
+
+    with TemporaryDirectory() as folder:
+        own = spec.build_personal_models(info)
+        place = Executor(method, spec.build(info), silos.by_name, SiloStore(Path(folder)), seed, own)
+        with EmbeddedEngine(place) as engine:
+            run(method, engine, site, spec.init_server(info, site, method), participation=Participation(seed),
+                after=count, norms=NormBound())  # fmt: skip
+    return sum(updates), len(over), max(over, default=0.0)
+
+
+def all_honest(seeds: int) -> str:
+    lines = ["| method | updates | longer than the bound | the longest over its bound |", "| --- | --- | --- | --- |"]
+    for name in EVERY:
+        if name not in ("local", "fedproto"):  # of which nothing is bounded
+            found = [honest(name, seed) for seed in range(seeds)]
+            updates, over = (sum(each[i] for each in found) for i in (0, 1))
+            lines.append(f"| {name} | {updates} | {over} | {max(each[2] for each in found):.2f} |")
+            print(lines[-1], flush=True)
+    return "\n".join(lines)
+
+
 def measure(out: Path, methods: Iterable[str], rules: Iterable[str], attacks: Iterable[str], seeds: int) -> None:
     known = {tuple(row[key] for key in KEYS): row for row in read(out)} if out.exists() else {}
     with out.open("a", newline="") as file:
@@ -217,14 +259,18 @@ def difference(found: dict[tuple[str, ...], float], method: str, rule: str, atta
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("attacks.csv"))
     parser.add_argument("--seeds", type=int, default=10)
     for key, known in (("method", tuple(METHODS)), ("rule", RULES), ("attack", ATTACKS)):
         parser.add_argument(f"--{key}", default=",".join(known))
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--honest", action="store_true")
     given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.honest:
+        print(all_honest(given.seeds))
+        return
     if not given.table:
-        torch.set_num_threads(1)
         measure(given.out, *(getattr(given, key).split(",") for key in ("method", "rule", "attack")), given.seeds)
     print(table(read(given.out)))
 

@@ -67,6 +67,8 @@ def test_a_silo_with_too_many_rows_takes_no_part_and_the_operator_is_told(tmp_pa
     assert members(run) == ["coast", "valley"]
     assert [silo["name"] for silo in summary(run)["silos"]] == ["coast", "valley"]
     assert any("silo hill is set aside" in note and "hill.rows" in note for note in federation.notes)
+    # Temperatures and familiarity come from sums that no norm bounds, which the operator is told.
+    assert any("counted as it comes" in note and "temper" in note for note in federation.notes)
 
 
 @pytest.mark.long
@@ -90,6 +92,7 @@ def test_with_robust_off_whoever_comes_is_believed(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_silo_that_joins_later_with_too_many_rows_is_refused(tmp_path: Path) -> None:
     federation = Federation(tmp_path, "fedavg", patience=1)
+    federation.config = load(str(tmp_path / "config.toml"), ["federation.begin_with=2"])
     larger(federation, "valley", 15)
     late, node = federation.grid.apps.pop(federation.node["valley"]), federation.node["valley"]
     pushed = federation.grid.push_messages

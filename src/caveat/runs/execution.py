@@ -44,8 +44,8 @@ def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
     module = run.server_site().module
     if remark := run.method.remark(module):
         progress.note(remark)
-    if told := say_unbounded(run):
-        progress.note(told)
+    for line in say_unbounded(run):
+        progress.note(line)
     try:
         run.prepare()
         _check_samples(run, module)

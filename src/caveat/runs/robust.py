@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from ..core import SiloId, nothing
+from ..core import SiloId, keep, nothing
 from ..engines.checks.norms import NOTHING, TIMES, NormBound, Noted
 from ..engines.rounds import FinishedRound
 from ..files.ledger import About
@@ -52,12 +52,21 @@ def changed_counts(about: About, done: FinishedRound, said: Mapping[SiloId, int]
             yield NotedUpdate.model_validate({**about, "silo": silo, "noted": text})
 
 
-def say_unbounded(run: BaseRun) -> str:
-    """A sentence for whoever runs a method whose updates have no norm that could be bounded; else empty."""
-    robust, steps = run.spec.robust, run.complete_method.schedule()
-    if not robust.bounds or not run.method.federated or any(s.trains and s.origin is not nothing for s in steps):
-        return ""
-    return (
-        f"federation.robust = 'bound' bounds nothing of {run.method.name}, whose silos send no changes of what they "
-        "are sent: a silo that lies moves what it likes"
-    )
+def say_unbounded(run: BaseRun) -> list[str]:
+    """What a silo that lies can move as it likes, a sentence each, for whoever runs a method with a bound on norms."""
+    robust, steps = run.spec.robust, list(run.complete_method.schedule())
+    if not robust.watches or not run.method.federated:
+        return []
+    told = []
+    if robust.bounds and not any(step.trains and step.origin is not nothing for step in steps):
+        told.append(
+            f"federation.robust = 'bound' bounds nothing of {run.method.name}, whose silos send no changes of what "
+            "they are sent: a silo that lies moves what it likes"
+        )
+    sums = [step.name for step in steps if not step.trains and step.aggregate is not keep and step.origin is None]
+    if run.counts is not None and sums:
+        told.append(
+            f"federation.robust is about rounds of training: what silos send in {', '.join(dict.fromkeys(sums))} is "
+            "counted as it comes, and a silo that lies can move what all get from it"
+        )
+    return told
