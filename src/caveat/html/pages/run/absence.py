@@ -77,3 +77,12 @@ def unlike(run: RunFolder) -> str:
         for silo, rounds in sorted(where.items(), key=lambda each: natural(each[0]))
     ]
     return listed(told, _MOST_NAMES)
+
+
+def withdrawn(run: RunFolder) -> str:
+    """The silos whose rows have left during the run, how many of which split, in words; empty where none have."""
+    left = [(s.name, s.dropped) for s in (run.summary.silos if run.summary else []) if s.dropped]
+    return listed(
+        [f"{plain(silo)} ({', '.join(f'{split} {count:,}' for split, count in of.items())})" for silo, of in left],
+        _MOST_NAMES,
+    )
