@@ -195,6 +195,17 @@ def test_rounds_that_are_wholly_of_one_liar_do_not_raise_the_bound_of_most() -> 
     assert bound.kept["train"]["model"] == [1, 1, 1]
 
 
+def test_a_round_of_which_most_are_liars_lifts_the_next_bound_and_no_more() -> None:
+    bound = NormBound()
+    for _ in range(4):
+        bound.remember(round_of(), asked(bound, [1, 1, 1, 1])[0])
+    bound.remember(round_of(), asked(bound, [1, 1e5, 1e5, 1e5])[0])
+    admission, found = asked(bound, [1, 1, 1, 1e5])
+    assert length(found["silo-003"]) == pytest.approx(1e5)
+    bound.remember(round_of(), admission)
+    assert length(asked(bound, [1, 1, 1, 1e5])[1]["silo-003"]) == 0
+
+
 def test_buffers_are_bounded_by_themselves() -> None:
     """Running statistics are in units of their own, in which a liar could otherwise hide."""
     module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))

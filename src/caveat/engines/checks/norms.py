@@ -24,8 +24,7 @@ TIMES = 4.0
 NOTHING = 4.0
 """How many times the bound an update may be to be scaled down to it; one beyond that counts as no change at all."""
 WINDOW = 5
-"""Earlier rounds whose medians say what is usual: after a few rounds a bound follows norms that have changed for good.
-"""
+"""Rounds of which the usual norm is: the median of their median norms, or the last of these where that is larger."""
 BUFFERED = 64
 """Updates that are waited for in the first round, whose median norm is the usual one there."""
 FAR = 4.0
@@ -162,7 +161,8 @@ class NormBound:
         if not step.trains and step.origin is None:
             return None
         buffers = frozenset(chain.from_iterable(_ends(name) for name, _ in site.module.named_buffers()))
-        usual = {part: median(found) for part, found in self.kept.get(step.address, {}).items() if found}
+        # The last round too, so that norms can grow, and the others, so that one round of liars lasts for no more.
+        usual = {p: max(median(found), found[-1]) for p, found in self.kept.get(step.address, {}).items() if found}
         least = step.honest_norm(sent)
         bounds = {part: max(TIMES * norm, least) for part, norm in usual.items()}
         return Admission(step, sent, buffers, bounds, self.scales)
