@@ -14,6 +14,7 @@ silo once.
 python benchmarks/attacks.py [--seeds 10] [--method fedavg,fedbn] [--rule bound,median] [--attack x1e5] --out FILE.csv
 python benchmarks/attacks.py --out FILE.csv --table
 python benchmarks/attacks.py --honest    # how often updates exceed the bound where nobody lies, for every method
+python benchmarks/attacks.py --cost      # CPU time of a look at an update, beside that of adding it up
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import csv
 import math
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +35,8 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from caveat import FedAvg, FedBN, ModelSettings, Training, config, data
-from caveat.core import CaveatError, Payload, Silo, Site, State, Update, Weights
+from caveat.core import CaveatError, Data, Payload, Silo, Site, State, Update, Weights
+from caveat.core.replies import RunningSums
 from caveat.core.silo_info import FederationInfo
 from caveat.engines.checks.norms import NormBound
 from caveat.engines.executor import Executor
@@ -199,6 +202,29 @@ def all_honest(seeds: int) -> str:
     return "\n".join(lines)
 
 
+def cost() -> str:
+    """Milliseconds of CPU time per update, the least of five rounds of nine silos."""
+    step = next(iter(FedAvg().schedule()))
+    none = Data(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
+    site, lines = Site("server", none, none, none, torch.nn.Linear(1, 1)), list[str]()
+    for shapes in ([(64, 64)] * 4 + [(64,)] * 4, [(512, 512, 3, 3)] * 4 + [(512,)] * 8):
+        sent = {"model": {str(k): torch.randn(*shape) for k, shape in enumerate(shapes)}}
+        moved = ({n: t + 0.01 * torch.randn_like(t) for n, t in sent["model"].items()} for _ in range(9))
+        updates = {f"silo-{k}": Update({"model": model}, 1) for k, model in enumerate(moved)}
+        looked, added = math.inf, math.inf
+        for _ in range(5):
+            start = time.process_time()
+            if (admission := NormBound().admission(step, sent, site)) is not None:
+                admission.admit(updates)
+                admission.noted()
+            middle = time.process_time()
+            RunningSums(9).add(list(updates.values()))
+            looked, added = min(looked, middle - start), min(added, time.process_time() - middle)
+        count = sum(t.numel() for t in sent["model"].values())
+        lines.append(f"{count:,} parameters: {looked / 9e-3:.2f} ms to look at, {added / 9e-3:.2f} ms to add up")
+    return "\n".join(lines)
+
+
 def measure(out: Path, methods: Iterable[str], rules: Iterable[str], attacks: Iterable[str], seeds: int) -> None:
     known = {tuple(row[key] for key in KEYS): row for row in read(out)} if out.exists() else {}
     with out.open("a", newline="") as file:
@@ -265,8 +291,12 @@ def main() -> None:
         parser.add_argument(f"--{key}", default=",".join(known))
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--honest", action="store_true")
+    parser.add_argument("--cost", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.cost:
+        print(cost())
+        return
     if given.honest:
         print(all_honest(given.seeds))
         return
