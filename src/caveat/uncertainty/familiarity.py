@@ -113,7 +113,7 @@ def log_distances(found: Tensors, h: Tensor) -> Tensor:
     """
     z = (h.float() - found["centre"]) @ found["whiten"]
     means = found["means"]
-    square = z.square().sum(1, keepdim=True) - 2 * z @ means.T + means.square().sum(1)
+    square = z.square().sum(1, keepdim=True) - z @ (2 * means).T + means.square().sum(1)
     nearest = square.amin(1).double().clamp_min(0)
     return (nearest + NEAR * h.shape[1]).log().nan_to_num(nan=math.inf)
 
