@@ -198,7 +198,7 @@ class OpenMembership:
     def _bind(self, silo: SiloId, key: str) -> None:
         """Have a silo's name belong to the key that it greeted with, from now on."""
         if key != UNSIGNED and self.keys.bound.get(silo) != key:
-            by = f"{silo}.pub" if silo in self.keys.given() else "its first greeting"
+            by = f"{silo}.pub" if self.keys.given_to(silo) else "its first greeting"
             self.note(f"silo {silo}: its name is bound to key {key} by {by}")
             self.keys.bound[silo] = key
             self._changed = True

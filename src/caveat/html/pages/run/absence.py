@@ -57,3 +57,12 @@ def afresh(run: RunFolder) -> str:
     """The silos whose states were lost on the way, and when, in words; empty where there are none."""
     reset = run.summary.reset if run.summary else []
     return listed([f"{plain(each.silo)} (after round {each.round})" for each in reset], _MOST_NAMES)
+
+
+def withdrawn(run: RunFolder) -> str:
+    """The silos whose rows have left during the run, how many of which split, in words; empty where none have."""
+    left = [(s.name, s.dropped) for s in (run.summary.silos if run.summary else []) if s.dropped]
+    return listed(
+        [f"{plain(silo)} ({', '.join(f'{split} {count:,}' for split, count in of.items())})" for silo, of in left],
+        _MOST_NAMES,
+    )
