@@ -27,6 +27,7 @@ from ..files.reading import read
 from ..files.schema.federation import DataSchemaRecord, FederationFile, Member
 from ..files.schema.record import as_json
 from ..runs.spec import spec_of
+from .credible import Confirmed, incredible
 from .name_keys import UNSIGNED, Asked, NameKeys
 from .prevalence import told_shares
 from .refusals import other_version
@@ -64,6 +65,8 @@ class OpenMembership:
     sketches: dict[SiloId, DataSchema] = field(default_factory=dict)
     keys: NameKeys = field(default_factory=NameKeys)
     """Which key each silo's name is bound to."""
+    confirmed: Confirmed = field(default_factory=Confirmed)
+    """The numbers of rows that are believed whatever others have."""
 
     def __post_init__(self) -> None:
         self._pending: dict[str, PendingGreeting] = {}
@@ -117,6 +120,9 @@ class OpenMembership:
             if (now := self._so_far(here)) != told:
                 told = now
                 self.note(f"waiting for {count} silos: {told}")
+            if len(self.connected(wire)) >= count or time.monotonic() > end:
+                self._set_aside()
+                here = self.connected(wire)
             if self.terms.agreement is None and len(self.sketches) >= count:
                 self._agree()
             elif time.monotonic() > end and (self.terms.agreement is None or len(here) < least):
@@ -139,6 +145,26 @@ class OpenMembership:
         joined, greeted = ", ".join(sorted(here)), ", ".join(sorted(self.sketches.keys() - set(here)))
         count = f"{len(here)} joined" + (f" ({joined})" if joined else "")
         return f"{count}, {greeted} greeted and not joined yet" if greeted else count
+
+    def _set_aside(self) -> None:
+        """Before a run begins, have silos whose numbers of rows are not to be believed greet again later."""
+        if self.path.exists():
+            return  # they took part, and had been believed
+        for silo, why in self._incredible(self.silo_infos).items():
+            self._until[self.nodes[silo]] = time.monotonic() + AGAIN
+            self.note(f"silo {silo} is set aside: {legible(why)}")
+            del self.silo_infos[silo], self.records[silo], self.nodes[silo]
+
+    def _believe(self, card: SiloInfo) -> None:
+        """Raises DataError for a silo that joins a run that has begun with more rows than are to be believed."""
+        found = self._incredible({**self.silo_infos, card.name: card}) if self.path.exists() else {}
+        if card.name in found:
+            raise DataError(f"silo {card.name!r} {found[card.name]}")
+
+    def _incredible(self, cards: Mapping[SiloId, SiloInfo]) -> dict[SiloId, str]:
+        if self.terms.config.federation.robust == "off":
+            return {}
+        return incredible({name: card.examples["train"] for name, card in cards.items()}, self.confirmed.read())
 
     def connected(self, wire: GridMessages) -> list[SiloId]:
         """The silos that have joined and whose nodes are there."""
@@ -244,6 +270,7 @@ class OpenMembership:
             raise DataError(f"silo {silo!r} gave a card of {card.name!r}")
         before = self.silo_infos.get(silo)
         if before is None:
+            self._believe(card)
             of = told_shares(card, self.agreement.classes)
             self.note(f"silo {silo} has joined: {card.examples['train']} training examples")
             self.note(f"silo {silo}: {of}" if of else f"silo {silo}: {len(self.agreement.classes)} classes")
