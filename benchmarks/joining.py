@@ -4,9 +4,9 @@
     python benchmarks/joining.py --out FILE.jsonl --table    # the table of what is there
 
 The silos are those of `caveat run digits`, nine of three rotations, with that recipe's training and a perceptron. With
-every seed one of each rotation is left out of a run, and joins what came of it in 0, 1 and 5 rounds, each by itself: the
-federation that they join has six silos, that which they were in from the start nine. What was measured is kept in the
-file, and the same command goes on with what is not there.
+every seed one of each rotation is left out of a run, and joins what came of it in 0, 1 and 5 rounds, each by itself:
+the federation that they join has six silos, that which they were in from the start nine. What was measured is kept in
+the file, and the same command goes on with what is not there.
 """
 
 from __future__ import annotations

@@ -9,6 +9,6 @@ if find_spec("flwr") is None:
 
 from ..nn.own import make_known
 from .node import silo_app
-from .server import server_app
+from .server_side import server_app
 
 __all__ = ["make_known", "server_app", "silo_app"]

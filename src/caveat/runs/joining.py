@@ -132,7 +132,7 @@ def join(run: Run, silos: data.Silos | None, rounds: int | None, out: Path, prog
 
     That is 5 of them where none are given, or as many as the federation made. Without `silos` those join that the run
     knew as newcomers. The same call goes on with what was interrupted. Raises ConfigurationError or DataError, before
-    anything runs, for silos whose data are not like those of the federation, and for a folder that holds something else.
+    anything runs, for silos whose data are not like those of the federation, and for a folder that holds other things.
     """
     finished = Finished.of(run)
     joining = newcomers_of(run) if silos is None else silos
