@@ -37,7 +37,7 @@ from caveat.export.recording import program_of
 from caveat.runs.configured import start
 from caveat.uncertainty import familiarity
 
-INPUTS = 10_000
+INPUTS, TURNS = 10_000, 9
 CLOSE = 1e-5
 FEW = {
     "uefl": ["method.iterations=2", "method.extra_rounds=1", "method.codewords=16"],
@@ -126,15 +126,17 @@ def bare(run: caveat.Run, silo: str, raw: RawInputs) -> onnxruntime.InferenceSes
     return session(onnx_model(program_of(lambda x: {"y": module(raw.prepared(x))}, raw.batch), {}).SerializeToString())
 
 
-def seconds(*functions: Callable[[], object], repeats: int = 5) -> list[float]:
-    """The median time of each, in turns."""
-    found: list[list[float]] = [[] for _ in functions]
-    for _ in range(repeats):
-        for function, times in zip(functions, found, strict=True):
-            begun = time.perf_counter()
+def ratio(first: Callable[[], object], second: Callable[[], object]) -> float:
+    """How much longer the first takes: the median over turns, in time of the processor, as others may use it too."""
+    found = []
+    for _ in range(TURNS):
+        taken = []
+        for function in (first, second):
+            begun = time.process_time()
             function()
-            times.append(time.perf_counter() - begun)
-    return [statistics.median(times) for times in found]
+            taken.append(time.process_time() - begun)
+        found.append(taken[0] / taken[1])
+    return statistics.median(found)
 
 
 def row(name: str, run: caveat.Run) -> str:
@@ -156,11 +158,10 @@ def row(name: str, run: caveat.Run) -> str:
             other = found[key] != expected[key].numpy()
             other = other.any(1) if other.ndim > 1 else other
             cells.append(f"{key} {other.sum()} ({(other & ~ties[key].numpy()).sum()})")
-    ours, theirs = seconds(lambda: predict(prepared), lambda: model.run(names, given))
-    cells.append(f"{theirs / ours:.2f} of caveat")
+    cells.append(f"{ratio(lambda: model.run(names, given), lambda: predict(prepared)):.2f} of caveat")
     if (alone := bare(run, silo, raw)) is not None:
-        whole, part = seconds(lambda: model.run(names, given), lambda: alone.run(None, given))
-        cells.append(f"{whole / part:.2f} of the bare model")
+        beside = ratio(lambda: model.run(names, given), lambda: alone.run(None, given))
+        cells.append(f"{beside:.2f} of the bare model")
     return " | ".join([*cells, f"{path.stat().st_size / 1e3:.0f} kB"])
 
 

@@ -21,9 +21,11 @@ from commands import caveat
 from caveat.analysis.compare import runner
 from caveat.analysis.compare.build_record import comparison_of
 from caveat.analysis.compare.command import asked, compare, grid_of, opened, write
-from caveat.analysis.compare.folder import KILLED, ComparisonFolder, FinishedRun, looked_up
+from caveat.analysis.compare.finished import FinishedRun, looked_up
+from caveat.analysis.compare.folder import ComparisonFolder
 from caveat.analysis.compare.grid import Grid, PlannedRun, slug, swept
 from caveat.analysis.compare.texts import markdown
+from caveat.analysis.compare.tuning import KILLED
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.files.schema.grid import Measure, MethodVariant, Setting, TuningPlan
@@ -245,7 +247,7 @@ def test_tuning_on_several_seeds_takes_the_best_mean_over_them(tmp_path: Path) -
                 (place / "summary.json").write_text(FINISHED)
     assert results.total() == len(results.known()) == 5
     assert results.chosen(FEDAVG, grid.columns[0]) == ("training.lr=0.01",)
-    trials = [results.score(cells) for _, cells in grid.trials(FEDAVG, grid.columns[0])]
+    trials = [results.tuning.score(cells) for _, cells in grid.trials(FEDAVG, grid.columns[0])]
     assert trials == [pytest.approx((0.55, -1)), pytest.approx((0.65, -1))]
     failing = results.place(grid.tried(FEDAVG, grid.columns[0])[2])
     (failing / "summary.json").unlink()
@@ -343,7 +345,7 @@ def test_a_run_that_cannot_even_leave_a_note_ends_without_a_traceback(tmp_path: 
         patch.object(runner, "start", side_effect=full) as start,
         patch.object(runner, "write_bytes", side_effect=full) as write_bytes,
     ):
-        runner._carry_out(load("digits"), Mock(), tmp_path / "seed-0", tmp_path / "seed-0.failed", os.getppid())
+        runner._carry_out(load("digits"), Mock(), tmp_path / "seed-0", tmp_path / "seed-0.failed", os.getppid(), False)
     assert (start.call_count, write_bytes.call_count) == (1, 1)
 
 

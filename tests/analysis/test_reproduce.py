@@ -9,10 +9,11 @@ import pytest
 from commands import caveat, one_error
 
 from caveat.analysis import reproduce
-from caveat.analysis.compare.command import compare
+from caveat.analysis.compare.command import compare, opened, write
 from caveat.analysis.reproduce import table
 from caveat.analysis.reproduce.table import Scale
 from caveat.core import ConfigurationError
+from caveat.files.schema.comparison import read_comparison
 from caveat.runs.progress import Silent
 
 TINY = """
@@ -70,11 +71,11 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("scale", Scale)
 def test_every_table_can_be_asked_for_at_every_scale(name: str, scale: Scale) -> None:
     found = reproduce.named(name)
-    grid = reproduce.grid(found, scale, (0, 1, 2))
+    grid = reproduce.grid(found, scale, reproduce.seeds_of(found, None))
     grid.check()
     assert scale in found.minutes
     assert found.differs
-    assert found.claims
+    assert found.claims or found.contrasts
     assert grid.published is not None
     assert any(row.figures for row in found.rows) or not found.claims
 
@@ -105,6 +106,67 @@ def test_a_table_has_theirs_and_ours_side_by_side(tiny: str, tmp_path: Path) -> 
     page = (tmp_path / "out" / "report.html").read_text()
     assert "A paper, Table 7" in page
     assert "Everything is smaller." in page
+
+
+CONTRASTS = """
+seeds = [5, 6, 7]
+[[contrasts]]
+claim = "FedAvg > alone"
+a = "FedAvg"
+b = "alone"
+column = "even"
+margin = 0.02
+[[contrasts]]
+claim = "in all inputs together"
+a = "alone"
+b = "FedAvg"
+column = "even"
+model = "own"
+pooled = true
+"""
+
+
+def deciding(tiny: str, monkeypatch: pytest.MonkeyPatch) -> table.PaperTable:
+    """The tiny table with contrasts, tuned on a seed that is none of its own."""
+    text = TINY.replace("values = [0.001, 0.01]", "values = [0.001, 0.01]\non = [9]\nextensions = 1")
+    head, rest = text.split("[tuning]", 1)
+    said, parts = CONTRASTS.split("[[contrasts]]", 1)
+    (table.FOLDER / "tiny.toml").write_text(f"{head}{said}[tuning]{rest}\n[rows.then]\nkey = 'training.weight_decay'\n"
+                                            f"values = [0.0, 0.5]\n[[contrasts]]{parts}")  # fmt: skip
+    return reproduce.named(tiny)
+
+
+def test_a_table_decides_contrasts_once_all_of_its_seeds_are_there(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = deciding(tiny, monkeypatch)
+    assert reproduce.seeds_of(found, None) == (5, 6, 7)
+    with pytest.raises(ConfigurationError, match="--seeds 4: tiny decides contrasts with its own 3 seeds"):
+        reproduce.seeds_of(found, 4)
+    grid = reproduce.grid(found, Scale.cpu, (5, 6, 7))
+    compare(grid, tmp_path / "out", 2, Silent())
+    record = read_comparison(tmp_path / "out")
+    one, other = record.contrasts
+    assert (one.seeds, one.margin, other.model, other.pooled) == (3, 0.02, "own", True)
+    # The mean over silos that the table has as well, of other figures.
+    means = {row.row: row.mean for row in record.tables[0].rows}
+    assert one.mean == pytest.approx((means["FedAvg"] or 0) - (means["alone"] or 0))
+    assert one.verdict in ("better", "worse", "equal", "not decided")
+    assert one.low is not None
+    assert one.high is not None
+    assert one.low < (one.mean or 0) < one.high
+    # Values are tried on a seed that no place of the table has, and a further one where the best is an end.
+    tried = {run.row: [trial.value for trial in run.tuning] for run in record.cells if run.tuning}
+    assert [value for value in tried["FedAvg"] if value not in (0.001, 0.01)] in ([0.0003], [0.00033], [0.03])
+    assert tried["alone"][-2:] == ["training.weight_decay=0.0", "training.weight_decay=0.5"]
+    tuned = next(run.tuned for run in record.cells if run.row == "alone")
+    assert set(tuned) == {"training.lr", "training.weight_decay"}
+    assert not list((tmp_path / "out").rglob("seed-9.right*"))  # tuning has no business with test inputs
+    for text in ((tmp_path / "out" / "report.html").read_text(), (tmp_path / "out" / "tables.md").read_text()):
+        assert "FedAvg \N{MINUS SIGN} alone (even)" in text
+    next((tmp_path / "out" / "runs" / "even").rglob("seed-5.right.safetensors")).unlink()
+    missing = write(opened(tmp_path / "out"))
+    assert "open: 2 seeds done" in missing.read_text()
 
 
 def test_figures_without_a_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

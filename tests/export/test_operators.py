@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,11 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from caveat.export import operators
+from caveat.export.formats import ask_onnx
+from caveat.export.onnx_graph import onnx_model
 from caveat.export.recorder import NotRecordable
 from caveat.export.recording import program_of
-from caveat.nn import radial
+from caveat.nn import radial, stages
 from caveat.nn.radial import RadialFlows
-from caveat.uncertainty import familiarity
+from caveat.uncertainty import familiarity, measures
 
 NAMES = ("log1p", "expm1", "digamma", "lgamma", "entr", "softplus", "logsigmoid", "logaddexp", "logsumexp", "var")
 SMALL = torch.logspace(-300, 2, 400, dtype=torch.float64)
@@ -50,7 +53,57 @@ def test_logarithms_of_sums_know_infinity() -> None:
 @pytest.mark.parametrize(("size", "cells"), [(8, 4), (7, 4), (28, 4), (3, 3)])
 def test_cells_are_those_of_adaptive_pooling(size: int, cells: int) -> None:
     x = torch.randn(3, 2, size, size + 1, dtype=torch.float64)
-    torch.testing.assert_close(operators.cells(x, [cells, cells]), F.adaptive_avg_pool2d(x, cells))
+    for part in (x, x[..., :size]):
+        torch.testing.assert_close(operators.cells(part, [cells, cells]), F.adaptive_avg_pool2d(part, cells))
+
+
+@pytest.mark.parametrize(("count", "classes", "scale"), [(1, 3, 2.0), (2, 2, 5.0), (20, 10, 3.0), (20, 2, 400.0)])
+def test_parts_of_logits_are_those_of_their_probabilities(count: int, classes: int, scale: float) -> None:
+    generator = torch.Generator().manual_seed(count)
+    logits = scale * torch.randn(1, 300, classes, generator=generator)
+    logits = logits + torch.randn(count, 300, classes, generator=generator)
+    logits[:, :10, 0] = -torch.inf  # a class that is impossible
+    probs, parts = measures.decomposed_logits(logits)
+    found, theirs = measures.decomposed_logits_directly(logits)
+    torch.testing.assert_close(found, probs, rtol=1e-13, atol=1e-300)
+    for ours, each in zip(theirs, parts, strict=True):
+        torch.testing.assert_close(ours, each, rtol=1e-9, atol=1e-13)
+
+
+def test_parts_of_what_is_no_distribution_are_no_numbers() -> None:
+    logits = torch.zeros(3, 3, 2)
+    logits[0, 0], logits[1, 1, 0], logits[2, 2] = torch.nan, torch.inf, -torch.inf
+    probs, _ = measures.decomposed_logits_directly(logits)
+    assert probs.isnan().all(1).tolist() == [True] * 3
+    assert measures.decomposed_logits(logits)[0].isnan().all(1).tolist() == [True] * 3
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (1, 5), (6, 3, 4), (6, 1, 1)])
+def test_moments_of_maps_as_they_are_laid_out(shape: tuple[int, ...]) -> None:
+    h = torch.randn(7, *shape)
+    torch.testing.assert_close(stages.moments_directly(h), stages.moments(h), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x.softmax(1), lambda x: x.log_softmax(1), lambda x: x.log_softmax(1).exp(), lambda x: x.softmax(-1),
+    lambda x: (x > 0).sum(1), lambda x: (x > 0).sum((1, 2)), lambda x: (x > 0).sum(0),
+    lambda x: x[:, :1].mean(1), lambda x: x[:, :1].sum(1, keepdim=True), lambda x: (x[:, :1] > 0).sum(1),
+    lambda x: x[:, :1, :1].amax((1, 2)), lambda x: x.view(-1, 3, 2, 2).mean((2, 3)),
+    lambda x: x.view(-1, 3, 2, 2).mean((2, 3), keepdim=True),
+], ids=[
+    "softmax", "log softmax", "its exponential", "last axis", "count", "count of two axes", "count of inputs",
+    "mean of one", "sum of one", "count of one", "largest of one", "mean of maps", "mean of maps that keeps axes",
+])  # fmt: skip
+def test_steps_of_onnx_say_what_torch_says(function: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+
+    def maps(size: int) -> Tensor:
+        return torch.randn(size, 3, 4, generator=torch.Generator().manual_seed(size))
+
+    program = program_of(lambda x: {"y": function(x)}, maps)
+    (tmp_path / "model.onnx").write_bytes(onnx_model(program, {}).SerializeToString())
+    found = torch.from_numpy(ask_onnx(tmp_path / "model.onnx", maps(9).numpy())["y"])
+    torch.testing.assert_close(found, function(maps(9)), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("n", [0, 1, 5, 40])

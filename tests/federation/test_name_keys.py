@@ -115,6 +115,10 @@ def test_what_is_no_key_is_named(given: NameKeys, tmp_path: Path) -> None:
         shutil.copy(keys / place, tmp_path / "silos" / "coast.pub")
         with pytest.raises(ConfigurationError, match=r"coast\.pub: cannot be read as a silo's public key"):
             given.given()
+        with pytest.raises(ConfigurationError, match=r"coast\.pub: cannot be read as a silo's public key"):
+            given.check("coast", signed(WORDS, ASKED, keys / "hill"), ASKED)
+        # A file that is none is for the operator to mend; the others' greetings are admitted all the same.
+        assert given.check("hill", signed(WORDS, ASKED, keys / "hill"), ASKED) == given.given_to("hill")
 
 
 # In a federation

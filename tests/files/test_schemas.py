@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
@@ -18,7 +17,7 @@ from fake_run import fake_run
 
 import caveat
 from caveat.analysis.compare.command import grid_of
-from caveat.analysis.compare.folder import FinishedRun
+from caveat.analysis.compare.finished import FinishedRun
 from caveat.core import DataError, RunError
 from caveat.federation.kept_member import open_member
 from caveat.federation.resume import resume_federation
@@ -33,7 +32,7 @@ from caveat.files.schema.comparison import Comparison, read_comparison
 from caveat.files.schema.federation import FederationFile
 from caveat.files.schema.figures import Metrics
 from caveat.files.schema.gallery import Features, Gallery
-from caveat.files.schema.grid import SCHEMA
+from caveat.files.schema.grid import SCHEMA, grid_record
 from caveat.files.schema.ledger import Form, Message
 from caveat.files.schema.preparation import PreparationFile
 from caveat.files.schema.record import FROM_FILE, Record, as_json
@@ -85,7 +84,7 @@ def rewritten(path: Path) -> str:
         return "".join(json.dumps(as_json(record)) + "\n" for record in lines_read(path))
     copy = path.with_name("copy")
     if path.name == "grid.json":
-        grid = dataclasses.asdict(grid_of(path.parent))
+        grid = grid_record(grid_of(path.parent))
         # Version 0.1 wrote no checksums.
         write_json(copy, sealed({"schema": SCHEMA, **grid}) if '"sha256": "' in path.read_text()[-90:] else grid)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 
-from caveat.core import Method, Payload, SiloId, Update
+from caveat.core import Method, Payload, Silo, SiloId, Update
 from caveat.engines.executor import Executor
 from caveat.engines.flower import FlowerEngine, silo_app_of
 from caveat.engines.flower_messages import GridMessages, Order, Words
@@ -118,10 +118,16 @@ class Alone:
 class Silos:
     """The small federation, every silo with an executor and a folder of its own, behind a Grid."""
 
-    def __init__(self, method: Method, folder: Path, model: Callable[[], nn.Module] | None = None) -> None:
-        self.federation = Federation(method, folder / "server", model=model)
+    def __init__(
+        self,
+        method: Method,
+        folder: Path,
+        model: Callable[[], nn.Module] | None = None,
+        data: Mapping[SiloId, Silo] | None = None,
+    ) -> None:
+        self.federation = Federation(method, folder / "server", model=model, data=data)
         names = list(self.federation.place.silos)
-        self.places = {name: executor(method, folder / name, model=model) for name in names}
+        self.places = {name: executor(method, folder / name, data, model=model) for name in names}
         self.node = {name: 100 + k for k, name in enumerate(names)}
         self.grid = InProcessGrid({self.node[name]: silo_app_of(Alone(name, self.places)) for name in names})
         self.most = {name: max(len(s.train), len(s.test)) for name, s in self.federation.place.silos.items()}

@@ -240,6 +240,17 @@ def test_figures_that_are_not_numbers_are_absent(tmp_path: Path) -> None:
     assert "NLL" not in text
 
 
+def test_rows_that_have_left_a_silo_are_counted_on_the_page(tmp_path: Path, full_page: str) -> None:
+    run = fake_run(tmp_path / "run", beside=False)
+    content = json.loads((run / "summary.json").read_text())
+    content["silos"][1] |= {"dropped": {"train": 5, "test": 2}}
+    write_json(run / "summary.json", content)
+    text = write_report(run).read_text()
+    assert "not unlearnt" in text
+    assert f"source: {content['silos'][1]['name']} (train 5, test 2)." in text
+    assert "Rows have left" not in full_page
+
+
 def cells(run: Path, width: int) -> list[list[str]]:
     console = Console(file=io.StringIO(), width=width)
     console.print(result_table(read_run(run)))

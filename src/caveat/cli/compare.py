@@ -68,7 +68,10 @@ def reproduce(
     table: Annotated[str | None, typer.Argument(metavar="TABLE", help="As --list names it.")] = None,
     list_tables: Annotated[bool, typer.Option("--list", help="All tables, their data and expected time.")] = False,
     scale: Annotated[ScaleOption, typer.Option(help="Two CPU cores, or the paper's own size.")] = ScaleOption.cpu,
-    seeds: Annotated[int, typer.Option(min=1, show_envvar=False, metavar="N", help="Repetitions.")] = 3,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, show_envvar=False, metavar="N", help="Repetitions: 3, or the table's own seeds."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, or one to continue.")] = None,
     workers: Workers = None,
     device: Device = None,
@@ -90,7 +93,7 @@ def reproduce(
         found = reproduce.named(table)
         if gone := reproduce.missing(found):
             raise DataError(f"{table} needs {', '.join(gone)} in the folder that CAVEAT_DATA names")
-        grid = reproduce.grid(found, reproduce.Scale(scale), tuple(range(seeds)))
+        grid = reproduce.grid(found, reproduce.Scale(scale), reproduce.seeds_of(found, seeds))
         _compare(grid, out or Path("runs") / f"{table}-{scale}", workers, device, quiet, reporter)
 
 

@@ -21,6 +21,7 @@ from ..methods.plugins import advice
 from ..nn.models import ModelSettings, PersonalModel
 from ..training.fit import Training
 from ..wrappers.privacy import Privacy
+from ..wrappers.robust import Choice, Robust
 from ..wrappers.server import ServerOptimizer
 from ..wrappers.uncertainty import Uncertainty
 from .text import one_of
@@ -106,12 +107,20 @@ class Evaluation:
 
 @frozen_settings
 class Federation:
-    """Who takes part in a round."""
+    """Who takes part in a round, and how far one silo can move it."""
+
+    LATER: ClassVar = frozenset({"robust", "liars"})
 
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the silos that a round asks."""
     min_silos: Annotated[int, Field(ge=1)] = 1
     """A round asks at least this many silos."""
+    robust: Choice = "bound"
+    """What is done about silos that lie, see docs/robust.md. bound: an update of more than four times the usual norm is
+    scaled down to that; median, trimmed (mean), geometric (median) or krum in place of the mean, every silo counting
+    once; off."""
+    liars: Annotated[int, Field(ge=1, le=MANY)] | None = None
+    """How many silos of a round may lie, for rules in place of the mean (1 by default)."""
     newcomers: tuple[str, ...] = ()
     """embedded: silos that take no part. Their test splits are measured in the end, with what a silo has that joins
     then: the federation's model, and where parts of it stay at silos, these as they begin."""
@@ -127,6 +136,7 @@ class Federation:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "newcomers", tuple(dict.fromkeys(self.newcomers)))
+        Robust(self.robust, self.liars)
         if (self.begin_with or self.quorum or 1) < (self.quorum or 1):
             raise ConfigurationError(
                 f"federation.begin_with = {self.begin_with}, expected at least federation.quorum = {self.quorum}",

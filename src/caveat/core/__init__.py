@@ -5,7 +5,21 @@ silos, aggregate; and all that is sent or kept is one kind of value, groups of n
 """
 
 from .errors import CaveatError, ConfigurationError, ConfigurationErrors, DataError, DataWarning, Refused, RunError
-from .method import Aggregate, Function, Method, Round, Weights, Work, always, evaluation, horizon, is_evaluation, keep
+from .method import (
+    Aggregate,
+    Function,
+    Method,
+    Round,
+    Weights,
+    Work,
+    always,
+    evaluation,
+    horizon,
+    is_evaluation,
+    keep,
+    nothing,
+    same_names,
+)
 from .prediction import Answers, Decision, Prediction
 from .random import key, seeded
 from .replies import Replies
@@ -47,6 +61,8 @@ __all__ = [
     "is_evaluation",
     "keep",
     "key",
+    "nothing",
+    "same_names",
     "seeded",
     "size",
 ]

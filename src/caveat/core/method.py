@@ -31,6 +31,21 @@ def always(server: State) -> bool:
     return True
 
 
+def same_names(sent: Payload, reply: Payload) -> Payload:
+    """What the tensors of a reply were before a silo changed them, where it sends new values of what it was sent."""
+    return sent
+
+
+def nothing(sent: Payload, reply: Payload) -> Payload:
+    """The `Round.origin` of rounds in which silos change nothing that they were sent."""
+    return {}
+
+
+def no_norm(sent: Payload) -> float:
+    """The `Round.honest_norm` of rounds that know of none."""
+    return 0.0
+
+
 Weights = Literal["examples", "silos"]
 """What silos count by in sums: their numbers of training examples, or each as much as any other."""
 
@@ -61,6 +76,14 @@ class Round:
     number that the silo sends beside (use of a codeword, examples of a class, certainty). They do not count as linear;
     least and largest values are no sums at all.
     """
+
+    origin: Callable[[Payload, Payload], Payload] | None = field(default=None, kw_only=True)
+    """What the tensors of a reply are changed from, by group and name, from what was sent and the reply: zeros for what
+    is a change already. The norm of such changes is bounded; tensors that are not in it are not looked at. None: what
+    was sent under the same names, in rounds of training; elsewhere nothing is looked at.
+    """
+    honest_norm: Callable[[Payload], float] = field(default=no_norm, kw_only=True)
+    """A norm that an honest update may have whatever those of others are, from what was sent: none is scaled below."""
 
     name: str = field(default="", kw_only=True)
     """What its work is called wherever it leaves a trace: in the key of its random numbers, in rows and ledgers, and in

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..uncertainty.dirichlet import Dirichlet
-from ..uncertainty.measures import entropy, expected_entropy, mutual_information
+from ..uncertainty.measures import Decomposition, decomposed, decomposed_logits, entropy
 
 
 class Decision(IntEnum):
@@ -52,14 +52,17 @@ class Prediction:
         more than the total, the fewer the samples the more: it is the total that is too small. Where the estimate
         exceeds even the total, which no part of it can, it is cut to it: for a few inputs in a thousand of few samples.
         """
-        samples = samples.double()
-        probs = samples.mean(0)
-        total = entropy(probs)
-        # Rounding may put the mean entropy an ulp above the entropy of the mean.
-        aleatoric = torch.minimum(expected_entropy(samples), total)
-        epistemic = torch.minimum(mutual_information(samples), total)
-        uncertainty = {"total": total, "aleatoric": aleatoric, "epistemic": epistemic}
-        return cls(probs, uncertainty, _spread(decision, total))
+        return cls._of_parts(decomposed(samples), decision)
+
+    @classmethod
+    def from_logits(cls, logits: Tensor, decision: Decision | Tensor = Decision.GLOBAL) -> Prediction:
+        """From (S, N, C) sampled logits: `from_samples` of their softmax, in float64."""
+        return cls._of_parts(decomposed_logits(logits), decision)
+
+    @classmethod
+    def _of_parts(cls, found: tuple[Tensor, Decomposition], decision: Decision | Tensor) -> Prediction:
+        probs, parts = found
+        return cls(probs, parts._asdict(), _spread(decision, parts.total))
 
     @classmethod
     def from_dirichlet(

@@ -19,6 +19,7 @@ from ..core import Method, Payload, Replies, RunError, SiloId, Update, Weights, 
 from ..files.schema.small_files import KeptState, StackedRecord
 from .allocator import keep_freed_memory, use_huge_pages
 from .checks.measurements import left_out_measuring
+from .checks.norms import Admission
 from .checks.updates import VARIANCES, left_out
 from .flower_messages import NEVER, GridMessages, Order, Words, legible, pack, unpack, words_of
 
@@ -99,7 +100,13 @@ class FlowerEngine:
         """Nothing to be done: silos keep the states that an order may still ask for."""
 
     def exchange(
-        self, t: int, address: str, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
+        self,
+        t: int,
+        address: str,
+        payload: Payload,
+        cohort: Sequence[SiloId],
+        linear: Weights | None = None,
+        admission: Admission | None = None,
     ) -> Replies:
         """Have the silos of the cohort carry out the work; the replies say who was left out, and why.
 
@@ -134,6 +141,8 @@ class FlowerEngine:
             )
         if not measures:
             self.counted |= dict.fromkeys(updates, t)
+        if admission is not None:
+            updates = admission.admit(dict(sorted(updates.items())))
         return Replies(updates, len(self.silos), reasons)
 
     def _not_counted(self, t: int, updates: Mapping[SiloId, Update], sent: Payload) -> dict[SiloId, str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
@@ -26,6 +26,7 @@ from ..core import (
     is_evaluation,
     key,
 )
+from .checks.norms import Admission, NormBound, Noted
 
 
 class Transport(Protocol):
@@ -36,9 +37,18 @@ class Transport(Protocol):
         """All that take part, by name."""
 
     def exchange(
-        self, t: int, address: str, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
+        self,
+        t: int,
+        address: str,
+        payload: Payload,
+        cohort: Sequence[SiloId],
+        linear: Weights | None = None,
+        admission: Admission | None = None,
     ) -> Replies:
-        """Have the silos of the cohort carry out the work with that address in round t; `linear` is the round's."""
+        """Have the silos of the cohort carry out the work with that address in round t; `linear` is the round's.
+
+        Updates count as `admission` hands them on, where it is given.
+        """
 
 
 @dataclass(frozen=True)
@@ -76,6 +86,8 @@ class FinishedRound:
     cohort: Sequence[SiloId]
     replies: Replies
     """The updates of the cohort; of a linear round perhaps no more than their means and forms, see `Replies`."""
+    noted: Mapping[SiloId, Noted] = field(default_factory=dict)
+    """The silos whose updates exceeded the bound on norms or were far from all others."""
 
 
 def run(
@@ -90,11 +102,13 @@ def run(
     number: int = 0,
     after: Callable[[FinishedRound, State], None] = lambda done, server: None,
     ended: Callable[[], bool] = lambda: False,
+    norms: NormBound | None = None,
 ) -> State:
     """Carry out rounds `start` to `stop` of the method's schedule; return the server's state after them.
 
     `number` rounds of training have gone before. `after` is called with every round carried out and the
-    server's state after it. Once training has `ended`, what is left of it is skipped, up to its last round.
+    server's state after it. Once training has `ended`, what is left of it is skipped, up to its last round. `norms`
+    bound what is counted of updates in rounds of training, and are added to.
     """
     trained = horizon(method.schedule())
     for t, step in islice(enumerate(method.schedule()), start, stop):
@@ -103,12 +117,17 @@ def run(
         if is_evaluation(step.work):
             raise ConfigurationError(f"{step.name!r} is in a schedule, but its work is to see the test split")
         sent, cohort = step.broadcast(server), participation.cohort(t, step, transport.silos)
-        replies = transport.exchange(t, step.address, sent, cohort, step.linear)
+        admission = norms.admission(step, sent, site) if norms is not None else None
+        looks = () if admission is None else (admission,)
+        replies = transport.exchange(t, step.address, sent, cohort, step.linear, *looks)
         server = owned(_aggregated(t, step, server, replies, site), replies)
         number += step.trains
-        after(FinishedRound(t, number, step, sent, cohort, replies), server)
+        if norms is not None and admission is not None:
+            norms.remember(step, admission)
+        noted = admission.noted() if admission is not None else {}
+        after(FinishedRound(t, number, step, sent, cohort, replies, noted), server)
         # Replies lie in the memory of workers, which is used again in the next round if nobody has them any more.
-        del sent, replies
+        del sent, replies, admission, looks
     return server
 
 

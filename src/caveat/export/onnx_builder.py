@@ -42,6 +42,8 @@ class Graph:
         self.nodes: list[Any] = []
         self.constants: dict[Any, str] = {}
         self.arrays: list[tuple[str, NDArray[Any]]] = []
+        self.shares: dict[str, tuple[str, str]] = {}
+        """By logarithms of a softmax, what it is the quotient of."""
         self._sizes: dict[Size, str] = {}
         self._count = 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,6 +22,43 @@ def product_and(graph: Graph, out: Ref, c: Any, a: Any, b: Any, *, beta: float =
         found = graph.add("Mul", found, graph.number(alpha, out.dtype))
     added = c.name if beta == 1 else graph.add("Mul", c.name, graph.number(beta, out.dtype))
     return graph.add("Add", found, added)
+
+
+def gelu(graph: Graph, out: Ref, x: Any, approximate: str = "none") -> str:
+    def number(value: float) -> str:
+        return graph.number(value, out.dtype)
+
+    if approximate == "tanh":
+        cubed = graph.add("Mul", graph.add("Mul", x.name, graph.add("Mul", x.name, x.name)), number(0.044715))
+        inner = graph.add("Tanh", graph.add("Mul", graph.add("Add", x.name, cubed), number(math.sqrt(2 / math.pi))))
+    else:
+        inner = graph.add("Erf", graph.add("Div", x.name, number(math.sqrt(2))))
+    return graph.add("Mul", graph.add("Mul", x.name, graph.add("Add", inner, number(1))), number(0.5))
+
+
+def softmax(kind: str) -> Callable[..., str]:
+    """Softmax or its logarithm; along any axis but the last in operators that need no other layout of the tensor."""
+
+    def step(graph: Graph, out: Ref, x: Any, dim: int, half: bool = False) -> str:
+        if dim % x.ndim == x.ndim - 1:
+            return graph.add(kind, x.name, axis=dim)
+        axis = graph.integers(dim)
+        below = graph.add("Sub", x.name, graph.add("ReduceMax", x.name, axis, keepdims=1))
+        weights = graph.add("Exp", below)
+        norm = graph.add("ReduceSum", weights, axis, keepdims=1)
+        if kind == "Softmax":
+            return graph.add("Div", weights, norm)
+        found = graph.add("Sub", below, graph.add("Log", norm))
+        graph.shares[found] = weights, norm
+        return found
+
+    return step
+
+
+def exponential(graph: Graph, out: Ref, x: Any) -> str:
+    """Of the logarithm of a softmax the softmax, for which there are exponentials already."""
+    name = graph.cast(x, out.dtype)
+    return graph.add("Div", *graph.shares[name]) if name in graph.shares else graph.add("Exp", name)
 
 
 def convolved(

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .onnx_layers import convolved, pooled, pooled_evenly, product, product_and
+from .onnx_layers import (
+    convolved,
+    exponential,
+    gelu,
+    pooled,
+    pooled_evenly,
+    product,
+    product_and,
+    softmax,
+)
 from .onnx_shapes import (
     added_at,
     copied,
@@ -142,25 +151,6 @@ def rsqrt(graph: Graph, out: Ref, x: Any) -> str:
     return graph.add("Reciprocal", graph.add("Sqrt", x.name))
 
 
-def gelu(graph: Graph, out: Ref, x: Any, approximate: str = "none") -> str:
-    def number(value: float) -> str:
-        return graph.number(value, out.dtype)
-
-    if approximate == "tanh":
-        cubed = graph.add("Mul", graph.add("Mul", x.name, graph.add("Mul", x.name, x.name)), number(0.044715))
-        inner = graph.add("Tanh", graph.add("Mul", graph.add("Add", x.name, cubed), number(math.sqrt(2 / math.pi))))
-    else:
-        inner = graph.add("Erf", graph.add("Div", x.name, number(math.sqrt(2))))
-    return graph.add("Mul", graph.add("Mul", x.name, graph.add("Add", inner, number(1))), number(0.5))
-
-
-def softmax(kind: str) -> Step:
-    def step(graph: Graph, out: Ref, x: Any, dim: int, half: bool = False) -> str:
-        return graph.add(kind, x.name, axis=dim)
-
-    return step
-
-
 def clamped(graph: Graph, out: Ref, x: Any, low: Any = None, high: Any = None) -> str:
     found = graph.cast(x, out.dtype)
     if low is not None:
@@ -206,10 +196,25 @@ def _axes(x: Any, dims: Any) -> list[int]:
 
 def reduced(kind: str) -> Step:
     def step(graph: Graph, out: Ref, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> str:
-        kept = int(keepdim)
-        return graph.add(kind, graph.cast(x, out.dtype), graph.integers(*_axes(x, dim)), keepdims=kept)
+        axes = _axes(x, dim)
+        sizes = [x.shape[axis] for axis in axes]
+        if sizes == [1] * len(sizes):
+            found = graph.cast(x, out.dtype)
+            return found if keepdim else graph.add("Squeeze", found, graph.integers(*axes))
+        if kind == "ReduceMean" and out.dtype == torch.float32 and x.ndim > 3 and axes == [*range(2, x.ndim)]:
+            found = graph.add("GlobalAveragePool", graph.cast(x, out.dtype))  # in any layout of maps
+            return found if keepdim else graph.add("Squeeze", found, graph.integers(*axes))
+        if kind == "ReduceSum" and x.dtype == torch.bool and _few(sizes):
+            counted = graph.add(kind, graph.cast(x, torch.float32), graph.integers(*axes), keepdims=int(keepdim))
+            return graph.add("Cast", counted, to=graph.type_of(out.dtype))  # much faster than whole numbers
+        return graph.add(kind, graph.cast(x, out.dtype), graph.integers(*axes), keepdims=int(keepdim))
 
     return step
+
+
+def _few(sizes: list[Any]) -> bool:
+    """Whether float32 counts exactly to the product of sizes."""
+    return all(isinstance(size, int) for size in sizes) and math.prod(sizes) < 2**24
 
 
 def whether(kind: str) -> Step:
@@ -257,7 +262,7 @@ STEPS: dict[str, Step] = {
     "add": binary("Add"), "sub": binary("Sub"), "mul": binary("Mul"), "rsub": rsub, "div": divided,
     "maximum": binary("Max"), "minimum": binary("Min"), "remainder": remainder, "__rshift__": shifted_right,
     "bitwise_right_shift": shifted_right, "square": square, "pow": power, "rsqrt": rsqrt, "neg": unary("Neg"),
-    "abs": unary("Abs"), "exp": unary("Exp"), "log": unary("Log"), "sqrt": unary("Sqrt"), "erf": unary("Erf"),
+    "abs": unary("Abs"), "exp": exponential, "log": unary("Log"), "sqrt": unary("Sqrt"), "erf": unary("Erf"),
     "reciprocal": unary("Reciprocal"), "sigmoid": unary("Sigmoid"), "tanh": unary("Tanh"), "relu": unary("Relu"),
     "sin": unary("Sin"), "cos": unary("Cos"), "sign": unary("Sign"),
     "round": unary("Round"), "floor": unary("Floor"), "ceil": unary("Ceil"), "gelu": gelu,

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..nn import radial
-from ..uncertainty import familiarity
+from ..nn import radial, stages
+from ..uncertainty import familiarity, measures
 from .onnx_steps import STEPS
 
 aten = torch.ops.aten
@@ -192,6 +192,8 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = Fals
 
 def cells(x: Tensor, size: list[int]) -> Tensor:
     """Means of cells of images (..., H, W): products with matrices of how much of a pixel is in which cell."""
+    if all(x.shape[dim] % count == 0 for dim, count in zip((-2, -1), size, strict=True)):
+        return F.avg_pool2d(x, [x.shape[dim] // count for dim, count in zip((-2, -1), size, strict=True)])
     for dim, count in zip((-2, -1), size, strict=True):
         length = x.shape[dim]
         share = torch.zeros(length, count, dtype=x.dtype)
@@ -255,11 +257,21 @@ def density(batch: int, *given: Any) -> Tensor:
     return radial.density_directly(*given)
 
 
+def decomposed_logits(batch: int, logits: Tensor) -> tuple[Tensor, measures.Decomposition]:
+    return measures.decomposed_logits_directly(logits)
+
+
+def moments(batch: int, h: Tensor) -> Tensor:
+    return stages.moments_directly(h)
+
+
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.functional.split: whole,
     torch.split: whole,
     F.one_hot: one_hot,
     familiarity.conformal: conformal,
+    measures.decomposed_logits: decomposed_logits,
     radial.density: density,
+    stages.moments: moments,
 }
 """By function of torch, or of caveat that can be replaced so, what is called in its place."""

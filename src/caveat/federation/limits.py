@@ -6,15 +6,17 @@ What it has done so far is in the ledgers that it keeps itself, of every federat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..config import Config, load_kept
 from ..core import ConfigurationError, RunError, SiloId
 from ..engines.flower_messages import Order
 from ..files.ledger import read_ledger
+from ..html.text import plural
 from ..runs.spec import spec_of
 from ..wrappers.accounting import composed
 from ..wrappers.evaluation import Evaluated
@@ -68,19 +70,21 @@ class Limits:
         self._check_methods(silo, methods)
         if self.counts:
             planned = [_multiplier(terms.config)] * sum(len(_training(terms.config, name)) for name in methods)
-            sent = [*_sent(state, terms.federation), *planned]
-            self._check_updates(silo, sent, _repeated(state), "with all rounds of this federation")
+            left = _left(state)
+            others = [sent for home, sent in left.updates if home != terms.federation]
+            self._check_updates(silo, [*others, *planned], left.repeated, "with all rounds of this federation")
 
     def check_order(self, silo: SiloId, terms: Terms, order: Order, state: Path) -> None:
         """Raises BeyondLimits if an update, or any other answer that was given before, is one more than allowed."""
         self._check_methods(silo, (terms.method,))
         if not self.counts:
             return
-        sent, repeated = [*_sent(state)], _repeated(state)
+        left = _left(state)
+        sent = [multiplier for _, multiplier in left.updates]
         if order.work in _training(terms.own_config, terms.method):
-            self._check_updates(silo, [*sent, _multiplier(terms.config)], repeated, "with this round")
-        elif (order.t, order.work) in _answers(state / terms.federation / terms.method / LEDGER):
-            self._check_updates(silo, sent, repeated + 1, "with this answer once more")
+            self._check_updates(silo, [*sent, _multiplier(terms.config)], left.repeated, "with this round")
+        elif Answer(terms.federation, terms.method, order.t, order.work) in left.answers:
+            self._check_updates(silo, sent, left.repeated + 1, "with this answer once more")
 
     @property
     def counts(self) -> bool:
@@ -103,9 +107,10 @@ class Limits:
     def _check_updates(self, silo: SiloId, multipliers: list[float], repeated: int, when: str) -> None:
         """Hold updates, each given by the multiplier of its noise, and repeated answers against what is allowed."""
         if self.rounds is not None and len(multipliers) + repeated > self.rounds:
-            others = f" and {repeated} repeated answers" if repeated else ""
+            others = f" and {plural(repeated, 'repeated answer')}" if repeated else ""
+            updates = plural(len(multipliers), "update")
             raise BeyondLimits(
-                f"{when} {len(multipliers)} updates of training{others} would have left this silo, and limits.rounds "
+                f"{when} {updates} of training{others} would have left this silo, and limits.rounds "
                 f"of silo.toml allows {self.rounds}",
                 "limits.rounds",
                 silo,
@@ -156,31 +161,42 @@ def _multiplier(config: Config) -> float:
     return config.privacy.multiplier / math.sqrt(spec.cohort_size(spec.expected))
 
 
-def _sent(state: Path, but: str = "") -> Iterator[float]:
-    """The noise multipliers of the updates of training that have left a silo, but for those of one federation."""
+class Answer(NamedTuple):
+    """What a silo was asked for beside updates of training."""
+
+    federation: str
+    method: str
+    t: int | None
+    work: str
+
+
+@dataclass(frozen=True)
+class _Left:
+    """What has left a silo, by the ledgers that it keeps."""
+
+    updates: list[tuple[str, float]]
+    """Of each update of training its federation and the multiplier of its noise."""
+    answers: Counter[Answer]
+    """How often every other answer has."""
+
+    @property
+    def repeated(self) -> int:
+        """How many answers other than updates of training have left it that had left it before.
+
+        A server that asks for one again, with another model, learns as much of the rows as by another round.
+        """
+        return self.answers.total() - len(self.answers)
+
+
+def _left(state: Path) -> _Left:
+    left = _Left([], Counter())
     for path in sorted(state.glob(f"*/*/{LEDGER}")):
         home, method = path.parent.parent, path.parent.name
-        if home.name == but:
-            continue
         config = load_kept(home / "config.toml")
         training, multiplier = set(_training(config, method)), _multiplier(config)
-        yield from (multiplier for message in read_ledger(path).messages if message.work in training)
-
-
-def _answers(path: Path) -> list[tuple[int | None, str]]:
-    """Round and work of what a ledger says has left a silo."""
-    return [(message.t, message.work or "") for message in read_ledger(path).messages] if path.exists() else []
-
-
-def _repeated(state: Path) -> int:
-    """How many answers other than updates of training have left a silo that had left it before.
-
-    A server that asks for one again, with another model, learns as much of the rows as by another round.
-    """
-    found = 0
-    for path in sorted(state.glob(f"*/*/{LEDGER}")):
-        home, method = path.parent.parent, path.parent.name
-        training = set(_training(load_kept(home / "config.toml"), method))
-        others = [answer for answer in _answers(path) if answer[1] not in training]
-        found += len(others) - len(set(others))
-    return found
+        for message in read_ledger(path).messages:
+            if message.work in training:
+                left.updates.append((home.name, multiplier))
+            else:
+                left.answers[Answer(home.name, method, message.t, message.work or "")] += 1
+    return left

@@ -26,6 +26,7 @@ from ..files.reading import read
 from ..files.schema.federation import DataSchemaRecord, FederationFile, Member
 from ..files.schema.record import as_json
 from ..runs.spec import spec_of
+from .credible import Confirmed, incredible
 from .name_keys import UNSIGNED, Asked, NameKeys
 from .prevalence import told_shares
 from .terms import Terms
@@ -62,6 +63,8 @@ class OpenMembership:
     sketches: dict[SiloId, DataSchema] = field(default_factory=dict)
     keys: NameKeys = field(default_factory=NameKeys)
     """Which key each silo's name is bound to."""
+    confirmed: Confirmed = field(default_factory=Confirmed)
+    """The numbers of rows that are believed whatever others have."""
 
     def __post_init__(self) -> None:
         self._pending: dict[str, PendingGreeting] = {}
@@ -110,6 +113,9 @@ class OpenMembership:
         end = time.monotonic() + patience
         while len(here := self.connected(wire)) < count:
             self.meet(wire, end)
+            if len(self.connected(wire)) >= count or time.monotonic() > end:
+                self._set_aside()
+                here = self.connected(wire)
             if self.terms.agreement is None and len(self.sketches) >= count:
                 self._agree()
             elif time.monotonic() > end and (self.terms.agreement is None or len(here) < least):
@@ -123,6 +129,26 @@ class OpenMembership:
             # The order of a run is by name, not by who was quicker.
             self.silo_infos = dict(sorted(self.silo_infos.items()))
             self.records = dict(sorted(self.records.items()))
+
+    def _set_aside(self) -> None:
+        """Before a run begins, have silos whose numbers of rows are not to be believed greet again later."""
+        if self.path.exists():
+            return  # they took part, and had been believed
+        for silo, why in self._incredible(self.silo_infos).items():
+            self._until[self.nodes[silo]] = time.monotonic() + AGAIN
+            self.note(f"silo {silo} is set aside: {legible(why)}")
+            del self.silo_infos[silo], self.records[silo], self.nodes[silo]
+
+    def _believe(self, card: SiloInfo) -> None:
+        """Raises DataError for a silo that joins a run that has begun with more rows than are to be believed."""
+        found = self._incredible({**self.silo_infos, card.name: card}) if self.path.exists() else {}
+        if card.name in found:
+            raise DataError(f"silo {card.name!r} {found[card.name]}")
+
+    def _incredible(self, cards: Mapping[SiloId, SiloInfo]) -> dict[SiloId, str]:
+        if self.terms.config.federation.robust == "off":
+            return {}
+        return incredible({name: card.examples["train"] for name, card in cards.items()}, self.confirmed.read())
 
     def connected(self, wire: GridMessages) -> list[SiloId]:
         """The silos that have joined and whose nodes are there."""
@@ -198,7 +224,7 @@ class OpenMembership:
     def _bind(self, silo: SiloId, key: str) -> None:
         """Have a silo's name belong to the key that it greeted with, from now on."""
         if key != UNSIGNED and self.keys.bound.get(silo) != key:
-            by = f"{silo}.pub" if silo in self.keys.given() else "its first greeting"
+            by = f"{silo}.pub" if self.keys.given_to(silo) else "its first greeting"
             self.note(f"silo {silo}: its name is bound to key {key} by {by}")
             self.keys.bound[silo] = key
             self._changed = True
@@ -225,6 +251,7 @@ class OpenMembership:
             raise DataError(f"silo {silo!r} gave a card of {card.name!r}")
         before = self.silo_infos.get(silo)
         if before is None:
+            self._believe(card)
             of = told_shares(card, self.agreement.classes)
             self.note(f"silo {silo} has joined: {card.examples['train']} training examples")
             self.note(f"silo {silo}: {of}" if of else f"silo {silo}: {len(self.agreement.classes)} classes")

@@ -76,17 +76,24 @@ class NameKeys:
 
     def given(self) -> dict[SiloId, str]:
         """The keys in the operator's folder. Raises ConfigurationError, naming the file, for one that is none."""
-        files = [] if self.folder is None else sorted(self.folder.glob("*.pub"))
-        return {path.name.removesuffix(".pub"): _fingerprint_in(path) for path in files}
+        return {silo: _fingerprint_in(path) for silo, path in self._files().items()}
+
+    def given_to(self, silo: SiloId) -> str | None:
+        """The key that the operator gives a name, whatever the files of others hold; None without a file."""
+        path = self._files().get(silo)
+        return None if path is None else _fingerprint_in(path)
+
+    def _files(self) -> dict[SiloId, Path]:
+        paths = [] if self.folder is None else sorted(self.folder.glob("*.pub"))
+        return {path.name.removesuffix(".pub"): path for path in paths}
 
     def check(self, silo: SiloId, words: Words, asked: Asked) -> str:
         """The key that a greeting is signed with; UNSIGNED for one without, where nothing binds the name.
 
         Raises DataError for a signature that does not fit, and for a name that belongs to another key or to none.
         """
-        given = self.given()
-        expected = given.get(silo) or self.bound.get(silo)
-        if given and not expected:
+        expected = self.given_to(silo) or self.bound.get(silo)
+        if self._files() and not expected:
             raise DataError(f"silo {silo!r}: there is no {silo}.pub in {self.folder}")
         key = _signer(silo, words, asked)
         if expected and key != expected:
@@ -99,7 +106,7 @@ class NameKeys:
 
     def replaced(self, silo: SiloId, key: str) -> bool:
         """Whether the operator has given a name a key that it did not greet with last."""
-        return self.given().get(silo) == key != self.bound.get(silo)
+        return self.given_to(silo) == key != self.bound.get(silo)
 
 
 def _signer(silo: SiloId, words: Words, asked: Asked) -> str:

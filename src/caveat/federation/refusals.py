@@ -6,14 +6,16 @@ or class only where the federation's configuration or the silo's own file has it
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+
+import torch
 
 from ..core import ConfigurationError, DataError, Refused, Silo
 from ..core.silo_info import SPLITS
 from ..data import DataSettings
 from ..data.declared import DictionaryColumn
+from ..data.sources.columns import number
 from .silo_file import SiloFile
 from .terms import Terms
 
@@ -98,7 +100,7 @@ def lacks_classes(data: DataSettings) -> str:
     example = 'such as data.classes = ["healthy", "ill"]'
     if not data.classes:
         return f"data.classes is missing: expected what each class means, {example}"
-    if all(_is_number(name) for name in data.classes):
+    if all(number(name, ".") is not None for name in data.classes):
         return (
             f"data.classes = {list(data.classes)} are codes, which may mean different things at different silos: "
             f"expected what each means, {example}; each silo's silo.toml has its codes for them in [data.labels]"
@@ -115,25 +117,19 @@ def check_federation(data: DataSettings) -> None:
 def check_counts(silo: Silo, classes: tuple[str, ...], file: SiloFile) -> None:
     """Raises Refused where a silo would tell of fewer than `LEAST` rows of a split or of a class in it."""
     for split in SPLITS:
-        check_count(split, getattr(silo, split).y.tolist(), classes, file)
+        counts = torch.bincount(getattr(silo, split).y, minlength=len(classes))
+        check_count(split, counts.tolist(), classes, file)
 
 
-def check_count(split: str, labels: Sequence[int], classes: tuple[str, ...], file: SiloFile) -> None:
-    """The same of one split, of which the labels are given."""
+def check_count(split: str, counts: Sequence[int], classes: tuple[str, ...], file: SiloFile) -> None:
+    """The same of one split, of which the rows of each class are given. Others are not told the class: of a split of
+    one row that would be its label."""
     if file.small_counts:
         return
-    counts = Counter(labels)
-    few = [name for number, name in enumerate(classes) if 0 < counts[number] < LEAST]
-    if few or 0 < len(labels) < LEAST:
+    few = [name for name, count in zip(classes, counts, strict=True) if 0 < count < LEAST]
+    if few or 0 < sum(counts) < LEAST:
         of, where = f" of class {few[0]!r}" if few else "", file.path or "silo.toml"
         allow = f"set data.small_counts = true in {where} to allow that"
-        told = f"silo {file.silo!r}: the split {split!r} has fewer than {LEAST} rows{of}; {allow}"
-        raise Refused(told, "small counts", few[0] if few else "")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        raise Refused(
+            f"silo {file.silo!r}: the split {split!r} has fewer than {LEAST} rows{of}; {allow}", "small counts"
+        )

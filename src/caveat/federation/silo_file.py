@@ -62,7 +62,6 @@ class SiloFile:
     """The one data dictionary by which it reads its table; None for whichever the server's configuration has."""
     path: str = ""
     """Where this was read, for messages."""
-
     changed: str = "stop"
     """What to do where the source is not what it was when the silo joined: one of `frozen.CHANGES`."""
 

@@ -19,7 +19,7 @@ from .reading import checked, lines_of, record_of, text_of
 from .schema.federation import FederationFile
 from .schema.figures import Metrics
 from .schema.gallery import Features, Gallery
-from .schema.rounds import LeftOut, RoundRow
+from .schema.rounds import LeftOut, NotedUpdate, RoundRow
 from .schema.small_files import BegunCode, ExtendedFile, Failure, JoinFile, Origin
 from .schema.summary import SiloRecord, Summary, Worst
 
@@ -45,6 +45,7 @@ class RunFolder:
     settings: Mapping[str, Any] = field(default_factory=dict)
     rows: Sequence[RoundRow] = ()
     left_out: Sequence[LeftOut] = ()
+    noted: Sequence[NotedUpdate] = ()
     """Silos that were asked and are not counted."""
     summary: Summary | None = None
     failure: Failure | None = None
@@ -201,7 +202,7 @@ def read_run(path: Path) -> RunFolder:
         raise MissingError(f"{path} {about}")
     manifest_of(path).check(*_CHECKED)
     config = text_of(path / "config.toml")
-    rows, left_out = read_rows(path / "rounds.jsonl")
+    rows, left_out, noted = read_rows(path / "rounds.jsonl")
     summary = record_of(path / "summary.json", Summary)
     return RunFolder(
         path=path.resolve(),  # so that it has a name, even if it is .
@@ -213,6 +214,7 @@ def read_run(path: Path) -> RunFolder:
         settings=_settings(config, path / "config.toml"),
         rows=rows,
         left_out=left_out,
+        noted=noted,
         summary=summary,
         failure=record_of(path / FAILURE, Failure) if summary is None else None,
         gallery=record_of(path / "gallery.json", Gallery),
@@ -266,15 +268,19 @@ def _settings(config: str | None, path: Path) -> Mapping[str, Any]:
         raise DataError(f"{path} is not valid TOML: {error}") from error
 
 
-def read_rows(path: Path) -> tuple[list[RoundRow], list[LeftOut]]:
-    """The figures of a `rounds.jsonl`, and apart from them who gave none. Raises DataError if it is damaged."""
-    rows, left_out = list[RoundRow](), list[LeftOut]()
+def read_rows(path: Path) -> tuple[list[RoundRow], list[LeftOut], list[NotedUpdate]]:
+    """The figures of a `rounds.jsonl`, and apart from them who gave none, and updates of which there is something to
+    say. Raises DataError if it is damaged.
+    """
+    rows, left_out, noted = list[RoundRow](), list[LeftOut](), list[NotedUpdate]()
     for value, where in lines_of(path):
         if isinstance(value, dict) and "left_out" in value:
             left_out.append(checked(value, LeftOut, where))
+        elif isinstance(value, dict) and "noted" in value:
+            noted.append(checked(value, NotedUpdate, where))
         else:
             rows.append(checked(value, RoundRow, where))
-    return rows, left_out
+    return rows, left_out, noted
 
 
 def _section(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -76,9 +76,7 @@ class FedAvg(Method):
     def ask(self, module: nn.Module, x: Tensor, whose: Decision) -> Prediction:
         """The prediction of the model that was loaded into a module."""
         samples = in_batches(lambda part: mc_dropout(module, part, self.mc_samples), x, dim=1)
-        # Classes before inputs, as the samples lie in memory: ten times as fast.
-        probs = samples.transpose(1, 2).double().softmax(1).transpose(1, 2)
-        return Prediction.from_samples(probs, whose)
+        return Prediction.from_logits(samples, whose)
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:
         """The loss a silo minimises, as a function of a batch: a subclass that overrides this has one of its own."""

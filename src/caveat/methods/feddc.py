@@ -16,16 +16,19 @@ gradient, so that they are averaged as in FedAvg. Without its last term, FedDC i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
 from torch import Tensor
 
-from ..core import ConfigurationError, Payload, Replies, Site, State, Update
+from ..core import ConfigurationError, Payload, Replies, Round, Site, State, Update
 from ..core.settings import LARGE, frozen_settings
 from ..training.fit import Training
 from ..training.modules import current, load, snapshot, zeros
 from .fedavg import FedAvg
+from .scaffold import with_changes
 
 
 @frozen_settings
@@ -70,6 +73,9 @@ class FedDC(FedAvg):
         drift = {name: h_k[name] + g for name, g in update.items()}
         control = {name: c_k[name] + change[name] for name in change}
         return Update({"model": model, "control": change}, site.examples), state | {"drift": drift, "control": control}
+
+    def schedule(self) -> Iterable[Round]:
+        return (replace(step, origin=with_changes) for step in super().schedule())
 
     def average(self, server: State, replies: Replies, site: Site) -> State:
         model, drift, control = replies.mean("model"), {}, {}

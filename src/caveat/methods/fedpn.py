@@ -25,7 +25,21 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import Answers, Data, Decision, Method, Payload, Prediction, Replies, Round, Site, State, Tensors, Update
+from ..core import (
+    Answers,
+    Data,
+    Decision,
+    Method,
+    Payload,
+    Prediction,
+    Replies,
+    Round,
+    Site,
+    State,
+    Tensors,
+    Update,
+    same_names,
+)
 from ..core.settings import LARGE, MANY, frozen_settings
 from ..nn.encoders import parts
 from ..nn.posterior import Posterior, PosteriorNetwork, embedding, log_alpha, log_evidence, uncertain_cross_entropy
@@ -92,7 +106,9 @@ class FedPN(Method):
 
     def schedule(self) -> Iterable[Round]:
         yield from repeat(Round(self.resume, self.train, self.average, name="train"), self.rounds)
-        densities = Round(self.broadcast, self.train_densities, self.average, trains=False, name="train_densities")
+        densities = Round(
+            self.broadcast, self.train_densities, self.average, trains=False, origin=same_names, name="train_densities"
+        )
         yield from repeat(densities, self.density_rounds)
         yield Round(
             self.broadcast, self.personalise, everyone=True, trains=False, linear="examples", name="personalise"

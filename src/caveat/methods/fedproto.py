@@ -18,7 +18,7 @@ epoch's batches); and a class that nobody sends in a round keeps its prototype.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Annotated, ClassVar
 
@@ -26,7 +26,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import Decision, Payload, Replies, Site, State, Tensors, Update, Weights
+from ..core import Decision, Payload, Replies, Round, Site, State, Tensors, Update, Weights, nothing
 from ..core.settings import LARGE, frozen_settings
 from ..nn.encoders import Model, parts
 from ..training.fit import Loss
@@ -91,6 +91,10 @@ class FedProto(FedAvg):
             return label + self.lam * apart.mean()
 
         return loss
+
+    def schedule(self) -> Iterable[Round]:
+        # Prototypes are means of a silo's data, and no changes of what it was sent.
+        return (replace(step, origin=nothing) for step in super().schedule())
 
     def average(self, server: State, replies: Replies, site: Site) -> State:
         before, counts = server["prototypes"], replies.stack("prototypes", "counts").double()

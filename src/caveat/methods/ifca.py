@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
+from dataclasses import replace
 from typing import Annotated, ClassVar, cast
 
 import torch
@@ -54,7 +55,7 @@ class IFCA(FedAvg):
         return {}
 
     def schedule(self) -> Iterable[Round]:
-        yield from super().schedule()
+        yield from (replace(step, origin=picked_model) for step in super().schedule())
         yield Round(self.broadcast, self.settle, everyone=True, trains=False, linear="examples", name="settle")
 
     @property
@@ -113,6 +114,11 @@ def model_of(down: Payload, cluster: int) -> Tensors:
     """The tensors of a cluster's model, by their own names."""
     prefix = f"{cluster}."
     return {name.removeprefix(prefix): t for name, t in down["model"].items() if name.startswith(prefix)}
+
+
+def picked_model(sent: Payload, reply: Payload) -> Payload:
+    """`Round.origin`: a silo changes the model of the cluster that it says it picked."""
+    return {"model": model_of(sent, int(reply["clusters"]["picked"].argmax()))} if "clusters" in reply else {}
 
 
 def chosen(cluster: int) -> State:

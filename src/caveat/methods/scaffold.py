@@ -12,13 +12,15 @@ with a control variate of 0 (the paper begins there, too).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..core import ConfigurationError, Payload, Replies, Site, State, Tensors, Update, Weights
+from ..core import ConfigurationError, Payload, Replies, Round, Site, State, Tensors, Update, Weights
 from ..core.settings import LARGE, frozen_settings
 from ..training.fit import Training
 from ..training.modules import load, snapshot, zeros
@@ -74,6 +76,9 @@ class SCAFFOLD(FedAvg):
         payload = {"model": y, "control": change, "seen": {"first": first.float()}}
         return Update(payload, site.examples), state | {"control": new}
 
+    def schedule(self) -> Iterable[Round]:
+        return (replace(step, origin=with_changes) for step in super().schedule())
+
     def average(self, server: State, replies: Replies, site: Site) -> State:
         weights = [1.0 if self.weights == "silos" else float(u.examples) for u in replies.updates.values()]
         mean = replies.mean("model", weights)
@@ -100,3 +105,8 @@ class SCAFFOLD(FedAvg):
     @property
     def changed_since_0_1(self) -> str:
         return "its control variates were weighted otherwise than its models"
+
+
+def with_changes(sent: Payload, reply: Payload) -> Payload:
+    """`Round.origin` where silos send the changes of their control variates."""
+    return sent | {"control": {name: torch.zeros_like(tensor) for name, tensor in reply.get("control", {}).items()}}

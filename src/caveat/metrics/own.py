@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import Any, TypeGuard, TypeVar, overload
 
 import torch
 from numpy.typing import NDArray
@@ -61,7 +61,7 @@ def metric(
 
 def own_metric(name: object, function: object, higher_is_better: bool = True) -> OwnMetric:
     """A metric by its name. Raises ConfigurationError for a name that is none, and for what is no function."""
-    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST or "/" in name:
+    if not is_name(name) or "/" in name:
         raise ConfigurationError(
             f"metrics: name {shown(name)}, expected text of 1 to {LONGEST} characters without /", "metrics"
         )
@@ -73,6 +73,11 @@ def own_metric(name: object, function: object, higher_is_better: bool = True) ->
             f"metrics[{name!r}] is a {kind}, expected a function of labels and probabilities", "metrics"
         )
     return OwnMetric(name, function, higher_is_better)
+
+
+def is_name(name: object) -> TypeGuard[str]:
+    """Whether it is text that can stand as a metric's name."""
+    return isinstance(name, str) and bool(name.strip()) and name.isprintable() and len(name) <= LONGEST
 
 
 def given_metrics(metrics: object) -> tuple[OwnMetric, ...]:
@@ -119,15 +124,18 @@ def _number(own: OwnMetric, labels: NDArray[Any], probs: NDArray[Any]) -> float:
         value: Any = own.compute(labels, probs)
     except Exception as error:
         raise ConfigurationError(f"metric {own.name!r} fails: {told(error)}", "evaluation.metrics") from error
-    try:
-        number = float(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise ConfigurationError(
-            f"metric {own.name!r} gave a {type(value).__name__}, expected a number", "evaluation.metrics"
-        ) from None
+    number = number_of(value, f"metric {own.name!r}", "evaluation.metrics")
     if math.isinf(number):
         raise ConfigurationError(
             f"metric {own.name!r} gave {number}, expected a finite number, or NaN where it is not defined",
             "evaluation.metrics",
         )
     return number
+
+
+def number_of(value: Any, who: str, key: str, where: str = "") -> float:
+    """What a metric returned, as a number. Raises ConfigurationError for what is none, with who gave it and where."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ConfigurationError(f"{who} gave a {type(value).__name__}{where}, expected a number", key) from None

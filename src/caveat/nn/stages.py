@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd, _AvgPoolNd, _MaxPoolNd
+from torch.overrides import wrap_torch_function
 
 from ..core import seeded
 from ..core.devices import brought
@@ -133,15 +134,24 @@ def stage_numbers(h: Tensor) -> Tensor:
     """(N, d) numbers of what a stage gave: (N, C, H, W) maps, (N, T, D) tokens or (N, D) vectors."""
     if h.ndim == 3 and h.shape[1] == 1:
         h = h[:, 0]
-    return _narrow(torch.cat([_moments(part) for part in torch.split(h, PART)]) if h.ndim > 2 else h)
+    return _narrow(torch.cat([moments(part) for part in torch.split(h, PART)]) if h.ndim > 2 else h)
 
 
-def _moments(h: Tensor) -> Tensor:
+@wrap_torch_function(lambda h: (h,))
+def moments(h: Tensor) -> Tensor:
     """(N, 2 D) means and standard deviations over the positions of (N, D, ...) maps or (N, T, D) tokens."""
     # Positions before features, as maps lie in memory.
     positions = h if h.ndim == 3 else h.permute(0, *range(2, h.ndim), 1).flatten(1, -2)
     mean = positions.mean(1)
     variance = positions.square().mean(1) - mean.square()
+    return torch.cat([mean, variance.clamp_min(0).sqrt()], 1)
+
+
+def moments_directly(h: Tensor) -> Tensor:
+    """`moments` but for rounding, of maps as they are, for programs of operators, which lay them out by themselves."""
+    dims = [1] if h.ndim == 3 else list(range(2, h.ndim))
+    mean = h.mean(dims)
+    variance = h.square().mean(dims) - mean.square()
     return torch.cat([mean, variance.clamp_min(0).sqrt()], 1)
 
 

@@ -78,6 +78,11 @@ class BaseRun:
         return False
 
     @property
+    def counts(self) -> Mapping[SiloId, int] | None:
+        """The training examples that each silo says to have; None where that is known better than by what it says."""
+        return None
+
+    @property
     def info(self) -> FederationInfo:
         """The silos, without their data."""
         raise NotImplementedError

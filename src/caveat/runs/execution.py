@@ -25,6 +25,7 @@ from .begun import check_goes_on
 from .callbacks import Told, settings_of
 from .progress import Progress
 from .recorder import Recorder
+from .robust import norms_of, say_unbounded
 from .stacking import not_stacked
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
     module = run.server_site().module
     if remark := run.method.remark(module):
         progress.note(remark)
+    for line in say_unbounded(run):
+        progress.note(line)
     try:
         run.prepare()
         _check_samples(run, module)
@@ -78,7 +81,7 @@ def finish(run: BaseRun, progress: Progress) -> None:
     site, saved = run.server_site(), store.load()
     if saved is None:
         server = run.first_state(site)
-        start, run_state = 0, RunState()
+        start, run_state = 0, RunState(norms={})
     else:
         trains = saved.checkpoint.t + 1 < horizon(run.complete_method.schedule())
         check_goes_on(run.complete_method, saved.server, run.folder, trains)
@@ -86,9 +89,10 @@ def finish(run: BaseRun, progress: Progress) -> None:
         run_state = RunState.model_validate(saved.checkpoint.model_dump(include=set(RunState.model_fields)))
         if saved.damage:
             warnings.warn(f"{saved.damage}; goes on after the checkpoint before it", DataWarning, stacklevel=2)
+    norms = norms_of(run, run_state)
     logger.info("%s: %s from round %d of the schedule", run.folder, run.method.name, start)
     with run.engine() as engine, one_thread():
-        recorder = Recorder(run, engine, store, run_state, progress)
+        recorder = Recorder(run, engine, store, run_state, progress, norms)
         counted, kept = recorder.rewind(saved)
         if saved is not None:
             store.tidy(saved)
@@ -110,6 +114,7 @@ def finish(run: BaseRun, progress: Progress) -> None:
                 number=run_state.number,
                 after=recorder.after,
                 ended=lambda: run_state.stopped,
+                norms=norms,
             )
             recorder.finish(server)
         except Exception as error:

@@ -16,6 +16,7 @@ from ..methods import METHODS
 from ..methods.plugins import advice
 from ..nn.models import ModelSettings, PersonalModel
 from ..wrappers.privacy import Privacy
+from ..wrappers.robust import Robust
 from ..wrappers.server import ServerOptimizer
 from ..wrappers.uncertainty import Uncertainty
 from .begun import difference
@@ -66,13 +67,14 @@ def kept_spec(folder: Path) -> RunSpec:
     kept = read_plain(path)
     try:
         participation, server = kept["participation"], kept.get("server")
+        robust = _built(Robust, kept.get("robust", {}))
         spec = RunSpec(
             method=_method(kept["method"], folder),
             model=_built(ModelSettings, kept["model"]),
             seed=kept["seed"],
             federation=Federation(
                 participation=participation["share"], min_silos=participation["least"],
-                newcomers=tuple(kept["newcomers"]),
+                newcomers=tuple(kept["newcomers"]), robust=robust.rule, liars=robust.liars,
             ),
             evaluation=_built(Evaluation, kept["evaluation"]),
             uncertainty=_built(Uncertainty, kept["uncertainty"]),

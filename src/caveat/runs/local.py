@@ -158,7 +158,7 @@ class Run:
         `pandas.DataFrame(run.rounds)` has them as a table.
         """
         self.experiment.manifest.check(ROUNDS)
-        rows, _ = read_rows(self.folder / ROUNDS)
+        rows, _, _ = read_rows(self.folder / ROUNDS)
         return [as_json(row) for row in rows]
 
     def module(self, silo: SiloId) -> nn.Module:

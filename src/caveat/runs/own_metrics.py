@@ -12,12 +12,10 @@ from ..core import ConfigurationError, Payload, Prediction, Silo, SiloId
 from ..core.errors import shown
 from ..files.schema.figures import OwnMetricRecord
 from ..files.schema.record import Figure
-from ..metrics.own import OwnMetric
+from ..metrics.own import LONGEST, OwnMetric, is_name, number_of
 
 Metric = Callable[[Prediction, Tensor], float]
 """From a prediction of N inputs and their labels (N,) to a number."""
-LONGEST = 60
-"""Characters of a metric's name."""
 OWN = "own"
 """The group in which a silo's payload has what metrics say of its test split."""
 
@@ -61,7 +59,7 @@ def _check(metrics: object) -> None:
     if not isinstance(metrics, Mapping) or not metrics:
         raise ConfigurationError(f"metrics = {shown(metrics)}: expected a mapping from names to functions", "metrics")
     for name, metric in metrics.items():
-        if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST:
+        if not is_name(name):
             raise ConfigurationError(
                 f"metrics: name {shown(name)}, expected text of 1 to {LONGEST} characters", "metrics"
             )
@@ -73,12 +71,7 @@ def _check(metrics: object) -> None:
 
 
 def _number(value: Any, name: str, silo: SiloId) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise ConfigurationError(
-            f"metrics[{name!r}] gave a {type(value).__name__} at silo {silo!r}, expected a number", "metrics"
-        ) from None
+    number = number_of(value, f"metrics[{name!r}]", "metrics", f" at silo {silo!r}")
     if not math.isfinite(number):
         raise ConfigurationError(
             f"metrics[{name!r}] gave {number} at silo {silo!r}, expected a finite number", "metrics"

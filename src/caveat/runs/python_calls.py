@@ -25,6 +25,7 @@ from ..nn.models import ModelSettings, PersonalModel
 from ..nn.own import Make
 from ..training.fit import Training
 from ..wrappers.privacy import Privacy
+from ..wrappers.robust import Choice, Robust
 from ..wrappers.server import ServerOptimizer
 from ..wrappers.uncertainty import Uncertainty
 from .base import BaseRun
@@ -52,6 +53,8 @@ class TrainingArguments(TypedDict, total=False):
     init: str | Path | None
     participation: float
     min_silos: int
+    robust: Choice
+    liars: int | None
     uncertainty: Uncertainty | None
     privacy: Privacy | None
     server: ServerOptimizer | None
@@ -240,6 +243,8 @@ def description(spec: RunSpec) -> str:
     """
     try:
         deciding = {name: getattr(spec, name) for name in DECIDING if name not in as_before(spec)}
+        if spec.robust == Robust():  # version 0.1 knew no other
+            del deciding["robust"]
         return json.dumps(_described(deciding), indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"the fields of {spec.method.name!r} have to be plain values: {error}") from None
@@ -276,7 +281,7 @@ OTHERS = ("state", "splits.json", "grid.json", "silo.json")
 """Files that show that a folder belongs to another kind of run."""
 DECIDING = (
     "method", "model", "init", "seed", "participation", "evaluation", "uncertainty", "privacy", "personal",
-    "newcomers", "server",
+    "newcomers", "server", "robust",
 )  # fmt: skip
 """What of a specification decides its results, beside the data."""
 

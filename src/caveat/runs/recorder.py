@@ -14,6 +14,7 @@ from ..core import CaveatError, ConfigurationError, Payload, RunError, SiloId, S
 from ..core.aggregation import all_finite
 from ..core.errors import DIVERGED, Diverged
 from ..core.settings import plain
+from ..engines.checks.norms import NormBound
 from ..engines.rounds import FinishedRound
 from ..files.atomic import forget_parts, sync, write_bytes, write_record
 from ..files.checkpoints import Saved, ServerStore, SiloStore, StateLost
@@ -32,6 +33,7 @@ from ..wrappers.base import find
 from ..wrappers.private import Private
 from .base import BaseRun, Engine
 from .progress import Progress
+from .robust import changed_counts, noted_rows
 from .summary import count, rows, summarise
 
 logger = logging.getLogger(__name__)
@@ -46,9 +48,15 @@ class Recorder:
     """Keeps the books of a run: evaluates, appends rows, saves checkpoints, tells the progress."""
 
     def __init__(
-        self, run: BaseRun, engine: Engine, store: ServerStore, run_state: RunState, progress: Progress
+        self,
+        run: BaseRun,
+        engine: Engine,
+        store: ServerStore,
+        run_state: RunState,
+        progress: Progress,
+        norms: NormBound | None = None,
     ) -> None:
-        self.run, self.engine, self.store = run, engine, store
+        self.run, self.engine, self.store, self.norms = run, engine, store, norms
         self.run_state, self.progress = run_state, progress
         self.rows = AppendLog(run.folder / "rounds.jsonl")
         self.ledger = Ledger(run.folder / "ledger.jsonl")
@@ -97,7 +105,9 @@ class Recorder:
         self._check_numbers(done.number, phase, server)
         count(self.run_state, done, phase)
         self.ledger.add(done.replies.updates, round=done.number, t=done.t, phase=phase)
-        self._left_out(About(round=done.number, phase=phase), done.replies.left_out)
+        about = About(round=done.number, phase=phase)
+        self._left_out(about, done.replies.left_out)
+        self._note(about, done)
         metrics: dict[str, float] = {}
         if done.step.trains and done.number % self.run.spec.evaluation.every == 0:
             for split in self.run.spec.evaluation.splits:
@@ -282,6 +292,16 @@ class Recorder:
             self.progress.note(text)
             logger.warning("%s: %s", self.run.folder, text)
         self.rows.add([LeftOut(**about, silo=silo, left_out=why) for silo, why in reasons.items()])
+
+    def _note(self, about: About, done: FinishedRound) -> None:
+        """Name the silos whose updates were scaled down or far from all others, and those that count as others did."""
+        if self.norms is not None:
+            self.run_state.norms = self.norms.kept
+        for row in [*noted_rows(about, done), *changed_counts(about, done, self.run.counts)]:
+            text = f"round {row.round}, {row.phase}: {row.silo}: {row.noted}"
+            self.progress.note(text)
+            logger.warning("%s: %s", self.run.folder, text)
+            self.rows.add([row])
 
     def _lap(self, name: str) -> float:
         now = time.perf_counter()

@@ -26,6 +26,7 @@ from ..nn.probe import Said, said_of
 from ..training.fit import Training
 from ..training.modules import tensors_of
 from ..wrappers.privacy import Privacy
+from ..wrappers.robust import Robust
 from ..wrappers.server import ServerOptimizer
 from ..wrappers.trained import trained
 from ..wrappers.uncertainty import Uncertainty
@@ -79,6 +80,11 @@ class RunSpec:
         return Participation(self.seed, self.federation.participation, self.federation.min_silos)
 
     @property
+    def robust(self) -> Robust:
+        """What is done about silos that lie."""
+        return Robust(self.federation.robust, self.federation.liars)
+
+    @property
     def newcomers(self) -> tuple[SiloId, ...]:
         """Silos that take no part, and are measured in the end."""
         return self.federation.newcomers
@@ -118,6 +124,7 @@ class RunSpec:
         if silos not in self._completed:
             method = self.server.around(trained(self.method))
             method = self.privacy.around(method, self.cohort_size(silos))
+            method = self.robust.around(method, self.cohort_size(silos))
             self._completed[silos] = self.uncertainty.around(method, self.population(silos), seed=self.seed)
         return self._completed[silos]
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from ..core import Data, Method, Silo, SiloId, Site, State
 from ..core.devices import CPU
+from ..engines.checks.norms import NormBound
 from ..engines.executor import Executor, channels_last
 from ..engines.processes.pool import EmbeddedEngine
 from ..engines.rounds import FinishedRound, Participation, run
@@ -115,6 +116,7 @@ class SmallFederation:
         engine: EmbeddedEngine | None = None,
         participation: Participation | None = None,
         after: Callable[[FinishedRound, State], None] | None = None,
+        norms: NormBound | None = None,
         **bounds: int,
     ) -> State:
         """Run the schedule, or from round `start` to before round `stop`; return the server's state."""
@@ -131,7 +133,8 @@ class SmallFederation:
                 transport.begin(start, {}, adopted(self.place.states, start - 1))
             self.server = run(
                 self.place.method, transport, self.site, self.server,
-                participation=participation or Participation(0), after=after_each, ended=lambda: False, **bounds,
+                participation=participation or Participation(0), after=after_each, ended=lambda: False, norms=norms,
+                **bounds,
             )  # fmt: skip
         return self.server
 

@@ -111,12 +111,12 @@ def evaluation_changes_no_bit_of_training(trial: CheckedMethod) -> None:
     other = trial.federation("curious")
 
     class Curious(EmbeddedEngine):
-        def exchange(self, t: int, address: str, payload: Payload, cohort: Any, linear: Any = None) -> Any:
+        def exchange(self, t: int, address: str, payload: Payload, cohort: Any, *more: Any) -> Any:
             for look in (VALIDATION, TEST):
                 replies = super().exchange(t - 1, look, trial.method.broadcast(other.server), self.silos)
                 every = all(u.payload["sums"]["examples"] == 20 for u in replies.updates.values())
                 check(every, f"{look} is not of the 20 inputs that every silo has for it")
-            return super().exchange(t, address, payload, cohort, linear)
+            return super().exchange(t, address, payload, cohort, *more)
 
     other.run(engine=Curious(other.place))
     trial.same_as_whole(other, "evaluating between rounds changes what training comes to")

@@ -39,7 +39,7 @@ FARTHEST = 1000.0
 """The log-distance of inputs whose numbers are not finite; no other is as far."""
 STEP = 1e-4
 """What log-distances are rounded to: some hundred times their rounding errors."""
-BLOCK = 2**15
+BLOCK = 2**16
 """Comparisons of new inputs with calibration inputs that are made at once."""
 
 
@@ -113,7 +113,7 @@ def log_distances(found: Tensors, h: Tensor) -> Tensor:
     """
     z = (h.float() - found["centre"]) @ found["whiten"]
     means = found["means"]
-    square = z.square().sum(1, keepdim=True) - 2 * z @ means.T + means.square().sum(1)
+    square = z.square().sum(1, keepdim=True) - z @ (2 * means).T + means.square().sum(1)
     nearest = square.amin(1).double().clamp_min(0)
     return (nearest + NEAR * h.shape[1]).log().nan_to_num(nan=math.inf)
 
@@ -129,32 +129,34 @@ def conformal(calibration: Tensor, new: Tensor) -> Tensor:
     """
     if calibration.device.type != "cpu":  # a few numbers per input, in blocks that a device would be waited for
         return beside(conformal(calibration.cpu(), new.cpu()), new)
-    n, calibration, new = len(calibration), _settled(calibration), _settled(new)
+    n, calibration, new = len(calibration), _by_stage(calibration), _by_stage(new)
     if not n:
-        return torch.ones(len(new), dtype=torch.float64)
+        return torch.ones(new.shape[1], dtype=torch.float64)
     low, unit, alike = _units_with(calibration, new)
-    own = _combined(new, low, unit)
+    own = _largest(new, low, unit)
     # Few units differ: most new inputs lie beyond the calibration inputs that the quantiles are among.
-    _, which = torch.unique(alike, return_inverse=True)
-    first = torch.empty(int(which.max()) + 1 if len(new) else 0, dtype=torch.long)
-    first[which] = torch.arange(len(new))  # any of those that share units
-    at_least = torch.empty(len(new), dtype=torch.float64)
-    for part in torch.split(torch.arange(len(new)), max(1, BLOCK // n)):
-        used, local = torch.unique(which[part], return_inverse=True)
-        theirs = _combined(calibration[None], low[first[used], None], unit[first[used], None])
-        at_least[part] = (theirs[local] >= own[part, None]).sum(1).double()
-    return (1 + at_least) / (n + 1)
+    units, which = torch.unique(alike, return_inverse=True)
+    first = torch.empty(len(units), dtype=torch.long)
+    first[which] = torch.arange(len(which))  # any of those that share units
+    few = len(units) * n <= BLOCK
+    theirs = _largest_of_all(calibration, low[:, first], unit[:, first]) if few else calibration
+    at_least = []
+    for local, mine in zip(*(torch.split(each, max(1, BLOCK // n)) for each in (which, own)), strict=True):
+        if not few:
+            used, local = torch.unique(local, return_inverse=True)
+            theirs = _largest_of_all(calibration, low[:, first[used]], unit[:, first[used]])
+        at_least.append((theirs.index_select(0, local) >= mine[:, None]).sum(1))
+    return (1 + torch.cat(at_least).double()) / (n + 1)
 
 
 def conformal_directly(calibration: Tensor, new: Tensor) -> Tensor:
     """`conformal` to the bit, by operators alone: each new input is compared with all calibration inputs by itself."""
-    n, calibration, new = len(calibration), _settled(calibration), _settled(new)
+    n, calibration, new = len(calibration), _by_stage(calibration), _by_stage(new)
     if not n:
-        return torch.ones(len(new), dtype=torch.float64)
+        return torch.ones(new.shape[1], dtype=torch.float64)
     low, unit, _ = _units_with(calibration, new)
-    own = _combined(new, low, unit)
-    each = [(calibration[:, s] - low[:, s, None]) / unit[:, s, None] for s in range(new.shape[1])]
-    at_least = (reduce(torch.maximum, each) >= own[:, None]).sum(1).double()
+    own = _largest(new, low, unit)
+    at_least = (_largest_of_all(calibration, low, unit) >= own[:, None]).sum(1).double()
     return (1 + at_least) / (n + 1)
 
 
@@ -166,7 +168,7 @@ def score(calibration: Tensor, new: Tensor) -> Tensor:
     if not len(calibration):
         return new.amax(1).double()
     median, unit = _units(calibration.sort(0).values)
-    return _combined(new, median, unit).double()
+    return ((new - median) / unit).amax(1).double()
 
 
 def _settled(distances: Tensor) -> Tensor:
@@ -178,8 +180,22 @@ def _settled(distances: Tensor) -> Tensor:
     return ((finite.double() / STEP).round() * STEP).float()
 
 
-def _combined(distances: Tensor, median: Tensor, unit: Tensor) -> Tensor:
-    return ((distances - median) / unit).amax(-1)
+def _by_stage(distances: Tensor) -> Tensor:
+    """(S, N) of (N, S), `_settled`: the numbers of a stage lie side by side, and there are few stages."""
+    return _settled(distances.T.contiguous())
+
+
+def _largest(distances: Tensor, median: Tensor, unit: Tensor) -> Tensor:
+    """(N,) the largest of (S, N) distances, in units of each."""
+    return ((distances - median) / unit).amax(0)
+
+
+def _largest_of_all(calibration: Tensor, median: Tensor, unit: Tensor) -> Tensor:
+    """(U, n) the largest distances of all calibration inputs (S, n), in each of U units (S, U)."""
+    stages = zip(calibration, median, unit, strict=True)
+    each = [(distances - low[:, None]) / scale[:, None] for distances, low, scale in stages]
+    found: Tensor = reduce(torch.maximum, each)
+    return found
 
 
 def _ends(n: int) -> tuple[int, int]:
@@ -193,19 +209,19 @@ def _units(ordered: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _units_with(calibration: Tensor, new: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(N, S) twice: what `_units` are for the calibration inputs and one new input together, for every new input.
+    """(S, N) twice: what `_units` are for (S, n) calibration inputs and one new input together, for every new input.
 
     And (N,) marks that are the same only for new inputs with the same units.
     """
-    n, stages = calibration.shape
-    ordered = torch.cat([calibration, torch.tensor([[-math.inf], [math.inf]]).expand(2, stages)])
-    ordered = ordered.sort(0).values  # padded: the k-th of n + 1 lies between the k-1-th and the k-th of n
-    ends, marks = [], torch.zeros(len(new), dtype=torch.long)
-    between = torch.zeros(len(new), dtype=torch.bool)
-    for k in _ends(n + 1):
-        below, above = new <= ordered[k], new >= ordered[k + 1]
-        ends.append(torch.where(below, ordered[k], torch.where(above, ordered[k + 1], new)))
-        marks = 2**stages * marks + (below.long() << torch.arange(stages)).sum(1)
-        between |= (~below & ~above).any(1)
-    marks = torch.where(between, -1 - torch.arange(len(new)), marks)
-    return ends[0], (ends[1] - ends[0]).clamp_min(LEAST_UNIT), marks
+    stages, n = calibration.shape
+    ordered = torch.cat([calibration, torch.tensor([[-math.inf, math.inf]]).expand(stages, 2)], 1)
+    ordered = ordered.sort(1).values  # padded: the k-th of n + 1 lies between the k-1-th and the k-th of n
+    ends = _ends(n + 1)
+    low, high = (torch.cat([ordered[:, k + i] for k in ends])[:, None] for i in (0, 1))
+    both = torch.cat([new, new])  # for the two quantiles at once
+    below, above = both <= low, both >= high
+    found = torch.where(below, low, torch.where(above, high, both))
+    median, top = found[:stages], found[stages:]
+    marks = (below.long() << torch.arange(2 * stages)[:, None]).sum(0)
+    marks = torch.where((below | above).all(0), marks, -1 - torch.arange(new.shape[1]))
+    return median, (top - median).clamp_min(LEAST_UNIT), marks

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import wrap_torch_function
 
 
 class Decomposition(NamedTuple):
@@ -55,6 +56,54 @@ def mutual_information(samples: Tensor) -> Tensor:
     total = entropy(samples.mean(0))
     correction = (count - 1) * (total - _leave_one_out(samples).mean(0))
     return (total - expected_entropy(samples) + correction).clamp(0, math.log(classes))
+
+
+def decomposed(samples: Tensor) -> tuple[Tensor, Decomposition]:
+    """(N, C) mean of (S, N, C) sampled class probabilities, and its parts, (N,) each: no part exceeds the total."""
+    samples = samples.double()
+    probs = samples.mean(0)
+    total = entropy(probs)
+    # Rounding may put the mean entropy an ulp above the entropy of the mean.
+    aleatoric = torch.minimum(expected_entropy(samples), total)
+    epistemic = torch.minimum(mutual_information(samples), total)
+    return probs, Decomposition(total, aleatoric, epistemic)
+
+
+@wrap_torch_function(lambda logits: (logits,))
+def decomposed_logits(logits: Tensor) -> tuple[Tensor, Decomposition]:
+    """`decomposed` of the probabilities that (S, N, C) sampled logits stand for."""
+    # Classes before inputs, as the samples lie in memory: ten times as fast.
+    return decomposed(logits.transpose(1, 2).double().softmax(1).transpose(1, 2))
+
+
+def decomposed_logits_directly(logits: Tensor) -> tuple[Tensor, Decomposition]:
+    """`decomposed_logits` but for rounding, in few operators on all samples at once, for programs of operators.
+
+    The entropy of a softmax is ln sum exp(d) - sum p d, for which no logarithm of a probability is taken.
+    """
+    count, classes = logits.shape[0], logits.shape[2]
+    z = logits.transpose(1, 2)
+    # Finite, for a probability of 0 times its logarithm is 0.
+    d = z.clamp_min(torch.finfo(z.dtype).min).double() - z.amax(1, keepdim=True).double()
+    weights = d.exp()
+    norm = weights.sum(1, keepdim=True)
+    samples = weights / norm  # (S, C, N)
+    pooled = samples.sum(0)
+    probs = pooled / count
+    total = _entropy_of_columns(probs)
+    within = (norm.log().sum(0)[0] - (samples * d).flatten(0, 1).sum(0)) / count
+    aleatoric = torch.minimum(within, total)
+    if count == 1:
+        return probs.transpose(0, 1), Decomposition(total, aleatoric, torch.zeros_like(total))
+    left_out = _entropy_of_columns(((pooled - samples) / (count - 1)).flatten(0, 1)) / count
+    epistemic = (total - within + (count - 1) * (total - left_out)).clamp(0, math.log(classes))
+    return probs.transpose(0, 1), Decomposition(total, aleatoric, torch.minimum(epistemic, total))
+
+
+def _entropy_of_columns(probs: Tensor) -> Tensor:
+    """(N,) sums of -p ln p over (K, N) probabilities, some of which may be an ulp below zero."""
+    positive = probs.clamp_min(torch.finfo(probs.dtype).tiny)
+    return -(positive * positive.log()).sum(0)
 
 
 def entropy_standard_error(samples: Tensor) -> Tensor:

@@ -82,12 +82,22 @@ class Private(Wrapper):
     def schedule(self) -> Iterable[Round]:
         for own, step in zip(self.base.schedule(), super().schedule(), strict=True):
             # By the name that it has at the base, and with its random numbers, but carried out here.
-            protected = replace(own, work=self.train, aggregate=partial(self.settle, own), linear="silos", path="")
+            protected = replace(
+                own, work=self.train, aggregate=partial(self.settle, own), linear="silos", path="",
+                honest_norm=self.honest_norm,
+            )  # fmt: skip
             if step.trains:
                 yield protected
             else:
                 # Where nothing but a mean is asked for, no silo has to say how large it is.
                 yield replace(step, work=partial(self.alike, own.work), linear="silos") if step.linear else step
+
+    def honest_norm(self, sent: Payload) -> float:
+        """What a clipped update with its noise stays below but for one time in 10^8: scaled down, its noise would be
+        less than what epsilon is of.
+        """
+        count = sum(t.numel() for tensors in sent.values() for t in tensors.values() if t.is_floating_point())
+        return self.clip + self.deviation * (math.sqrt(count) + 6)
 
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         """The base's work of the site's round, and its update clipped and noised.

@@ -25,7 +25,9 @@ from ...files.schema.comparison import (
 )
 from ...files.schema.grid import Measure, MethodVariant, Setting
 from ..statistics import Interval, Steps, Values, holm, interval, mean_ranks, paired
-from .folder import ComparisonFolder, FinishedRun
+from .contrast_records import contrast_records
+from .finished import FinishedRun
+from .folder import ComparisonFolder
 from .grid import Grid
 from .resolution import ends_of, rests_on, steps_of
 
@@ -53,6 +55,7 @@ def comparison_of(results: ComparisonFolder) -> Comparison:
         cells=tuple(_run(results, *place) for place in grid.places()),
         tables=tables,
         paper=_paper(grid, tables),
+        contrasts=contrast_records(results),
     )
 
 
@@ -107,10 +110,10 @@ def _trials(results: ComparisonFolder, setting: Setting, method: MethodVariant) 
     return tuple(
         Trial(
             value=value,
-            score=score[0] if (score := results.score(runs)) else None,
+            score=score[0] if (score := results.tuning.score(runs)) else None,
             error=next((why for run in runs if (why := results.failure(run))), ""),
         )
-        for value, runs in results.grid.trials(method, setting)
+        for value, runs in results.tuning.tried(method, setting)
     )
 
 

@@ -17,7 +17,8 @@ from ...files.schema.grid import MethodVariant, Setting
 from ...metrics.own import OwnMetric, given_metrics
 from ...runs.progress import Progress
 from .command import write
-from .folder import ComparisonFolder, FinishedRun
+from .finished import FinishedRun
+from .folder import ComparisonFolder
 from .grid import Grid, PlannedRun, slug, with_own
 
 Make = Callable[[int], Silos]

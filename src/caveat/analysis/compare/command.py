@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import shlex
 import tomllib
@@ -23,7 +22,7 @@ from ...files.atomic import write_bytes, write_json, write_record
 from ...files.locks import locked
 from ...files.reading import check_version, decoded, text_of
 from ...files.schema.comparison import read_comparison
-from ...files.schema.grid import SCHEMA, MethodVariant, Setting, TuningPlan
+from ...files.schema.grid import SCHEMA, MethodVariant, Setting, TuningPlan, grid_record
 from ...files.seals import UNSEALED, check_seal, sealed
 from ...html.pages.comparison import conclusion, terminal
 from ...html.pages.comparison.page import render
@@ -174,7 +173,7 @@ def compare(grid: Grid, folder: Path, workers: int, progress: Progress, device: 
         raise ConfigurationError(f"cannot make the folder {folder}: {error.strerror}") from error
     (folder / "runs").mkdir(exist_ok=True)
     with locked(folder / "runs"):
-        write_json(folder / "grid.json", sealed({"schema": SCHEMA, **dataclasses.asdict(grid)}))
+        write_json(folder / "grid.json", sealed({"schema": SCHEMA, **grid_record(grid)}))
         write(results)
         try:
             runner.run()

@@ -3,127 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ...config import Config, is_stranger, load_kept
 from ...config.earlier import wrote
-from ...core import ConfigurationError, SiloId
-from ...files.manifest import Manifest, manifest_of
-from ...files.reading import read, read_plain
-from ...files.run_folder import read_rows
-from ...files.schema.grid import Measure, MethodVariant, Sets, Setting
-from ...files.schema.record import as_json
-from ...files.schema.rounds import RoundRow
-from ...files.schema.summary import SiloRecord, Summary
+from ...core import ConfigurationError
+from ...files.schema.grid import MethodVariant, Sets, Setting
 from ...runs.begun import check_settings
+from .finished import FinishedRun
 from .grid import Grid, PlannedRun
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """A finished run's folder."""
-
-    folder: Path
-
-    @cached_property
-    def _manifest(self) -> Manifest:
-        return manifest_of(self.folder)
-
-    @cached_property
-    def summary(self) -> Summary:
-        """Raises DataError if it is damaged, or another run's than the files beside it, as what follows does."""
-        self._manifest.check("settings.json", "splits.json", "rounds.jsonl", "ledger.jsonl")
-        return read(self.folder / "summary.json", Summary)
-
-    @cached_property
-    def _file(self) -> dict[str, Any]:
-        """The summary as it is written, for what is asked for by a path."""
-        return as_json(self.summary)
-
-    @cached_property
-    def splits(self) -> Any:
-        """Sizes and hashes of the data."""
-        self._manifest.check("splits.json")
-        return read_plain(self.folder / "splits.json")
-
-    @cached_property
-    def rows(self) -> list[RoundRow]:
-        """All validation rows, in the order of rounds, silos and models."""
-        self._manifest.check("rounds.jsonl")
-        return [row for row in read_rows(self.folder / "rounds.jsonl")[0] if row.split == "validation"]
-
-    def rows_of(self, model: str = "") -> list[RoundRow]:
-        """A row per round and silo: of that model, or where there is no such of the first, which silos predict with."""
-        wanted = [row for row in self.rows if row.model == model] or self.rows
-        first: dict[tuple[int, str], RoundRow] = {}
-        for row in wanted:
-            first.setdefault((row.round, row.silo), row)
-        return list(first.values())
-
-    @property
-    def rounds(self) -> int:
-        return self.summary.rounds_run
-
-    @property
-    def silos(self) -> list[SiloRecord]:
-        """The silos that took part in training."""
-        return [silo for silo in self.summary.silos if not silo.newcomer]
-
-    def score(self, model: str = "") -> tuple[float, float]:
-        """A model's mean accuracy on validation data after the last round, then its mean log-likelihood."""
-        last = [row for row in self.rows_of(model) if row.round == self.rounds]
-        return _mean(row.accuracy for row in last), -_mean(row.nll for row in last)
-
-    def curve(self) -> list[tuple[int, float, float]]:
-        """Round, and the mean over silos of accuracy and entropy on validation data."""
-        at: dict[int, list[RoundRow]] = {}
-        for row in self.rows_of():
-            at.setdefault(row.round, []).append(row)
-        return [
-            (number, _mean(row.accuracy for row in at[number]), _mean(row.entropy for row in at[number]))
-            for number in sorted(at)
-        ]
-
-    def of_silos(self, measure: Measure) -> dict[SiloId, float]:
-        """The measure of every silo that has it; empty for a measure of the whole run."""
-        if not measure.figure:
-            return {}
-        path = measure.figure if "/" in measure.figure else f"test/{measure.figure}"
-        found = {silo["name"]: looked_up(silo, path) for silo in self._file["silos"] if not silo.get("newcomer")}
-        return {name: value for name, value in found.items() if value is not None}
-
-    def of_run(self, measure: Measure) -> float | None:
-        """A measure of the whole run; None for one of silos, or where the run has none."""
-        return looked_up(self._file, measure.path) if measure.path else None
-
-
-def looked_up(record: Any, path: str) -> float | None:
-    """The number at a path of keys, of entries of lists by `name` or `domain`, and of "*" for the first of a mapping,
-    as of the first model, which is the one that silos predict with; None where there is none.
-    """
-    for part in path.split("/"):
-        if isinstance(record, list):
-            record = next((each for each in record if part in (each.get("name"), each.get("domain"))), None)
-        elif isinstance(record, Mapping):
-            record = next(iter(record.values()), None) if part == "*" else record.get(part)
-        else:
-            return None
-    return float(record) if isinstance(record, int | float) else None
-
-
-def _mean(values: Iterable[float | None]) -> float:
-    """The mean of the values that there are; NaN where there is none."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else math.nan
-
-
-KILLED = "its process ended"
-"""How a note begins of a run that could not leave one itself."""
+from .tuning import Tuning
 
 
 class ComparisonFolder:
@@ -197,30 +88,14 @@ class ComparisonFolder:
         place = self.place(run)
         return place.with_name(f"{place.name}.failed")
 
+    @property
+    def tuning(self) -> Tuning:
+        """What tuning has tried and chosen so far."""
+        return Tuning(self.grid, self.done, self.failure)
+
     def chosen(self, method: MethodVariant, setting: Setting) -> Sets | None:
-        """The value that the method keeps under the setting; None while that is open, or if every trial failed.
-
-        The best mean accuracy on validation data, then the best likelihood, then the first tried; a value with which
-        a trial failed is out. A trial whose process was killed, as it may have been at any value, leaves the choice
-        open.
-        """
-        trials = self.grid.trials(method, setting)
-        if not trials:
-            return ()
-        failures = [self.failure(run) for _, runs in trials for run in runs if self.done(run) is None]
-        if any(why is None or why.startswith(KILLED) for why in failures):
-            return None
-        scores = {runs[0].tuned: score for _, runs in trials if (score := self.score(runs))}
-        return max(scores, key=lambda tuned: scores[tuned]) if scores else None
-
-    def score(self, runs: list[PlannedRun]) -> tuple[float, float] | None:
-        """Mean over runs of accuracy on validation data, and of log-likelihood; None unless all of them are done."""
-        found = [self.done(run) for run in runs]
-        scores = [each.score(self.grid.judged) for each in found if each is not None]
-        if len(scores) < len(runs):
-            return None
-        accuracies, likelihoods = zip(*scores, strict=True)
-        return sum(accuracies) / len(runs), sum(likelihoods) / len(runs)
+        """See `Tuning.chosen`."""
+        return self.tuning.chosen(method, setting)
 
     def planned(self, setting: Setting, method: MethodVariant, seed: int) -> PlannedRun | None:
         """The run in a place of the table; None while tuning has not chosen."""
@@ -229,7 +104,7 @@ class ComparisonFolder:
 
     def why_none(self, setting: Setting, method: MethodVariant) -> str:
         """Why tuning cannot choose; empty if it only has not yet."""
-        trials = self.grid.tried(method, setting)
+        trials = [run for _, runs in self.tuning.tried(method, setting) for run in runs]
         failures = [why for trial in trials if (why := self.failure(trial))]
         ended = all(self.done(trial) or self.failure(trial) for trial in trials)
         return failures[0] if failures and ended else ""
@@ -266,8 +141,8 @@ class ComparisonFolder:
         wanted: dict[str, PlannedRun] = {}
         for setting in self.grid.columns:
             for method in self.grid.rows:
-                for run in self.grid.tried(method, setting):
-                    wanted.setdefault(run.folder, run)
+                for _, runs in self.tuning.tried(method, setting):
+                    wanted |= {run.folder: run for run in runs if run.folder not in wanted}
         for setting, method, seed in self.grid.places():
             if (chosen := self.planned(setting, method, seed)) is not None:
                 wanted.setdefault(chosen.folder, chosen)
@@ -283,9 +158,14 @@ class ComparisonFolder:
         return not self._follows(run) or self.known_rounds(run) is not None
 
     def total(self) -> int:
-        """Runs of the whole comparison."""
-        values, tried = len(self.grid.tuning.values) if self.grid.tuning else 1, max(len(self.grid.seeds_tried), 1)
-        return len(self.grid.rows) * len(self.grid.columns) * (values * tried + len(self.grid.seeds) - tried)
+        """Runs of the whole comparison, as far as is known."""
+        return sum(self._total(method, setting) for setting in self.grid.columns for method in self.grid.rows)
+
+    def _total(self, method: MethodVariant, setting: Setting) -> int:
+        values, tried = len(self.tuning.trials(method, setting)), len(self.grid.seeds_tried)
+        more = len(method.then.values) if method.then else 0
+        again = len(set(self.grid.seeds) & set(self.grid.seeds_tried))
+        return (values + more) * tried + len(self.grid.seeds) - again
 
 
 def _differences(begun: Any, wanted: Any) -> list[str]:

@@ -89,11 +89,13 @@ class Grid(GridFile):
             raise ConfigurationError(f"no row {self.rounds_of!r} to take the rounds of; rows: {rows}")
         self._check_rows()
         self._check_tuning()
+        self._check_contrasts()
         problems = []
         firsts = [(setting, method) for setting in self.columns for method in self.rows]
         trials = [
             run for setting, method in firsts for run in self.tried(method, setting) or [self.first(method, setting)]
         ]
+        trials += [run for setting, method in firsts for run in self._refined(method, setting)]
         others = [PlannedRun(self.rows[0], self.columns[0], seed) for seed in self.seeds]
         for run in (*trials, *others):
             try:
@@ -132,8 +134,20 @@ class Grid(GridFile):
         if key in self.swept:
             raise ConfigurationError(f"{key} is tuned and swept over; choose one")
         for method in self.rows:
-            if key in map(key_of, method.sets):
-                raise ConfigurationError(f"{key} is tuned, but row {method.name!r} sets it")
+            for tuned in (key, *([method.then.key] if method.then else [])):
+                if tuned in map(key_of, method.sets):
+                    raise ConfigurationError(f"{tuned} is tuned, but row {method.name!r} sets it")
+        if shared := set(self.tuning.on) & set(self.seeds):
+            raise ConfigurationError(f"seed {min(shared)} is one of the table's, and one to tune on; choose others")
+
+    def _check_contrasts(self) -> None:
+        rows, columns = [method.name for method in self.rows], [setting.name for setting in self.columns]
+        for each in self.contrasts:
+            for name, known in ((each.a, rows), (each.b, rows), (each.column, columns)):
+                if name not in known:
+                    raise ConfigurationError(f"contrast {each.claim!r}: no {name!r}; there are: {', '.join(known)}")
+            if not 0 < each.margin < 1:
+                raise ConfigurationError(f"contrast {each.claim!r}: margin {each.margin}, expected one between 0 and 1")
 
     def values(self, method: MethodVariant) -> tuple[Any, ...]:
         """What a method tries; empty if nothing is tuned."""
@@ -152,21 +166,27 @@ class Grid(GridFile):
         """A method's first run under a setting."""
         return next(iter(self.tried(method, setting)), PlannedRun(method, setting, self.seeds[0]))
 
+    def _refined(self, method: MethodVariant, setting: Setting) -> list[PlannedRun]:
+        """The values of a method's own key with the first of the plan's."""
+        first, then = self.first(method, setting), method.then
+        return [replace(first, tuned=(*first.tuned, f"{then.key}={toml(v)}")) for v in then.values] if then else []
+
     def tried(self, method: MethodVariant, setting: Setting) -> list[PlannedRun]:
         """The runs that tuning compares, in the order of the values; empty if nothing is tuned."""
         return [run for _, runs in self.trials(method, setting) for run in runs]
 
     def trials(self, method: MethodVariant, setting: Setting) -> list[tuple[Any, list[PlannedRun]]]:
-        """Every value that tuning compares, with its runs."""
-        return [
-            (value, [PlannedRun(method, setting, seed, (self.override(value),)) for seed in self.seeds_tried])
-            for value in self.values(method)
-        ]
+        """Every value that tuning compares from the start, with its runs."""
+        return [(value, self.tries(method, setting, (self.override(value),))) for value in self.values(method)]
+
+    def tries(self, method: MethodVariant, setting: Setting, tuned: Sets) -> list[PlannedRun]:
+        """The runs that try one value."""
+        return [PlannedRun(method, setting, seed, tuned) for seed in self.seeds_tried]
 
     @property
     def seeds_tried(self) -> tuple[int, ...]:
         """The seeds on which tuning tries values."""
-        return self.seeds[: self.tuning.seeds] if self.tuning else ()
+        return (self.tuning.on or self.seeds[: self.tuning.seeds]) if self.tuning else ()
 
     def override(self, value: Any) -> str:
         """How a value that is tuned is set. Raises LookupError where nothing is tuned."""

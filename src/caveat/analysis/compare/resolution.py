@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from ...files.schema.comparison import IntervalRecord, Measure
 from ...metrics import HIGHER_IS_BETTER, LOWER_IS_BETTER
 from ..statistics import Interval, Steps
-from .folder import FinishedRun
+from .finished import FinishedRun
 from .grid import OWN
 
 TELLING = frozenset({"auroc_error", "fpr95_error"})

@@ -23,10 +23,12 @@ from ...files.atomic import forget_parts, write_bytes
 from ...files.locks import nothing_begun
 from ...files.schema.record import as_json
 from ...html.pages.run.page import write_report
-from ...runs.configured import check, check_code, resume, start
+from ...runs.configured import check, check_code, open_run, resume, start
 from ...runs.progress import Progress
-from .folder import KILLED, ComparisonFolder
+from .folder import ComparisonFolder
 from .grid import PlannedRun
+from .right import place_of, write_right
+from .tuning import KILLED
 
 KEPT = 2
 """Federations whose data are kept in memory, for the runs that share them."""
@@ -91,10 +93,17 @@ class Runner:
 
     def _write_missing_pages(self) -> None:
         """Write the pages of runs that ended just before somebody stopped the comparison."""
-        for place in map(self.results.place, filter(self.results.done, self.results.known())):
+        for run in filter(self.results.done, self.results.known()):
+            place = self.results.place(run)
             if not (place / "report.html").exists():
                 forget_parts(place)  # also of a process whose number another one has by now
                 write_report(place)
+            if self._decides(run) and not place_of(place).exists():
+                write_right(place, open_run(place).silos)
+
+    def _decides(self, run: PlannedRun) -> bool:
+        """Whether contrasts are decided by a run: those of tuning alone are not asked about test inputs."""
+        return bool(self.results.grid.contrasts) and run.seed in self.results.grid.seeds
 
     def _waiting(self) -> list[PlannedRun]:
         running = {run.folder for run, _ in self.running.values()}
@@ -120,7 +129,8 @@ class Runner:
             return
         context = multiprocessing.get_context("fork")  # shares the data, and no pickle
         place = self.results.place(run)
-        process = context.Process(target=_carry_out, args=(config, silos, place, note, os.getpid()))
+        deciding = self._decides(run)
+        process = context.Process(target=_carry_out, args=(config, silos, place, note, os.getpid(), deciding))
         process.start()
         self.running[process] = run, time.perf_counter()
 
@@ -192,8 +202,11 @@ def _key(config: Config) -> str:
     return f"{config.seed} {config.data!r}"
 
 
-def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: int) -> None:
-    """Run or continue one run, in a process of its own; leave a note if it fails."""
+def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: int, deciding: bool) -> None:
+    """Run or continue one run, in a process of its own; leave a note if it fails.
+
+    What it has right is kept input by input where contrasts are decided by that.
+    """
     end_with_parent(parent)
     torch.set_num_threads(1)  # the parent's threads did not come along, and OpenMP would wait for them
     try:
@@ -202,6 +215,8 @@ def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: in
         else:
             start(config, place, silos=silos)
         write_report(place)
+        if deciding:
+            write_right(place, silos)
     except Exception as error:
         text = str(error) if isinstance(error, CaveatError | OSError) else f"{type(error).__name__}: {error}"
         with suppress(CaveatError, OSError):  # on a full disk the comparison itself fails, and says so

@@ -6,9 +6,10 @@ import csv
 import io
 from collections.abc import Sequence
 
-from ...files.schema.comparison import ComparedMethod, ComparedRun, Comparison, Result
+from ...files.schema.comparison import ComparedMethod, ComparedRun, Comparison, ContrastRecord, Result
 from ...files.schema.grid import Measure
 from ...files.spreadsheets import as_text
+from ...html.pages.comparison.contrasts import named, said
 
 COSTS = ("rounds", "seconds", "bytes_up", "bytes_down")
 
@@ -45,8 +46,23 @@ def measured(record: Comparison) -> list[str]:
 
 
 def about(record: Comparison) -> list[str]:
-    """Which pairs differ, what was tuned and spent, what failed."""
-    return [part for part in (_differences(record), _costs(record), _failures(record)) if part]
+    """What is decided, which pairs differ, what was tuned and spent, what failed."""
+    return [part for part in (contrasts(record), _differences(record), _costs(record), _failures(record)) if part]
+
+
+def contrasts(record: Comparison) -> str:
+    """A table of contrasts with their verdicts; empty without any."""
+    lines = [
+        _line([each.claim, named(each), *_difference(each), said(each)]) for each in record.contrasts
+    ]  # fmt: skip
+    heads = ["what is decided", "contrast", "points (95 % interval)", "verdict"]
+    return "\n".join([*_head(heads), *lines]) if lines else ""
+
+
+def _difference(contrast: ContrastRecord) -> list[str]:
+    ends = (contrast.mean, contrast.low, contrast.high)
+    mean, low, high = ("" if end is None else f"{100 * end:+.1f}" for end in ends)
+    return [f"{mean} ({low} to {high})" if mean else ""]
 
 
 def _measured(record: Comparison, measure: Measure) -> str:

@@ -6,24 +6,26 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as Listing
 from rich.text import Text
 
-from .table import PaperTable, Scale, missing, named, tables
+from .table import PaperTable, Scale, missing, named, seeds_of, tables
 
 
 def listing() -> Listing:
     """Name, title, size, expected time and data of every table."""
     shown = Listing(box=SIMPLE_HEAD, show_edge=False, padding=(0, 2, 0, 0))
-    for header in ("table", "what", "runs (3 seeds)", "2 cores", "paper's size, on a GPU", "data below CAVEAT_DATA"):
+    for header in ("table", "what", "runs", "2 cores", "paper's size, on a GPU", "data below CAVEAT_DATA"):
         shown.add_column(Text(header), overflow="fold", no_wrap=header == "table")
     for table in map(named, tables()):
         times = (duration(table.minutes[scale]) if scale in table.minutes else "" for scale in Scale)
-        shown.add_row(*map(Text, (table.name, table.title, str(runs(table, 3)), *times, _data(table))))
+        shown.add_row(*map(Text, (table.name, table.title, str(runs(table, None)), *times, _data(table))))
     return shown
 
 
-def runs(table: PaperTable, seeds: int) -> int:
+def runs(table: PaperTable, count: int | None) -> int:
     """One per row, column and seed, and one per value on every seed on which values are tried."""
-    tried = min(table.tuning.seeds, seeds)
-    return len(table.rows) * len(table.columns) * (len(table.tuning.values) * tried + seeds - tried)
+    seeds = seeds_of(table, count)
+    tried = set(table.tuning.on or seeds[: table.tuning.seeds])
+    places = len(table.rows) * len(table.columns) * (len(table.tuning.values) * len(tried) + len({*seeds} - tried))
+    return places + len(table.columns) * len(tried) * sum(len(row.then.values) for row in table.rows if row.then)
 
 
 def duration(minutes: float) -> str:

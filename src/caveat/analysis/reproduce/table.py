@@ -14,7 +14,17 @@ from pydantic.dataclasses import dataclass
 from ...config import one_of
 from ...config.text import toml
 from ...core import ConfigurationError
-from ...files.schema.grid import Measure, MethodVariant, PaperFigure, Published, Sets, Setting, TuningPlan
+from ...files.schema.grid import (
+    Contrast,
+    Measure,
+    MethodVariant,
+    PaperFigure,
+    Published,
+    Refinement,
+    Sets,
+    Setting,
+    TuningPlan,
+)
 from ..compare.grid import Grid
 
 FOLDER = Path(__file__).parent / "tables"
@@ -56,6 +66,16 @@ class TableTuning(TuningPlan):
     seeds: Annotated[int, Field(gt=0)] = 1
 
 
+@dataclass(frozen=True, config=FORBID)
+class TableContrast(Contrast):
+    """What a table decides, said before it is made."""
+
+
+@dataclass(frozen=True, config=FORBID)
+class TableRefinement(Refinement):
+    """What a row tries of a key of its own."""
+
+
 class TableSetting(TablePart):
     """A setting, and what differs in it at either scale."""
 
@@ -77,6 +97,7 @@ class TableMethod(TablePart):
     """What the paper prints, by column and measure."""
     note: str = ""
     tuning: tuple[Any, ...] = ()
+    then: TableRefinement | None = None
 
 
 class PaperTable(TablePart):
@@ -98,6 +119,9 @@ class PaperTable(TablePart):
     measures: Annotated[tuple[TableMeasure, ...], Field(min_length=1)]
     columns: Annotated[tuple[TableSetting, ...], Field(min_length=1)]
     rows: Annotated[tuple[TableMethod, ...], Field(min_length=1)]
+    seeds: tuple[int, ...] = ()
+    """Seeds of a table that decides contrasts: none of them was used before, and none is added after a look."""
+    contrasts: tuple[TableContrast, ...] = ()
 
     @model_validator(mode="after")
     def _figures_have_places(self) -> PaperTable:
@@ -123,6 +147,17 @@ def named(name: str) -> PaperTable:
     return PaperTable(name=name, **tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")))
 
 
+def seeds_of(table: PaperTable, count: int | None) -> tuple[int, ...]:
+    """The seeds of a table: its own where it has contrasts, which decide with all of them, else so many from 0 on."""
+    if table.seeds:
+        if count not in (None, len(table.seeds)):
+            raise ConfigurationError(
+                f"--seeds {count}: {table.name} decides contrasts with its own {len(table.seeds)} seeds; leave it out"
+            )
+        return table.seeds
+    return tuple(range(count or 3))
+
+
 def missing(table: PaperTable) -> list[str]:
     """The files that the table needs and that are not below $CAVEAT_DATA."""
     folder = os.environ.get("CAVEAT_DATA")
@@ -140,7 +175,7 @@ def grid(table: PaperTable, scale: Scale, seeds: tuple[int, ...], command: str =
     return Grid(
         title=f"{table.title} ({scale} scale)",
         rows=tuple(
-            MethodVariant(part.name, _sets(part.sets | getattr(part, scale)), part.tuning, part.note)
+            MethodVariant(part.name, _sets(part.sets | getattr(part, scale)), part.tuning, part.note, part.then)
             for part in table.rows
         ),
         columns=columns,
@@ -151,6 +186,7 @@ def grid(table: PaperTable, scale: Scale, seeds: tuple[int, ...], command: str =
         command=command,
         about=table.differs,
         published=Published(table.source, table.differs, _figures(table), table.claims),
+        contrasts=table.contrasts,
     )
 
 

@@ -21,7 +21,7 @@ from ..declared import LabelCode, OwnColumn
 from ..fitting import check_normalise
 from ..image_format import common_format
 from ..lazy import changed, some_rows
-from ..pools import Array, Index, Pool, TableColumn, ordered
+from ..pools import Index, Pool, TableColumn, ordered
 from ..rows import Rearrange
 from ..settings import DataSettings
 from ..silos import Silos
@@ -71,11 +71,11 @@ def own_schema(
     name: SiloId,
     allowed: Collection[str] | None = None,
     rearrange: Rearrange | None = None,
-    check: Callable[[Array, tuple[str, ...]], None] = lambda y, classes: None,
+    check: Callable[[Sequence[int], tuple[str, ...]], None] = lambda counts, classes: None,
 ) -> DataSchema:
     """The schema of the data that a silo reads with its own settings, to be sent to the server.
 
-    `check` is given the training labels and the classes, of which the schema tells.
+    `check` is given the number of training rows of each class, and the classes, of which the schema tells.
 
     Raises DataError for data that cannot be used, and for labels or a column of texts that look like names of persons,
     since these would leave the silo; Refused for a column of texts that is not among those `allowed`.
@@ -91,7 +91,7 @@ def own_schema(
                 column.name,
             )
     index = own_indices(pool, settings, seed, rearrange).indices["train"]
-    check(pool.y[index], pool.classes)
+    check(np.bincount(pool.y[index], minlength=len(pool.classes)).tolist(), pool.classes)
     return _schema_of(pool, index)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
+from itertools import pairwise
 from typing import Protocol
 
 import torch
 
 from ...core import Payload, Replies, RunError, SiloId, Update
 from ...core.replies import RunningSums
+from ..checks.norms import BUFFERED, Admission
 
 TOGETHER = 1 << 27
 """Bytes of replies that are added up in one go: so many that silos of all sizes are among them, the largest of which
@@ -43,8 +45,8 @@ class ReplyCollector(Protocol):
 class BufferedReplies:
     """All replies, for rounds whose aggregation looks at each of them."""
 
-    def __init__(self, cohort: Sequence[SiloId]) -> None:
-        self.groups = [sorted(cohort)]
+    def __init__(self, cohort: Sequence[SiloId], admission: Admission | None = None) -> None:
+        self.groups, self.admission = [sorted(cohort)], admission
         self.updates: dict[SiloId, Update] = {}
 
     def ready(self, group: int) -> bool:
@@ -54,7 +56,7 @@ class BufferedReplies:
         self.updates[silo] = update
 
     def replies(self, population: int) -> Replies:
-        return Replies(self.updates, population)
+        return Replies(self.updates if self.admission is None else self.admission.admit(self.updates), population)
 
 
 class StreamingMean:
@@ -63,13 +65,23 @@ class StreamingMean:
     The sum is in the order of names, so that it has the same bits whoever answered first.
     """
 
-    def __init__(self, examples: Mapping[SiloId, int], size: int, workers: int, aside: Executor | None) -> None:
+    def __init__(
+        self,
+        examples: Mapping[SiloId, int],
+        size: int,
+        workers: int,
+        aside: Executor | None,
+        admission: Admission | None = None,
+    ) -> None:
         """`examples` is what each silo of the cohort counts as. `size` is the bytes of what was sent; replies are
-        assumed to be as large. `aside` adds up, one call after the other; where it is None, the caller does.
+        assumed to be as large. `aside` adds up, one call after the other; where it is None, the caller does. Updates
+        are admitted in the order of groups, as they are added up.
         """
-        self.examples, self.aside = examples, aside
+        self.examples, self.aside, self.admission = examples, aside, admission
         names, count = sorted(examples), max(FEWEST, 2 * workers, TOGETHER // max(size, 1))
-        self.groups = [names[i : i + count] for i in range(0, len(names), count)]
+        first = max(count, BUFFERED) if admission is not None and admission.waits else count
+        ends = [0, *range(first, len(names), count), len(names)]
+        self.groups = [names[begin:end] for begin, end in pairwise(ends) if begin < end]
         self.group = {name: number for number, names in enumerate(self.groups) for name in names}
         self.missing = [len(names) for names in self.groups]
         self.waiting: dict[SiloId, Update] = {}
@@ -96,7 +108,7 @@ class StreamingMean:
         self.waiting[silo], self.forms[silo] = update, self._form(update)
         self.missing[self.group[silo]] -= 1
         while len(self.submitted) < len(self.groups) and not self.missing[len(self.submitted)]:
-            self._add([self.waiting.pop(name) for name in self.groups[len(self.submitted)]])
+            self._add({name: self.waiting.pop(name) for name in self.groups[len(self.submitted)]})
 
     def _form(self, update: Update) -> Update:
         """Shared by updates of the same layout: tensors take memory even without numbers."""
@@ -107,13 +119,13 @@ class StreamingMean:
             self.layout, self.form = layout, update.form().payload
         return Update(self.form, update.examples)
 
-    def _add(self, updates: list[Update]) -> None:
+    def _add(self, updates: dict[SiloId, Update]) -> None:
         if self.aside is None:
-            self.sums.add(updates)
+            _add(self.sums, updates, self.admission)
             self.submitted.append(Future())
             self.submitted[-1].set_result(None)
         else:
-            self.submitted.append(self.aside.submit(_add, self.sums, updates))
+            self.submitted.append(self.aside.submit(_add, self.sums, updates, self.admission))
 
     def replies(self, population: int) -> Replies:
         for each in self.submitted:
@@ -121,6 +133,6 @@ class StreamingMean:
         return Replies(self.forms, population, means=self.sums.means())
 
 
-def _add(sums: RunningSums, updates: list[Update]) -> None:
-    sums.add(updates)
+def _add(sums: RunningSums, updates: dict[SiloId, Update], admission: Admission | None) -> None:
+    sums.add(list((updates if admission is None else admission.admit(updates)).values()))
     updates.clear()  # before anybody hears that it is done, and looks whether their memory can be used again

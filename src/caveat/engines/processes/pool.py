@@ -16,6 +16,7 @@ from ...core.tensors import size
 from ...files.schema.record import as_json
 from ...files.schema.small_files import KeptState, StackedRecord
 from ..allocator import keep_freed_memory
+from ..checks.norms import Admission
 from ..executor import Executor, Performed
 from ..stacking.chunk import StackedPlace
 from ..stacking.decisions import Stacking
@@ -117,7 +118,13 @@ class EmbeddedEngine:
         self.durable = t
 
     def exchange(
-        self, t: int, address: str, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None = None
+        self,
+        t: int,
+        address: str,
+        payload: Payload,
+        cohort: Sequence[SiloId],
+        linear: Weights | None = None,
+        admission: Admission | None = None,
     ) -> Replies:
         """Have every silo of the cohort carry out the work; of a linear round, keep means alone.
 
@@ -128,15 +135,16 @@ class EmbeddedEngine:
         )
         if plan:
             chunks = ChunkExchange(
-                t, address, payload, plan, stacked, self.states, self.durable, linear, self.examples, self._keep
-            )
+                t, address, payload, plan, stacked, self.states, self.durable, linear, self.examples, self._keep,
+                admission,
+            )  # fmt: skip
             if self.workers:
                 chunks.spread(self.workers, self.down)
             else:
                 chunks.here(self.stacked_place)
             self.stacking.fell_back(t, chunks.one_by_one)
             return chunks.result(len(self.silos))
-        collector = self._collector(payload, cohort, linear)
+        collector = self._collector(payload, cohort, linear, admission)
         if self.workers:
             self._spread(t, address, payload, collector)
         else:
@@ -151,14 +159,16 @@ class EmbeddedEngine:
         """
         return group if self.examples is None else sorted(group, key=self.examples.__getitem__, reverse=True)
 
-    def _collector(self, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None) -> ReplyCollector:
+    def _collector(
+        self, payload: Payload, cohort: Sequence[SiloId], linear: Weights | None, admission: Admission | None
+    ) -> ReplyCollector:
         if linear == "silos":
             counts = dict.fromkeys(cohort, 1)
         elif linear == "examples" and self.examples is not None:
             counts = {silo: self.examples[silo] for silo in cohort}
         else:
-            return BufferedReplies(cohort)
-        return StreamingMean(counts, size(payload), len(self.workers), self.aside)
+            return BufferedReplies(cohort, admission)
+        return StreamingMean(counts, size(payload), len(self.workers), self.aside, admission)
 
     def _take(self, collector: ReplyCollector, silo: SiloId, done: Performed) -> None:
         if done.kept is not None and done.kept != self.states.get(silo):

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ...core import Payload, Replies, SiloId, Weights
 from ...files.schema.small_files import KeptState
+from ..checks.norms import Admission
 from ..processes.shared_buffer import SharedBuffer
 from .chunk import ChunkOrder, StackedPlace
 from .messages import as_answer, as_order, order_of, parts_of
@@ -46,14 +47,15 @@ class ChunkExchange:
         linear: Weights | None,
         examples: Mapping[SiloId, int] | None,
         keep: Callable[[KeptState], None],
+        admission: Admission | None = None,
     ) -> None:
-        """`keep` is told which states silos keep."""
+        """`keep` is told which states silos keep. Where updates have to be admitted, sums are made after that, here."""
         self.orders = [
             ChunkOrder(t, address, sent, silos, {silo: kept[silo] for silo in silos if silo in kept}, durable, stacked)
             for silos in chunks
         ]
-        self.linear, self.keep = linear is not None, keep
-        self.replies = ChunkReplies(linear, examples, len(chunks))
+        self.linear, self.keep = linear is not None and admission is None, keep
+        self.replies = ChunkReplies(linear, examples, len(chunks), admission)
         self.one_by_one: dict[str, str] = {}
 
     def here(self, place: StackedPlace) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from ...core import Payload, Replies, RunError, SiloId, Update, Weights
-from .chunk import ChunkPart, one_of, weighted
+from ..checks.norms import Admission
+from .chunk import ChunkPart, one_of, stack, weighted
 
 
 @dataclass
@@ -29,16 +30,37 @@ def summed(part: ChunkPart) -> SummedPart:
 class ChunkReplies:
     """Takes the parts of chunks as they come."""
 
-    def __init__(self, linear: Weights | None, examples: Mapping[SiloId, int] | None, count: int) -> None:
-        """`examples` are n_k where they are known, and `count` is the number of chunks."""
-        self.linear, self.examples = linear, examples
+    def __init__(
+        self,
+        linear: Weights | None,
+        examples: Mapping[SiloId, int] | None,
+        count: int,
+        admission: Admission | None = None,
+    ) -> None:
+        """`examples` are n_k where they are known, and `count` is the number of chunks.
+
+        With an `admission`, chunks come without having been added up. In a round in which it waits, all are kept.
+        """
+        self.linear, self.examples, self.admission = linear, examples, admission
         self.parts: list[Sequence[ChunkPart | SummedPart]] = [()] * count
 
     def take(self, chunk: int, parts: Sequence[ChunkPart | SummedPart]) -> None:
         """Raises RunError for an update that does not count as its linear round has it."""
         for part in parts if self.linear is not None else ():
             self._check(part)
+        if self.admission is not None and not self.admission.waits:
+            parts = [self._admitted(part) for part in parts if isinstance(part, ChunkPart)]
         self.parts[chunk] = parts
+
+    def _admitted(self, part: ChunkPart) -> ChunkPart | SummedPart:
+        """A part as it counts, of a linear round added up."""
+        if self.admission is not None:
+            updates = {s: Update(one_of(part.payload, k), part.examples[k]) for k, s in enumerate(part.silos)}
+            found = self.admission.admit(updates)
+            if any(found[silo] is not updates[silo] for silo in updates):
+                payload = stack([found[silo].payload for silo in part.silos])
+                part = ChunkPart(part.silos, payload, part.examples)
+        return part if self.linear is None else summed(part)
 
     def _check(self, part: ChunkPart | SummedPart) -> None:
         for silo, examples in zip(part.silos, part.examples, strict=True):
@@ -51,6 +73,12 @@ class ChunkReplies:
 
     def replies(self, population: int) -> Replies:
         """The replies of a federation of so many silos, after the last chunk has come."""
+        if self.admission is not None and self.admission.waits:
+            held = [part for parts in self.parts for part in parts if isinstance(part, ChunkPart)]
+            for held_part in held:
+                for k, silo in enumerate(held_part.silos):
+                    self.admission.look(silo, one_of(held_part.payload, k))
+            self.parts = [[self._admitted(each) for each in held]]
         updates: dict[SiloId, Update] = {}
         summed = list[SummedPart]()
         for part in (part for parts in self.parts for part in parts):

@@ -123,6 +123,24 @@ class MeasureTable(Record):
     pairs: tuple[DifferenceRecord, ...] = ()
 
 
+class ContrastRecord(IntervalRecord):
+    """What a table decides: accuracy of `a` less that of `b`, said before the table was made."""
+
+    claim: str
+    a: str
+    b: str
+    column: str = ""
+    model: str = ""
+    pooled: bool = False
+    margin: float
+    seeds: int = 0
+    p_different: Finite = None
+    p_equal: Finite = None
+    """Both as Holm corrects them over all contrasts of the table."""
+    verdict: Literal["better", "worse", "equal", "not decided", ""] = ""
+    """Empty while runs are missing."""
+
+
 class Printed(Record):
     """A figure of a paper, and ours."""
 
@@ -148,6 +166,8 @@ class Paper(Record):
 class Comparison(File):
     """`comparison.json`."""
 
+    OMITTED: ClassVar = frozenset({"contrasts"})
+
     schema_version: int = Field(alias="schema")
     version: str = ""
     title: str = "comparison"
@@ -163,6 +183,7 @@ class Comparison(File):
     cells: tuple[ComparedRun, ...] = ()
     tables: tuple[MeasureTable, ...] = ()
     paper: Paper | None = None
+    contrasts: tuple[ContrastRecord, ...] = ()
 
     def to_rows(self) -> list[dict[str, Any]]:
         """A row per finished run and silo, with every measure that silos have."""

@@ -5,11 +5,13 @@ Its methods are under "rows", its settings under "columns".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 SCHEMA = 2
 """The version of the file, which has a checksum; that of the first need not."""
+LATER = ("then", "on", "extensions", "contrasts")
+"""Keys that are not written where they say nothing, as files of earlier versions lack them."""
 Sets = tuple[str, ...]
 """Overrides "SECTION.KEY=VALUE", as of `--set`."""
 
@@ -42,6 +44,14 @@ MEASURES = (
 
 
 @dataclass(frozen=True)
+class Refinement:
+    """What a method tries once the plan's key has its value: a hyperparameter of its own."""
+
+    key: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
 class MethodVariant:
     """A method with settings of its own."""
 
@@ -50,6 +60,8 @@ class MethodVariant:
     values: tuple[Any, ...] = ()
     """What is tried when tuning, if not what every method tries."""
     note: str = ""
+    then: Refinement | None = None
+    """What is tried after that."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +87,28 @@ class TuningPlan:
     with."""
     seeds: int = 1
     """On how many of the comparison's seeds, the first ones, every value is tried."""
+    on: tuple[int, ...] = ()
+    """Seeds on which every value is tried in place of these, such as seeds that the table does not use."""
+    extensions: int = 0
+    """How often a value three times as far is tried where the best is the first or last of those tried."""
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Two methods of which a table decides which is better, said before it is made."""
+
+    claim: str
+    """What it is about, in words."""
+    a: str
+    b: str
+    """The names of both; figures are those of `a` less those of `b`."""
+    column: str = ""
+    model: str = ""
+    """Whose accuracy: "global", "local"; by default what silos predict with."""
+    pooled: bool = False
+    """Whether every test input counts as much as any other, rather than every silo."""
+    margin: float = 0.01
+    """Methods are equal where they differ by less."""
 
 
 @dataclass(frozen=True)
@@ -117,3 +151,17 @@ class GridFile:
     published: Published | None = None
     swept: tuple[str, ...] = ()
     """Keys whose values make the settings."""
+    contrasts: tuple[Contrast, ...] = ()
+    """What the table decides."""
+
+
+def grid_record(grid: GridFile) -> dict[str, Any]:
+    """What the file holds of a grid, but for schema and checksum."""
+    found: dict[str, Any] = _without_empty(asdict(grid))
+    return found
+
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_empty(each) for name, each in value.items() if name not in LATER or each}
+    return [_without_empty(each) for each in value] if isinstance(value, list | tuple) else value

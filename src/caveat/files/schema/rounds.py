@@ -33,3 +33,16 @@ class LeftOut(Record):
     split: str | None = None  # where it was asked to measure
     silo: str
     left_out: str
+
+
+class NotedUpdate(Record):
+    """What there was to say of a silo's update in a round."""
+
+    OMITTED: ClassVar = frozenset({"times_bound", "times_far"})
+
+    round: int
+    phase: str = ""
+    silo: str
+    noted: str
+    times_bound: Figure = None  # its norm over the bound, to which it was scaled down
+    times_far: Figure = None  # its distance from the middle of all updates over the median silo's

@@ -215,7 +215,7 @@ class RunState(Record):
     """What is counted along the way of a run that is under way."""
 
     model_config = ConfigDict(frozen=False)
-    OMITTED: ClassVar = frozenset({"best", "worse", "stopped", "stacked"})
+    OMITTED: ClassVar = frozenset({"best", "worse", "stopped", "stacked", "norms"})
 
     number: int = 0
     """Rounds of training so far."""
@@ -238,6 +238,8 @@ class RunState(Record):
     milestones: list[dict[str, Figure]] = []
     stacked: dict[str, StackedRecord] = {}
     """Which works are carried out for many silos at once, by address and what silos keep."""
+    norms: dict[str, dict[str, list[float]]] | None = None
+    """Median norms of updates in the last rounds, by address and part; None where a run goes on without a bound."""
     seconds: dict[str, float] = {"train": 0.0, "evaluate": 0.0, "engine": 0.0}
 
 

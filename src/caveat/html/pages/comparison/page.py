@@ -9,6 +9,7 @@ from ... import templates
 from ...charts.marks import swatch
 from . import pictures, tables
 from .budgets import equal_by, unequal_budgets
+from .contrasts import contrast_table
 from .verdict import leaders, state, verdict
 
 _TEMPLATE = "pages/comparison/comparison.html.j2"
@@ -35,6 +36,7 @@ def render(record: Comparison) -> str:
         settings=_settings(record),
         headlines=[(m.name, *pictures.headline(record, m)) for m in record.measures],
         wholes=wholes,
+        contrast_table=contrast_table(record),
         parts=parts,
         tuning_table=tables.tuning_table(record),
         paper_table=tables.paper_table(record),

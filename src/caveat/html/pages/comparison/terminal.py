@@ -12,6 +12,7 @@ from rich.text import Text
 from ....files.schema.comparison import ComparedMethod, ComparedRun, Comparison, Measure, Setting
 from ...text import duration, megabytes, plain
 from .budgets import equal_by, unequal_budgets
+from .contrasts import decided
 from .numbers import POPULATION, bracketed, figure, header, mean_of, not_done
 from .verdict import verdict
 
@@ -46,7 +47,7 @@ def conclusion(record: Comparison) -> list[str]:
         if told := unequal_budgets(record, setting):
             lines.append(f"{where}UNEQUAL BUDGETS: {plain(told)} {equal_by(record, setting)} gives all as many.")
         lines.append(f"{where}{plain(_breaking(verdict(record, setting)))}")
-    return lines
+    return lines + [plain(_breaking(line)) for line in decided(record)]
 
 
 def _breaking(text: str) -> str:

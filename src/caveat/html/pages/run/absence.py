@@ -57,3 +57,32 @@ def afresh(run: RunFolder) -> str:
     """The silos whose states were lost on the way, and when, in words; empty where there are none."""
     reset = run.summary.reset if run.summary else []
     return listed([f"{plain(each.silo)} (after round {each.round})" for each in reset], _MOST_NAMES)
+
+
+def unlike(run: RunFolder) -> str:
+    """The silos whose updates exceeded the bound on norms or were far from all others, in words; empty without any."""
+    bounded, far, other = dict[str, list[int]](), dict[str, list[int]](), dict[str, list[int]]()
+    for row in run.noted:
+        for where, holds in (
+            (bounded, row.times_bound is not None or "not finite" in row.noted),
+            (far, row.times_far is not None),
+            (other, "examples" in row.noted),
+        ):
+            if holds:
+                where.setdefault(row.silo, []).append(row.round)
+    kinds = ((bounded, "longer than the bound"), (far, "far from all others"), (other, "of another number of examples"))
+    told = [
+        f"{plain(silo)} {what} ({ranges(rounds, _MOST_RANGES)})"
+        for where, what in kinds
+        for silo, rounds in sorted(where.items(), key=lambda each: natural(each[0]))
+    ]
+    return listed(told, _MOST_NAMES)
+
+
+def withdrawn(run: RunFolder) -> str:
+    """The silos whose rows have left during the run, how many of which split, in words; empty where none have."""
+    left = [(s.name, s.dropped) for s in (run.summary.silos if run.summary else []) if s.dropped]
+    return listed(
+        [f"{plain(silo)} ({', '.join(f'{split} {count:,}' for split, count in of.items())})" for silo, of in left],
+        _MOST_NAMES,
+    )

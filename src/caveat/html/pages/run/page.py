@@ -9,7 +9,7 @@ from ....files.atomic import write_bytes
 from ....files.run_folder import RunFolder, natural, read_run
 from ... import templates
 from . import figures, rounds, sections
-from .absence import absence, absent, afresh, lacking, newcomers
+from .absence import absence, absent, afresh, lacking, newcomers, unlike, withdrawn
 from .again import again
 from .classification import classification
 from .decisions import decisions
@@ -80,8 +80,10 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "absence": absence(run),
         "absent": absent(run),
         "afresh": afresh(run),
+        "noted": unlike(run),
         "lacking": lacking(run),
         "newcomers": newcomers(run),
+        "withdrawn": withdrawn(run),
         "privacy": privacy(run),
         "protection": protection(run.summary.privacy if run.summary else None),
         "greeting": told_before(run.greeting),

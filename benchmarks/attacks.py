@@ -1,0 +1,309 @@
+"""What one silo that lies does to the others, with each `federation.robust`: nine silos of digits, embedded engine.
+
+Of every seed, which decides splits, weights and which silo lies: the test accuracy, mean over the eight honest silos
+after the last round, less that of the federation of these eight alone with `robust = "off"`. Means of these paired
+differences over seeds, in points, with intervals of 95 % by Student's t. "none" is nine honest silos, less nine honest
+silos with "off". A federation that ends with an error, or whose model is not finite, has an accuracy of 0.
+
+The liar trains as all do, and sends its weights x 1e5, x -10, standard normal numbers in their place, its change x -1,
+or its weights with the claim to have 10^9 rows. Variances stay above 0, or they would be left out. A liar of "rows" is
+not admitted by credible counts, which is what "bound" has here; with "off" it counts as it says, and so it does in
+"rows x 10", with ten times the rows of the others' median, which is admitted. A rule in place of the mean counts each
+silo once.
+
+python benchmarks/attacks.py [--seeds 10] [--method fedavg,fedbn] [--rule bound,median] [--attack x1e5] --out FILE.csv
+python benchmarks/attacks.py --out FILE.csv --table
+python benchmarks/attacks.py --honest    # how often updates exceed the bound where nobody lies, for every method
+python benchmarks/attacks.py --cost      # CPU time of a look at an update, beside that of adding it up
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median, stdev
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from scipy.stats import t as student
+from torch import Tensor
+
+from caveat import FedAvg, FedBN, ModelSettings, Training, config, data
+from caveat.core import CaveatError, Data, Payload, Silo, Site, State, Update, Weights
+from caveat.core.replies import RunningSums
+from caveat.core.silo_info import FederationInfo
+from caveat.engines.checks.norms import NormBound
+from caveat.engines.executor import Executor
+from caveat.engines.processes.pool import EmbeddedEngine
+from caveat.engines.rounds import FinishedRound, Participation, run
+from caveat.federation.credible import TIMES_ROWS, incredible
+from caveat.files.checkpoints import SiloStore
+from caveat.methods import METHODS as EVERY
+from caveat.runs.spec import RunSpec
+from caveat.training.modules import in_batches
+from caveat.wrappers.robust import Robust
+
+RULES = ("off", "bound", "median", "trimmed", "geometric", "krum")
+ATTACKS = ("none", "x1e5", "x-10", "random", "change x-1", "rows", "rows x 10")
+MODEL = ModelSettings(name="mlp", width=64, features=32, hidden=32, norm=True)
+TRAINING = Training(local_epochs=3, batch_size=16, lr=0.003)
+ROUNDS = 15
+ALONE = "without"
+"""The federation of the honest silos."""
+
+
+def corrupted(update: Update, sent: Payload, attack: str, rows: int) -> Update:
+    """What a liar sends in place of its update."""
+    if attack.startswith("rows"):
+        return Update(update.payload, rows)
+
+    def lie(name: str, tensor: Tensor, before: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        if attack == "random":
+            tensor = torch.randn_like(tensor)
+        elif attack == "change x-1":
+            tensor = 2 * before - tensor
+        else:
+            tensor = tensor * float(attack.removeprefix("x"))
+        return tensor.abs() if name.endswith("running_var") else tensor
+
+    model = {name: lie(name, tensor, sent["model"][name]) for name, tensor in update.payload["model"].items()}
+    return Update(update.payload | {"model": model}, update.examples)
+
+
+class Lying:
+    """What makes a silo of a method lie."""
+
+    liar: str
+    attack: str
+    rows: int
+
+    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        update, after = super().train(down, state, site)  # type: ignore[misc]
+        return (corrupted(update, down, self.attack, self.rows) if site.id == self.liar else update), after
+
+    @property
+    def linear(self) -> Weights | None:
+        # What is added up as it comes is checked against the rows that a silo has on this machine.
+        return None if self.attack.startswith("rows") else super().linear  # type: ignore[misc, no-any-return]
+
+
+@dataclass(frozen=True)
+class LyingFedAvg(Lying, FedAvg):
+    liar: str = ""
+    attack: str = "none"
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class LyingFedBN(Lying, FedBN):
+    liar: str = ""
+    attack: str = "none"
+    rows: int = 0
+
+
+METHODS = {"fedavg": LyingFedAvg, "fedbn": LyingFedBN}
+
+
+def accuracy(method: str, rule: str, attack: str, seed: int) -> dict[str, Any]:
+    """The mean test accuracy of honest silos, and how many updates of theirs there were and exceeded the bound."""
+    silos = data.load(config.load("digits").data, seed)
+    liar = silos.names[seed % len(silos.names)]
+    honest = {name: silo for name, silo in silos.by_name.items() if name != liar}
+    counts = {name: len(silo.train) for name, silo in silos.by_name.items()}
+    usual = median(counts[name] for name in honest)
+    rows = {"rows": 10**9, "rows x 10": int(TIMES_ROWS * usual)}.get(attack, counts[liar])
+    refused = rule == "bound" and liar in incredible(counts | {liar: rows}, {})
+    asked = honest if attack == ALONE or refused else silos.by_name
+    row: dict[str, Any] = {"method": method, "rule": rule, "attack": attack, "seed": seed, "updates": 0, "exceeded": 0}
+
+    def count(done: FinishedRound, server: State) -> None:
+        row["updates"] += sum(name in honest for name in done.replies.updates)
+        row["exceeded"] += sum(n.times_bound is not None for name, n in done.noted.items() if name in honest)
+
+    lies = {} if attack in ("none", ALONE) else {"liar": liar, "attack": attack, "rows": rows}
+    made = METHODS[method](rounds=ROUNDS, training=TRAINING, **lies)
+    with TemporaryDirectory() as folder:
+        try:
+            right = trained(made, Robust(rule), silos, asked, honest, seed, Path(folder), count)
+        except CaveatError:
+            right = 0.0
+    return row | {"accuracy": right}
+
+
+def trained(
+    method: Any, robust: Robust, silos: Any, asked: Any, honest: dict[str, Silo], seed: int, folder: Path, after: Any
+) -> float:
+    """Train with those that are asked; the mean test accuracy of the honest."""
+    info = FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes, silos.dtype)
+    spec = RunSpec(method=method, model=MODEL, seed=seed)
+    around, site = robust.around(method, len(asked)), spec.server_site(info)
+    place = Executor(around, spec.build(info), asked, SiloStore(folder), seed)
+    norms = NormBound(robust.bounds) if robust.watches else None
+    with EmbeddedEngine(place) as engine:
+        server = run(around, engine, site, spec.init_server(info, site, around),
+                     participation=Participation(seed), after=after, norms=norms)  # fmt: skip
+        down = around.broadcast(server)
+        found = []
+        for name, silo in honest.items():
+            state = place.state(name, engine.states.get(name))
+            (_, module), *_ = around.loaded(down, state, place.site(name))
+            logits = in_batches(module.eval(), silo.test.x)
+            if not logits.isfinite().all():
+                return 0.0
+            found.append(float((logits.argmax(1) == silo.test.y).double().mean()))
+    return mean(found)
+
+
+SGD = Training(local_epochs=3, batch_size=16, lr=0.05, optimizer="sgd")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "scaffold": {"training": SGD}, "feddc": {"training": SGD},
+    "uefl": {"iterations": 2, "extra_rounds": 5, "codewords": 16, "segments": 4}, "fedpn": {"layers": 3},
+}  # fmt: skip
+"""What methods need beside what all have."""
+
+
+def honest(name: str, seed: int) -> tuple[int, int, float]:
+    """The updates of a method's nine honest silos, how many exceeded the bound, and the largest norm over its bound."""
+    silos = data.load(config.load("digits").data, seed)
+    method = EVERY[name](**{"rounds": ROUNDS, "training": TRAINING, **OPTIONS.get(name, {})})
+    info = FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes, silos.dtype)
+    spec = RunSpec(method=method, model=MODEL, seed=seed)
+    site, updates, over = spec.server_site(info), list[int](), list[float]()
+
+    def count(done: FinishedRound, server: State) -> None:
+        updates.append(len(done.replies) if done.step.trains or done.step.origin else 0)
+        over.extend(noted.times_bound for noted in done.noted.values() if noted.times_bound is not None)
+
+    with TemporaryDirectory() as folder:
+        own = spec.build_personal_models(info)
+        place = Executor(method, spec.build(info), silos.by_name, SiloStore(Path(folder)), seed, own)
+        with EmbeddedEngine(place) as engine:
+            run(method, engine, site, spec.init_server(info, site, method), participation=Participation(seed),
+                after=count, norms=NormBound())  # fmt: skip
+    return sum(updates), len(over), max(over, default=0.0)
+
+
+def all_honest(seeds: int) -> str:
+    lines = ["| method | updates | longer than the bound | the longest over its bound |", "| --- | --- | --- | --- |"]
+    for name in EVERY:
+        if name not in ("local", "fedproto"):  # of which nothing is bounded
+            found = [honest(name, seed) for seed in range(seeds)]
+            updates, over = (sum(each[i] for each in found) for i in (0, 1))
+            lines.append(f"| {name} | {updates} | {over} | {max(each[2] for each in found):.2f} |")
+            print(lines[-1], flush=True)
+    return "\n".join(lines)
+
+
+def cost() -> str:
+    """Milliseconds of CPU time per update, the least of five rounds of nine silos."""
+    step = next(iter(FedAvg().schedule()))
+    none = Data(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
+    site, lines = Site("server", none, none, none, torch.nn.Linear(1, 1)), list[str]()
+    for shapes in ([(64, 64)] * 4 + [(64,)] * 4, [(512, 512, 3, 3)] * 4 + [(512,)] * 8):
+        sent = {"model": {str(k): torch.randn(*shape) for k, shape in enumerate(shapes)}}
+        moved = ({n: t + 0.01 * torch.randn_like(t) for n, t in sent["model"].items()} for _ in range(9))
+        updates = {f"silo-{k}": Update({"model": model}, 1) for k, model in enumerate(moved)}
+        looked, added = math.inf, math.inf
+        for _ in range(5):
+            start = time.process_time()
+            if (admission := NormBound().admission(step, sent, site)) is not None:
+                admission.admit(updates)
+                admission.noted()
+            middle = time.process_time()
+            RunningSums(9).add(list(updates.values()))
+            looked, added = min(looked, middle - start), min(added, time.process_time() - middle)
+        count = sum(t.numel() for t in sent["model"].values())
+        lines.append(f"{count:,} parameters: {looked / 9e-3:.2f} ms to look at, {added / 9e-3:.2f} ms to add up")
+    return "\n".join(lines)
+
+
+def measure(out: Path, methods: Iterable[str], rules: Iterable[str], attacks: Iterable[str], seeds: int) -> None:
+    known = {tuple(row[key] for key in KEYS): row for row in read(out)} if out.exists() else {}
+    with out.open("a", newline="") as file:
+        writer = csv.DictWriter(file, [*KEYS, "updates", "exceeded", "accuracy"])
+        if not known:
+            writer.writeheader()
+        rules = list(rules)
+        for seed in range(seeds):
+            for method in methods:
+                cases = [("off", ALONE), *((rule, attack) for attack in attacks for rule in rules)]
+                for rule, attack in cases:
+                    if (method, rule, attack, str(seed)) not in known:
+                        writer.writerow(accuracy(method, rule, attack, seed))
+                        file.flush()
+
+
+KEYS = ("method", "rule", "attack", "seed")
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def table(rows: list[dict[str, str]]) -> str:
+    """Mean paired differences in points, with half the width of their intervals."""
+    found = {tuple(row[key] for key in KEYS): float(row["accuracy"]) for row in rows}
+    lines = [f"| method | attack | {' | '.join(RULES)} |", f"| --- | --- | {' | '.join('---' for _ in RULES)} |"]
+    for method in METHODS:
+        for attack in ATTACKS:
+            cells = [difference(found, method, rule, attack) for rule in RULES]
+            if any(cells):
+                lines.append(f"| {method} | {attack} | {' | '.join(cells)} |")
+        alone = [v for (m, r, a, _), v in found.items() if (m, r, a) == (method, "off", ALONE)]
+        if alone:
+            lines.append(f"\n{method}: {100 * mean(alone):.1f} % without the liar, {len(alone)} seeds\n")
+    for rule in ("bound",):
+        of = [row for row in rows if row["rule"] == rule]
+        none = [row for row in of if row["attack"] == "none"]
+        for about, some in (("where nobody lies", none), ("beside a liar", [row for row in of if row not in none])):
+            updates, exceeded = (sum(int(row[key]) for row in some) for key in ("updates", "exceeded"))
+            lines.append(f"{rule}: {exceeded} of {updates} updates of honest silos exceeded it {about}")
+    return "\n".join(lines)
+
+
+def difference(found: dict[tuple[str, ...], float], method: str, rule: str, attack: str) -> str:
+    usual = ("off", "none") if attack == "none" else ("off", ALONE)
+    pairs = [
+        100 * (value - found[method, *usual, seed])
+        for (m, r, a, seed), value in found.items()
+        if (m, r, a) == (method, rule, attack) and (method, *usual, seed) in found
+    ]
+    if len(pairs) < 2:
+        return ""
+    half = float(student.ppf(0.975, len(pairs) - 1)) * stdev(pairs) / math.sqrt(len(pairs))
+    return f"{mean(pairs):+.1f} ± {half:.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("attacks.csv"))
+    parser.add_argument("--seeds", type=int, default=10)
+    for key, known in (("method", tuple(METHODS)), ("rule", RULES), ("attack", ATTACKS)):
+        parser.add_argument(f"--{key}", default=",".join(known))
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--honest", action="store_true")
+    parser.add_argument("--cost", action="store_true")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.cost:
+        print(cost())
+        return
+    if given.honest:
+        print(all_honest(given.seeds))
+        return
+    if not given.table:
+        measure(given.out, *(getattr(given, key).split(",") for key in ("method", "rule", "attack")), given.seeds)
+    print(table(read(given.out)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Aggregation that some liars among the silos cannot move far, as functions of what the silos sent.
+
+Coordinate median and trimmed mean: Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical
+Rates, ICML 2018. Geometric median: Pillutla, Kakade & Harchaoui, Robust Aggregation for Federated Learning, IEEE
+Transactions on Signal Processing, 2022, by smoothed Weiszfeld steps. Krum: Blanchard et al., Machine Learning with
+Adversaries: Byzantine Tolerant Gradient Descent, NIPS 2017.
+
+Ours: every silo counts once in all of them, whatever n_k, since a liar would say a large one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .aggregation import weighted_sum
+from .tensors import Payload
+
+Rule = Literal["median", "trimmed", "geometric", "krum"]
+COLUMNS = 1 << 16
+"""Numbers of each silo that are looked at together."""
+STEPS, CLOSE = 200, 1e-10
+"""Weiszfeld steps at most, and the change of a silo's weight below which they end."""
+
+
+def silos_needed(rule: Rule, liars: int) -> int:
+    """The replies without which a rule says nothing where so many of them may be lies."""
+    return 2 * liars + (3 if rule == "krum" else 1)
+
+
+def combined(rule: Rule, payloads: Sequence[Payload], liars: int) -> Payload:
+    """What a rule makes of the silos' payloads, which have one form and are finite; in that form.
+
+    Integer tensors are the first one's, as in means. Raises ValueError for fewer payloads than `silos_needed`.
+    """
+    if len(payloads) < (least := silos_needed(rule, liars)):
+        raise ValueError(f"{len(payloads)} payloads, expected at least {least} for {rule!r} and {liars} liars")
+    if rule == "median":
+        return _by_coordinate(payloads, (len(payloads) - 1) // 2)
+    if rule == "trimmed":
+        return _by_coordinate(payloads, liars)
+    apart = squared_distances(payloads)
+    weights = krum_weights(apart, liars) if rule == "krum" else geometric_weights(apart)
+    return _each(payloads, lambda tensors: weighted_sum(tensors, weights))
+
+
+def squared_distances(payloads: Sequence[Payload]) -> Tensor:
+    """(S, S) squared L2 distances between payloads, over all floating-point tensors, float64."""
+    apart = torch.zeros(len(payloads), len(payloads), dtype=torch.float64)
+    for group, tensors in sorted(payloads[0].items()):
+        for name, tensor in sorted(tensors.items()):
+            if tensor.is_floating_point():
+                for columns in _columns([payload[group][name] for payload in payloads]):
+                    # Without the product of matrices, in which a far one would drown the others' distances.
+                    apart += torch.cdist(columns, columns, compute_mode="donot_use_mm_for_euclid_dist").square()
+    return apart
+
+
+def krum_weights(apart: Tensor, liars: int) -> list[float]:
+    """1 for the silo whose S - liars - 2 nearest others are nearest, by squared distances (S, S); else 0."""
+    count = len(apart)
+    nearest = apart.sort(1).values[:, 1 : count - liars - 1]  # the first one is the silo itself
+    chosen = int(nearest.sum(1).argmin())
+    return [float(k == chosen) for k in range(count)]
+
+
+def geometric_weights(apart: Tensor) -> list[float]:
+    """What each silo weighs in the point of the least sum of distances to all, by squared distances (S, S)."""
+    count = len(apart)
+    weights = torch.full((count,), 1 / count, dtype=torch.float64)
+    smooth = 1e-6 * float(apart.sqrt().median())
+    for _ in range(STEPS):
+        # |x_i - z|^2 of z = sum_k w_k x_k, which need not be made.
+        away = (apart @ weights - weights @ apart @ weights / 2).clamp_min(0).sqrt().clamp_min(smooth)
+        if not bool((away > 0).all()):
+            break  # all are at one point
+        new = 1 / away
+        new = new / new.sum()
+        done = float((new - weights).abs().max()) < CLOSE
+        weights = new
+        if done:
+            break
+    return [float(weight) for weight in weights]
+
+
+def _by_coordinate(payloads: Sequence[Payload], cut: int) -> Payload:
+    """The mean of what is left of each coordinate's values without the `cut` smallest and the `cut` largest."""
+
+    def middle(tensors: Sequence[Tensor]) -> Tensor:
+        parts = [columns.sort(0).values[cut : len(tensors) - cut].mean(0) for columns in _columns(tensors)]
+        flat = torch.cat(parts) if parts else torch.zeros(0)
+        return flat.to(tensors[0].dtype).view(tensors[0].shape)
+
+    return _each(payloads, middle)
+
+
+def _each(payloads: Sequence[Payload], combine: Callable[[Sequence[Tensor]], Tensor]) -> Payload:
+    return {
+        group: {
+            name: combine([payload[group][name] for payload in payloads]) if t.is_floating_point() else t.clone()
+            for name, t in tensors.items()
+        }
+        for group, tensors in payloads[0].items()
+    }
+
+
+def _columns(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+    """(S, at most COLUMNS) float64: tensors of one shape, flat and side by side, block by block."""
+    blocks = zip(*(torch.split(tensor.reshape(-1), COLUMNS) for tensor in tensors), strict=True)
+    for block in blocks if tensors[0].numel() else ():
+        yield torch.stack(block).double()

@@ -1,0 +1,134 @@
+"""What a silo knows of its own data: the source that its file names, and its splits as they are stored on its disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import config as configuration
+from ..core import DataError, Silo
+from ..core.silo_info import SPLITS, SiloInfo
+from ..data import DataSettings, Preparation, Silos, augmented, splits_record
+from ..data.declared import NOTHING
+from ..data.rows import Rearrange
+from ..data.schema.agreement import SharedSchema, own_silos, silos_of
+from ..data.sources.by_name import read_own
+from ..files.schema.small_files import DataFile
+from .frozen import FrozenData
+from .held_out import HELD_OUT, hold_out, rearranged_by, row_key
+from .silo_file import SiloFile
+from .terms import Terms
+
+OWN_FILES = ("secret", "lock")
+"""What lies in a silo's `state` beside its federations."""
+
+
+@dataclass(frozen=True)
+class SiloData:
+    """The data of one silo, for the federations whose state is in its folder."""
+
+    file: SiloFile
+
+    def home(self, terms: Terms) -> Path:
+        """What the silo keeps of a federation. Raises DataError for what is no federation's name."""
+        if not (terms.federation.isalnum() and terms.federation.isascii()) or terms.federation.lower() in OWN_FILES:
+            raise DataError(f"{terms.federation!r} is no name of a federation")
+        return self.file.state / terms.federation
+
+    def silos(self, terms: Terms) -> Silos:
+        """Its data, read anew, with what it takes to read more of the kind."""
+        return own_silos(self.settings(terms), terms.config.seed, self.file.silo, agreement(terms))
+
+    def settings(self, terms: Terms) -> DataSettings:
+        """How it reads its own source, by the rules of the version that it joined with."""
+        settings, path = self.file.settings(terms.config.data), self.home(terms) / "config.toml"
+        return configuration.by_own_rules(settings, path.read_text()) if path.exists() else settings
+
+    def stored(self, terms: Terms, prepares: Preparation) -> Silos:
+        """Its data as they were when it joined, as far as they are still stored, else read anew."""
+        frozen = self.frozen(terms)
+        known = frozen.known()
+        if known is None or not frozen.tensors(known).exists():
+            return self.silos(terms)
+        silo = self._augmented(terms, frozen.read(known))
+        return Silos(
+            (silo,), prepares.classes, prepares.normalise, prepares.encoders, prepares.image_format,
+            prepares.sequence_format, prepares.scalings, terms.config.data.positive,
+        )  # fmt: skip
+
+    def frozen(self, terms: Terms) -> FrozenData:
+        """Its splits as they are stored, as it reads them by these terms."""
+        about = [
+            repr(terms.config.data), terms.config.seed, agreement(terms).to_json(), self.file.target,
+            self.file.categorical, self.file.numeric, self.file.decimal, self.file.separator,
+        ]  # fmt: skip
+        declared = dataclasses.replace(
+            terms.config.data.declared, codes=self.file.codes or (), columns=self.file.columns or ()
+        )
+        about += [repr(declared)] if declared != NOTHING else []
+        key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+        classes, batch_size = agreement(terms).classes, terms.config.training.batch_size
+        return FrozenData(
+            self.home(terms) / f"data-{key}.json", self.file.silo, self.settings(terms), self.file.changed,
+            lambda: row_key(self.file.secret()), lambda silo: Silos((silo,), classes).check(batch_size),
+        )  # fmt: skip
+
+    def silo(self, terms: Terms) -> Silo:
+        """Its splits, from the disk after the first time, as long as the source is what it was or may have changed."""
+        frozen = self.frozen(terms)
+        known = frozen.known()
+        if known is None or not frozen.tensors(known).exists():
+            known = self._freeze(terms, frozen, known)
+        else:
+            known = frozen.checked(known)
+        return self._augmented(terms, frozen.read(known))
+
+    def _freeze(self, terms: Terms, frozen: FrozenData, again: DataFile | None) -> DataFile:
+        """Read its source, and store what comes of it."""
+        source, settings = frozen.state(), frozen.settings
+        pool = read_own(settings, self.file.silo)
+        own = silos_of(pool, settings, terms.config.seed, agreement(terms), self.rearranged(settings))
+        known, data = frozen.made(pool, own, source, again)
+        frozen.check(own.silos[0])
+        splits = {split: own.silos[0].indices[split].numpy() for split in SPLITS}
+        hold_out(self.file.state, settings, pool, splits, frozen.key())
+        frozen.store(known, data)
+        return known
+
+    def rearranged(self, settings: DataSettings) -> Rearrange | None:
+        """What keeps rows from training that it once held out, in this federation or another one."""
+        if not (self.file.state / HELD_OUT).exists():
+            return None
+        return rearranged_by(self.file.state, settings, row_key(self.file.secret()))
+
+    def _augmented(self, terms: Terms, silo: Silo) -> Silo:
+        """The silo with what changes its batches of training at random, which no tensor holds."""
+        data = terms.config.data
+        train = augmented(silo.train, data.augment, data.normalise) if data.augment else silo.train
+        return dataclasses.replace(silo, train=train)
+
+    def sizes_once_dropped(self, terms: Terms) -> dict[str, str | int]:
+        """Sizes and hashes as they are now, where rows have left since it joined; else nothing."""
+        frozen = self.frozen(terms)
+        known = frozen.known()
+        return self.sizes(terms, self._augmented(terms, frozen.read(known))) if known and known.dropped else {}
+
+    def sizes(self, terms: Terms, silo: Silo) -> dict[str, str | int]:
+        """Sizes, class counts and the hashes of its splits, as JSON."""
+        known, classes = self.frozen(terms).known(), len(agreement(terms).classes)
+        dropped = {} if known is None else known.dropped
+        card = dataclasses.replace(SiloInfo.of(silo, classes), dropped=dropped)
+        record = splits_record([silo], classes)[silo.name]
+        if dropped and isinstance(record, dict):
+            record |= {"dropped": dropped}
+        return {"card": json.dumps(card.to_json()), "record": json.dumps(record)}
+
+
+def agreement(terms: Terms) -> SharedSchema:
+    """What the silos have agreed their data to look like. Raises DataError before they have."""
+    if terms.agreement is None:
+        raise DataError("the federation has no agreement yet: its silos have data of their own")
+    return terms.agreement

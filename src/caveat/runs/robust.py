@@ -1,0 +1,72 @@
+"""What a run keeps and says of silos that may lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from ..core import SiloId, keep, nothing
+from ..engines.checks.norms import NOTHING, TIMES, NormBound, Noted
+from ..engines.rounds import FinishedRound
+from ..files.ledger import About
+from ..files.schema.rounds import NotedUpdate
+from ..files.schema.small_files import RunState
+from .base import BaseRun
+
+
+def norms_of(run: BaseRun, run_state: RunState) -> NormBound | None:
+    """What looks at a run's updates, with the norms that its checkpoint has; None where nothing is to.
+
+    A run that another version began without goes on without.
+    """
+    if not run.spec.robust.watches or not run.method.federated or run_state.norms is None:
+        return None
+    return NormBound(run.spec.robust.bounds, dict(run_state.norms))
+
+
+def noted_rows(about: About, done: FinishedRound) -> Iterator[NotedUpdate]:
+    """A row for each silo of a round of which there is something to say."""
+    for silo, noted in done.noted.items():
+        numbers = {"times_bound": noted.times_bound, "times_far": noted.times_far}
+        known = {key: float(f"{v:.3g}") for key, v in numbers.items() if v is not None and math.isfinite(v)}
+        yield NotedUpdate.model_validate({**about, "silo": silo, "noted": told(noted), **known})
+
+
+def told(noted: Noted) -> str:
+    """What there is to say of an update, in words."""
+    parts = []
+    if (times := noted.times_bound) is not None:
+        how = "was scaled down to it" if times <= NOTHING else "counts as no change"
+        about = f"its update was {times:.3g} times as long as the bound ({TIMES:g} x the usual norm) and {how}"
+        parts.append(about if math.isfinite(times) else f"its update was not finite and {how}")
+    if (times := noted.times_far) is not None:
+        parts.append(f"its update was {times:.3g} times as far from the middle of all as the median silo's")
+    return "; ".join(parts)
+
+
+def changed_counts(about: About, done: FinishedRound, said: Mapping[SiloId, int] | None) -> Iterator[NotedUpdate]:
+    """A row for each silo whose update speaks for another number of training examples than it says to have."""
+    for silo, update in done.replies.updates.items() if said and done.step.linear == "examples" else ():
+        if (known := (said or {}).get(silo, update.examples)) != update.examples:
+            text = f"its update speaks for {update.examples:,} examples, and it said to have {known:,}"
+            yield NotedUpdate.model_validate({**about, "silo": silo, "noted": text})
+
+
+def say_unbounded(run: BaseRun) -> list[str]:
+    """What a silo that lies can move as it likes, a sentence each, for whoever runs a method with a bound on norms."""
+    robust, steps = run.spec.robust, list(run.complete_method.schedule())
+    if not robust.watches or not run.method.federated:
+        return []
+    told = []
+    if robust.bounds and not any(step.trains and step.origin is not nothing for step in steps):
+        told.append(
+            f"federation.robust = 'bound' bounds nothing of {run.method.name}, whose silos send no changes of what "
+            "they are sent: a silo that lies moves what it likes"
+        )
+    sums = [step.name for step in steps if not step.trains and step.aggregate is not keep and step.origin is None]
+    if run.counts is not None and sums:
+        told.append(
+            f"federation.robust is about rounds of training: what silos send in {', '.join(dict.fromkeys(sums))} is "
+            "counted as it comes, and a silo that lies can move what all get from it"
+        )
+    return told

@@ -1,0 +1,108 @@
+"""Numbers of rows that nobody but a silo can count: what is above belief takes no part without the operator's word."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hospitals import Federation, summary
+
+from caveat.config import load
+from caveat.core import ConfigurationError
+from caveat.federation.credible import Confirmed, incredible
+from caveat.federation.server import StartCommand
+
+
+def test_more_than_ten_times_the_others_median_is_not_believed() -> None:
+    counts = {"a": 100, "b": 120, "c": 80, "d": 10**9}
+    assert list(incredible(counts, {})) == ["d"]
+    assert (
+        "1,000,000,000 training examples, more than 10 times the median of the other silos, 100"
+        in (incredible(counts, {})["d"])
+    )
+    assert not incredible(counts | {"d": 1000}, {})
+    assert list(incredible(counts | {"d": 1001}, {})) == ["d"]
+
+
+def test_a_confirmation_is_of_so_many_rows_and_no_more() -> None:
+    counts = {"a": 100, "b": 100, "c": 5000}
+    assert not incredible(counts, {"c": 5000})
+    assert list(incredible(counts, {"c": 4999})) == ["c"]
+    assert list(incredible(counts, {"a": 5000})) == ["c"]
+
+
+def test_who_is_alone_is_believed() -> None:
+    assert not incredible({"a": 10**9}, {})
+
+
+def test_what_the_operator_has_confirmed_is_read_from_files(tmp_path: Path) -> None:
+    assert Confirmed(None).read() == {}
+    (tmp_path / "coast.rows").write_text("12000\n")
+    (tmp_path / "coast.pub").write_text("a key")
+    assert Confirmed(tmp_path).read() == {"coast": 12000}
+    for text in ("many", "-1", "1e9", "", "9" * 20):
+        (tmp_path / "hill.rows").write_text(text)
+        with pytest.raises(ConfigurationError, match=r"hill.rows: expected the number of a silo's training examples"):
+            Confirmed(tmp_path).read()
+
+
+def larger(federation: Federation, name: str, times: int) -> None:
+    """A hospital with so many times the rows, each a little other."""
+    file = federation.homes[name] / f"{name}.csv"
+    head, *rows = file.read_text().splitlines()
+    more = [f"{float(row.split(',')[0]) + k / 100:.4f},{row.split(',', 1)[1]}" for k in range(times) for row in rows]
+    file.write_text("\n".join([head, *more]) + "\n")
+
+
+def members(run: Path) -> list[str]:
+    return list(json.loads((run / "federation.json").read_text())["silos"])
+
+
+@pytest.mark.long
+def test_a_silo_with_too_many_rows_takes_no_part_and_the_operator_is_told(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", patience=1)
+    larger(federation, "hill", 15)
+    run = federation.serve()
+    assert members(run) == ["coast", "valley"]
+    assert [silo["name"] for silo in summary(run)["silos"]] == ["coast", "valley"]
+    assert any("silo hill is set aside" in note and "hill.rows" in note for note in federation.notes)
+    # Temperatures and familiarity come from sums that no norm bounds, which the operator is told.
+    assert any("counted as it comes" in note and "temper" in note for note in federation.notes)
+
+
+@pytest.mark.long
+def test_a_silo_whose_rows_are_confirmed_takes_part(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", patience=1)
+    larger(federation, "hill", 15)
+    (tmp_path / "project" / "silos").mkdir(parents=True)
+    (tmp_path / "project" / "silos" / "hill.rows").write_text("5000")
+    run = federation.serve(start=StartCommand(str(tmp_path / "project"), ()))
+    assert members(run) == ["coast", "hill", "valley"]
+
+
+@pytest.mark.long
+def test_with_robust_off_whoever_comes_is_believed(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", patience=1)
+    larger(federation, "hill", 15)
+    federation.config = load(str(tmp_path / "config.toml"), ["federation.robust=off"])
+    assert members(federation.serve()) == ["coast", "hill", "valley"]
+
+
+@pytest.mark.long
+def test_a_silo_that_joins_later_with_too_many_rows_is_refused(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", patience=1)
+    federation.config = load(str(tmp_path / "config.toml"), ["federation.begin_with=2"])
+    larger(federation, "valley", 15)
+    late, node = federation.grid.apps.pop(federation.node["valley"]), federation.node["valley"]
+    pushed = federation.grid.push_messages
+
+    def joins(messages: object) -> list[str]:
+        if (federation.run / "federation.json").exists():  # the run has begun
+            federation.grid.apps[node] = late
+        return pushed(messages)  # type: ignore[arg-type]
+
+    federation.grid.push_messages = joins  # type: ignore[method-assign]
+    run = federation.serve()
+    assert members(run) == ["coast", "hill"]
+    assert any(f"node {node} is not admitted" in note and "more than 10 times" in note for note in federation.notes)
