@@ -122,7 +122,7 @@ def test_new_labels_are_refused(tmp_path: Path) -> None:
 def test_who_does_not_come_is_named_and_others_get_theirs(tmp_path: Path) -> None:
     federation = Federation(tmp_path, "fedavg", patience=60)
     federation.serve()
-    waits = dataclasses.replace(federation.config.federation, patience=1)
+    waits = dataclasses.replace(federation.config.federation, patience=8)
     federation.config = dataclasses.replace(federation.config, federation=waits)
     with pytest.raises(RunError, match="no model for nobody"):
         delivered(federation, "hill", "nobody")
