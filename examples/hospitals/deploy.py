@@ -3,7 +3,8 @@
 For each method: silos join over TLS with keys that the server knows; a server that asks for too much, labels of unknown
 codes and somebody who takes a silo's name are refused; a silo is killed and comes back, the server is killed and comes
 back, labels that were flipped in between are noticed; the result has the bits of a run on one machine in which silos
-take part in the same rounds, no surname has left its hospital, and tables that change later change no prediction.
+take part in the same rounds, no surname has left its hospital, and tables that change later change no prediction. A
+silo that was away in the end gets the model, and one that comes when all is over joins.
 Ends with status 1 at the first thing that is not so.
 """
 
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from curious import CODES, add_surnames, flip, keep_predictions, recode, refuse_codes, refuse_digging, search_surnames
+from late import check_model, deliver, last_training, trained
 from machines import Failed, Machine, copy_of, kill, open_to_others, processes, wait_for
 from reference import counted, differences
 
@@ -32,6 +34,10 @@ HERE = Path(__file__).parent
 HOSPITALS = ("cleveland", "hungarian", "va")
 VICTIM, RELABELLED, NAMED = "va", "hungarian", "cleveland"
 """Who is killed, whose labels are flipped while the server is away, and whose table has a column of surnames."""
+NEWCOMER = "switzerland"
+"""Who comes when the run is over."""
+JOINING = 5
+"""Rounds in which it joins."""
 STRANGER, IMPOSTOR = "stranger", "impostor"
 """One whose key the server does not know; and one whose key it knows, but who says that it is another silo."""
 DECLARED = {
@@ -73,9 +79,9 @@ class Deployment:
         write_project(project, dump(load(str(HERE / f"{self.method}.toml"))), None)
         self.server = Machine(project)
         self.server.call("./certificates.sh", "localhost")
-        for name in (*HOSPITALS, STRANGER, IMPOSTOR, *CODES):
+        for name in (*HOSPITALS, NEWCOMER, STRANGER, IMPOSTOR, *CODES):
             machine = self.hospitals[name] = copy_of(project, self.folder / name)
-            table = name if name in HOSPITALS else HOSPITALS[0]
+            table = name if name in (*HOSPITALS, NEWCOMER) else HOSPITALS[0]
             shutil.copy(self.data / f"uci_heart_{table}.csv", machine.folder / f"{name}.csv")
             shutil.copy(HERE / "dictionary.toml", machine.folder)
             text = (machine.folder / "silo.toml").read_text()
@@ -104,7 +110,7 @@ class Deployment:
 
     def register(self) -> None:
         """All machines but the stranger, by the names of their keys."""
-        for name in (*HOSPITALS, IMPOSTOR, *CODES):
+        for name in (*HOSPITALS, NEWCOMER, IMPOSTOR, *CODES):
             self.server.call("./admit.sh", str(self.hospitals[name].folder / "keys" / f"{name}.pub"))
 
     def start_silo(self, name: str) -> None:
@@ -120,6 +126,11 @@ class Deployment:
     def number(self) -> str:
         """Flower's number of the run, as it was submitted last."""
         return str(re.findall(r"^run (\d+):", self.server.log("run").read_text(), re.MULTILINE)[-1])
+
+    @property
+    def last_training(self) -> int:
+        """The position in the schedule of the last round of training."""
+        return last_training(HERE / f"{self.method}.toml")
 
     def rounds(self, silo: str | None = None) -> set[int]:
         """The rounds counted so far, of a silo or of any."""
@@ -189,13 +200,14 @@ def perform(deployment: Deployment, step: Steps) -> None:
     step(f"none of 60 surnames has left {NAMED}, in no form")
     keep_predictions(deployment.hospitals[NAMED], NAMED)
     step(f"{NAMED} predicts alike with its table sorted, extended and deleted")
+    help_the_late(deployment, step)
 
 
 def prepare(deployment: Deployment, step: Steps) -> Machine:
     deployment.install()
     deployment.start_server()
     deployment.register()
-    step("server with TLS; six keys admitted")
+    step("server with TLS; seven keys admitted")
     refuse_stranger(deployment)
     step("a silo with a key that is not registered is refused")
     for name in HOSPITALS:
@@ -268,7 +280,10 @@ def lose_server(deployment: Deployment, step: Steps) -> None:
     wait_for(f"{RELABELLED} notices its labels", 240, lambda: "of another label; put it back" in log.read_text(), 2)
     table.write_text(before)
     step(f"labels of {RELABELLED} were flipped in between: it refuses, and its table is put back")
-    wait_for("the run is complete", 600, lambda: server.ended("run") is not None)
+    deployment.counts(f"{VICTIM} has trained in the last round", VICTIM, deployment.last_training - 1, 600)
+    deployment.hospitals[VICTIM].stop("silo")
+    step(f"{VICTIM} is switched off after the last round of training")
+    wait_for("the run is complete", 900, lambda: server.ended("run") is not None)
     if status := server.ended("run"):
         raise Failed(f"the run ended with status {status}; see {server.log('run')}")
     step(f"same run submitted again: complete with round {max(deployment.rounds())}")
@@ -276,7 +291,8 @@ def lose_server(deployment: Deployment, step: Steps) -> None:
 
 def stop(deployment: Deployment) -> None:
     for name in HOSPITALS:
-        deployment.hospitals[name].stop("silo")
+        if "silo" in deployment.hospitals[name].running:
+            deployment.hospitals[name].stop("silo")
     deployment.server.stop("server")
     wait_for("no process is left", 30, lambda: not processes(deployment.folder), 0.5)
 
@@ -287,6 +303,27 @@ def compare(deployment: Deployment, step: Steps) -> None:
     if found := differences(deployment.run, states, tables, reference):
         raise Failed(f"other bits than on one machine: {', '.join(found)}")
     step(f"server and {len(states)} private states have the bits of a run on one machine")
+
+
+def help_the_late(deployment: Deployment, step: Steps) -> None:
+    """The hospital that was away in the end gets the model, and one that was never there joins."""
+    server, late = deployment.server, [VICTIM, NEWCOMER]
+    if list(deployment.hospitals[VICTIM].folder.glob("state/*/*/model/model.json")):
+        raise Failed(f"{VICTIM} was switched off before the last message, and has a model")
+    deployment.start_server()
+    for name in late:
+        deployment.start_silo(name)
+    deliver(server, deployment.run, late, JOINING)
+    for name in late:
+        machine, table = deployment.hospitals[name], deployment.table(name)
+        right = check_model(machine, deployment.run, name, table, machine.folder / "predicted.csv")
+        own = trained(deployment.run, name)
+        step(f"{name} has the model after {own} rounds by itself, and is right on {right:.1%} of its table")
+    if not 1 <= trained(deployment.run, NEWCOMER) <= JOINING or trained(deployment.run, VICTIM):
+        raise Failed(f"{NEWCOMER} was to train in 1 to {JOINING} rounds, and {VICTIM} in none")
+    for name in late:
+        deployment.hospitals[name].stop("silo")
+    server.stop("server")
 
 
 def free_port() -> int:

@@ -9,7 +9,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from . import data, uncertainty
     from .analysis.audit.procedure import audit
-    from .api import compare, load, load_comparison, plan, run
+    from .api import compare, join, load, load_comparison, plan, run
     from .core import (
         Answers,
         CaveatError,
@@ -74,7 +74,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # what runs log i
 
 _PLACES = {
     "data": "", "uncertainty": "",
-    "run": "api", "load": "api", "compare": "api", "load_comparison": "api", "plan": "api",
+    "run": "api", "join": "api", "load": "api", "compare": "api", "load_comparison": "api", "plan": "api",
     "audit": "analysis.audit",
     "FederatedClassifier": "estimator",
     "export_model": "export.command",
@@ -161,6 +161,7 @@ __all__ = [
     "data",
     "export_model",
     "frozen_settings",
+    "join",
     "load",
     "load_comparison",
     "metric",

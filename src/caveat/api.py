@@ -27,6 +27,7 @@ from .runs.begun import check_same
 from .runs.callbacks import Callback, Told, check_callbacks
 from .runs.configured import config_in, open_run
 from .runs.execution import carry_out
+from .runs.joining import join as join_run
 from .runs.kept_calls import is_call, kept_spec, open_call
 from .runs.local import LocalRun, Run
 from .runs.own_code import allow, codes_of
@@ -178,6 +179,41 @@ def load(folder: str | Path, *, model: Make | str | Sequence[str] | None = None,
 
         return open_member(place, device)
     return open_call(place, device) if is_call(place) else open_run(place, device)
+
+
+def join(
+    run: Run | str | Path,
+    silos: Silos | None = None,
+    *,
+    rounds: int | None = None,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Have silos join the federation of a finished run; return what they have, to predict with as with any run.
+
+    A silo that joins is sent the finished federation's model, and carries out `rounds` of its rounds of training (5,
+    or as many as the federation made) and all that follow training by itself: what the method keeps at a silo, its
+    temperature, familiarity and thresholds are fitted on its own splits. It sends nothing, and the run and all its
+    silos stay as they are. Without `silos` those join that the run was told as `newcomers`; others have to have the
+    federation's classes and inputs. `out` is a new folder, whose `join.json` has figures of the test split before
+    joining, and `summary.json` those after it; the same call goes on with what was interrupted there. Raises
+    ConfigurationError or DataError before anything runs.
+    """
+    opened = run if isinstance(run, Run) else load(path_of(run, "run"))
+    if rounds is not None:
+        check_type(rounds, int, "rounds", "a whole number")
+    if silos is not None:
+        check_type(silos, Silos, "silos", "Silos, as caveat.data.from_arrays and others make them")
+    folder = path_of(out, "out") if out else Path(tempfile.mkdtemp(prefix="caveat-"))
+    try:
+        found = join_run(opened, silos, rounds, folder, progress)
+    except BaseException:
+        if out is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if out is None:
+        weakref.finalize(found, shutil.rmtree, folder, ignore_errors=True)
+    return found
 
 
 def compare(

@@ -25,6 +25,7 @@ COMMANDS = {
     "resume": {
         "--model", "--plugin", "--reset", "--project", "--rounds", "--workers", "--device", "--tracker", "--quiet",
     },
+    "join": {"--out", "--silo", "--rounds", "--model", "--plugin", "--quiet"},
     "predict": {"--model", "--plugin", "--silo", "--device", "--out"},
     "evaluate": {"--model", "--plugin", "--silo", "--device", "--target"},
     "export": {"--silo", "--format", "--out", "--model", "--plugin"},
@@ -45,7 +46,7 @@ COMMANDS = {
     "flower": set(),
     "new": set(),
 }  # fmt: skip
-FLOWER = {"init": {"--set", "--plugin"}, "ledger": set()}
+FLOWER = {"init": {"--set", "--plugin"}, "deliver": {"--silo", "--project", "--rounds"}, "ledger": set()}
 
 
 # Names

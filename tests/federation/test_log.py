@@ -13,13 +13,13 @@ from hospitals import NAMES, Federation
 from caveat.config import load
 from caveat.core import RunError
 from caveat.engines.flower import FlowerEngine
-from caveat.federation import server
+from caveat.federation import server_side
 from caveat.federation.log import FAILED, log_of, logged, status_of
 
 
 def run_by_the_app(federation: Federation, *sets: str) -> None:
     """As Flower starts it."""
-    app = server.server_app(federation.folder / "config.toml")
+    app = server_side.server_app(federation.folder / "config.toml")
     settings = {"run": str(federation.run), "set": ";".join(sets)}
     app(federation.grid, Context(1, 0, {}, RecordDict(), settings))  # type: ignore[arg-type]
 

@@ -87,7 +87,7 @@ def test_what_is_there_is_not_overwritten(project: Path, tmp_path: Path) -> None
 
 def test_the_apps_are_where_flower_looks_for_them(project: Path) -> None:
     app = tomllib.loads((project / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    assert app["config"] == {"run": "runs/federation", "set": ""}
+    assert app["config"] == {"run": "runs/federation", "set": "", "deliver": "", "rounds": ""}
     for component in app["components"].values():
         module, _, name = component.partition(":")
         tree = ast.parse((project / f"{module.replace('.', '/')}.py").read_text())
@@ -431,6 +431,16 @@ def test_a_silo_says_whether_its_key_is_not_known_or_has_to_wait(project: Path, 
     assert said[0] == "va: the server does not know this key: it needs ./admit.sh va.pub"
     assert said[3].startswith("va: the server knows this key, and takes the node that had it last for connected")
     assert [said[k] for k in (1, 2, 4, 5)] == [again] * 4
+
+
+def test_silos_that_are_late_are_named_to_the_app(project: Path, commands: Commands) -> None:
+    commands.put("flwr", FLWR.replace("$STATUS", "finished:completed"))
+    script = project / "run.sh"
+    assert commands.run(script, "--deliver", "va,zürich", "--rounds", "5", "runs/a", "rounds=3").returncode == 0
+    _, *settings = commands.said.read_text().splitlines()
+    said = {"run": "runs/a", "set": "rounds=3", "deliver": "va,zürich", "rounds": "5"}
+    assert tomllib.loads("\n".join(settings)) == said
+    assert commands.run(script, "--deliver").returncode == 2
 
 
 def test_a_run_that_is_not_accepted_or_not_asked_for_well_fails(project: Path, commands: Commands) -> None:

@@ -17,8 +17,10 @@ from caveat.files.atomic import write_record
 from caveat.files.manifest import sum_of
 from caveat.files.schema.small_files import Checkpoint, KeptState
 from caveat.files.trained import TrainedStore
+from caveat.html.pages.run.page import write_report
 from caveat.runs import extension
 from caveat.runs.configured import resume, start
+from caveat.runs.progress import Silent
 from caveat.runs.spec import RunSpec
 
 SMALL = [
@@ -292,3 +294,27 @@ def test_names_in_kept_states_lead_nowhere_else(tmp_path: Path, which: str) -> N
         with pytest.raises(DataError, match=r"expected the name of a file beside it|silo name"):
             act()
     assert (tmp_path / "mine").read_text() == "my own"
+
+
+def test_both_numbers_are_kept_and_what_follows_them_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Notes(Silent):
+        def note(self, text: str) -> None:
+            said.append(text)
+
+    notes, plain = Notes(), ["method.name=fedavg", "beside=[]", "training.schedule=cosine", "training.lr_decay=1"]
+    run = start(load(None, [*SMALL, *plain, "rounds=1"]), tmp_path / "run")
+    assert not (run / "extended.json").exists()
+    for rounds in (2, 3, 3):
+        resume(run, notes, rounds=rounds)
+    assert extension.rounds_of(run) == [1, 2, 3]
+    assert any("the first 1 rounds" in note and "training.schedule = 'cosine'" in note for note in said)
+    assert "begun with 1" in write_report(run).read_text()
+
+
+def test_nothing_is_said_where_nothing_follows_them(tmp_path: Path) -> None:
+    run = began(tmp_path / "run", "personal models and a guarantee", 1)
+    resume(run, rounds=2)
+    assert extension.rounds_of(run) == [1, 2]
+    assert extension.remark(load(None, ["rounds=2", *SMALL, "method.name=fedavg", "beside=[]"]), run) == ""

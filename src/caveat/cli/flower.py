@@ -54,6 +54,27 @@ def init(
 
 
 @flower.command()
+def deliver(
+    folder: RunArgument,
+    silos: Annotated[list[str], typer.Option("--silo", metavar="NAME", help="Who is to get the model; repeatable.")],
+    project: Annotated[Path, typer.Option(metavar="DIR", help="The project whose run.sh started the run.")],
+    rounds: Annotated[
+        int | None, typer.Option(min=0, max=1_000_000, help="Of training, for silos that never took part [5].")
+    ] = None,
+) -> None:
+    """Give the model of a finished federation to silos that are late.
+
+    Waits until they are there. A silo that took part gets what it has missed after training, one that never did joins:
+    it trains by itself what the method keeps at a silo, and sends nothing but its figures. Then each keeps the model,
+    as after the last round. For the machine of the server.
+    """
+    with reported(named=True):
+        from ..federation.resume import deliver_models
+
+        deliver_models(folder, project, silos, rounds)
+
+
+@flower.command()
 def ledger(folder: RunArgument) -> None:
     """Print what left the silos of a run.
 

@@ -32,6 +32,7 @@ from .data import data
 from .export import export
 from .flower import flower
 from .foreign import foreign
+from .joining import join
 from .new import new
 from .plan import plan
 from .predict import evaluate, predict
@@ -88,6 +89,7 @@ def caveat(
 app.command()(run)
 app.command()(plan)
 app.command()(resume)
+app.command()(join)
 app.command()(predict)
 app.command()(evaluate)
 app.command()(export)

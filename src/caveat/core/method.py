@@ -216,6 +216,14 @@ class Method:
         with torch.no_grad():
             return next(({"encoder": each(x)} for each in encoders if isinstance(each, nn.Module)), {})
 
+    def fitted(self, module: nn.Module) -> frozenset[str] | None:
+        """Names of those tensors of a silo's module that a silo fits which joins a finished federation.
+
+        All others are the federation's then, and its work of training leaves them as they are. None where that work is
+        carried out as it is, as where it trains several models.
+        """
+        return None
+
     def remark(self, module: nn.Module) -> str:
         """A sentence for whoever runs the method on this module, where it is not what it is called; else empty."""
         return ""
@@ -224,6 +232,12 @@ class Method:
     def changed_since_0_1(self) -> str:
         """What training with these settings did otherwise in version 0.1, whose interrupted runs cannot go on then."""
         return ""
+
+    @property
+    def follows_rounds(self) -> str:
+        """The setting, if any, by which training follows how many rounds there are: with more, the first are others."""
+        training = getattr(self, "training", None)
+        return "training.schedule = 'cosine'" if getattr(training, "schedule", None) == "cosine" else ""
 
     def mismatch(self, module: nn.Module, own: nn.Module) -> str:
         """Why a silo's own model, where it is `personal`, does not go with the federation's; empty where it does."""

@@ -129,6 +129,11 @@ class Site:
     """A second workspace, for the silo's own model of its own architecture, if the method asks for one."""
     domain: str = field(default="", kw_only=True)
     """Where the silo's data come from; empty at the server."""
+    joins: bool = field(default=False, kw_only=True)
+    """Whether the silo joins a finished federation: nobody counts what it sends, and what all silos agreed on was
+    agreed without it."""
+    fitted: frozenset[str] | None = field(default=None, kw_only=True)
+    """Names of those parameters of `module` that training may change; None where it may change all."""
     secret: int = field(default=0, kw_only=True)
     """What noise that protects a silo is drawn from; at a real silo a number that nobody else knows."""
 

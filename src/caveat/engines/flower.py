@@ -83,6 +83,8 @@ class FlowerEngine:
     """Reads a silo's measurements on a split; a silo is left out if reading its measurements raises anything."""
     tell: Callable[[str], None] = silent
     """Is told who is asked, and who is waited for."""
+    joining: bool = False
+    """Whether the federation is finished, and silos work for themselves alone."""
     counted: dict[SiloId, int] = field(default_factory=dict)
     """The last round of which each silo's reply was counted."""
     stacked: dict[str, StackedRecord] = field(default_factory=dict, init=False)
@@ -163,9 +165,10 @@ class FlowerEngine:
         self, t: int, address: str, payload: Payload, silos: Sequence[SiloId], until: float
     ) -> tuple[dict[SiloId, Update], dict[SiloId, str]]:
         nodes, online, terms = dict(self.members.nodes), self.wire.online(), self.members.terms_text
+        joins = {"joins": 1} if self.joining else {}
         orders = {
             nodes[silo]: pack(
-                payload, t=t, work=address, counted=self.counted.get(silo, NEVER), silo=silo, terms=terms
+                payload, t=t, work=address, counted=self.counted.get(silo, NEVER), silo=silo, terms=terms, **joins
             )
             for silo in silos
             if nodes.get(silo) in online
@@ -227,7 +230,9 @@ def silo_app_of(handler: SiloHandler) -> ClientApp:
         use_huge_pages()
         keep_freed_memory()
         words = words_of(message.content)
-        order = Order(int(words["t"]), str(words["work"]), int(words["counted"]), str(words["silo"]))
+        order = Order(
+            int(words["t"]), str(words["work"]), int(words["counted"]), str(words["silo"]), bool(words.get("joins"))
+        )
         update = handler.perform(context, order, str(words["terms"]), unpack(message.content))
         said = handler.says(context, str(words["terms"]))
         return Message(pack(update.payload, **{**said, "examples": update.examples}), reply_to=message)

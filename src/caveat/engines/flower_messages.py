@@ -48,6 +48,8 @@ class Order(NamedTuple):
     """The last round of which the silo's reply was counted."""
     silo: SiloId
     """The silo that is to do it."""
+    joins: bool = False
+    """Whether the federation is finished, and the silo is to do it for itself: it sends nothing."""
 
 
 def pack(payload: Payload, **words: str | int) -> RecordDict:

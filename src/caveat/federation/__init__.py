@@ -15,9 +15,9 @@ if find_spec("flwr") is None:
 if TYPE_CHECKING:
     from ..nn.own import make_known
     from .node import silo_app
-    from .server import server_app
+    from .server_side import server_app
 
-_PLACES = {"make_known": "..nn.own", "silo_app": ".node", "server_app": ".server"}
+_PLACES = {"make_known": "..nn.own", "silo_app": ".node", "server_app": ".server_side"}
 
 __all__ = ["make_known", "server_app", "silo_app"]
 

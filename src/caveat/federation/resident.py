@@ -33,7 +33,7 @@ from .door import LENGTH, LOCK, SOCKET, TAKEN, is_starting, peer
 
 COMMAND = "flwr-clientapp"
 """Flower's command for one message."""
-LONG = ("caveat.federation.node", "caveat.federation.server", "torch._dynamo", "httpcore")
+LONG = ("caveat.federation.node", "caveat.federation.server_side", "torch._dynamo", "httpcore")
 """What a silo's app imports, some of it only as it works."""
 LOOK = 1.0
 """Seconds between two looks at whether the node is still there."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..config import Config, load, load_kept
 from ..config.earlier import wrote
-from ..core import ConfigurationError, RunError
+from ..core import ConfigurationError, RunError, check_silo_name
 from ..files.reading import record_of
 from ..files.schema.small_files import Started
 from ..html.text import plain
@@ -40,6 +40,32 @@ def resume_federation(folder: Path, project: Path | None) -> None:
     # Its standard output is Flower's progress, not the result of this command.
     if subprocess.run(command, stdout=2, check=False).returncode:
         raise RunError(f"{script} has not completed {folder}; the same command continues it")
+
+
+def deliver_models(folder: Path, project: Path, silos: Sequence[str], rounds: int | None) -> None:
+    """Have the `run.sh` of a project wait for silos and give them the model of a finished run.
+
+    Raises ConfigurationError for what is no name of a silo, a run that is not finished, and a project that is none, is
+    of an earlier version or has another configuration; RunError if some of the silos have no model in the end.
+    """
+    for silo in silos:
+        check_silo_name(silo, "--silo: ")
+        if "," in silo:
+            raise ConfigurationError(f"--silo {silo!r}: run.sh separates names by commas, and cannot take this one")
+    if not (folder / "summary.json").exists():
+        raise ConfigurationError(f"{folder} is not finished: silos get its model once it is")
+    started, config, script = record_of(folder / STARTED, Started) or Started(), load_config(folder), _script(project)
+    sets = _confirmed(folder, config, started.sets)
+    _check_same(folder, config, project, sets)
+    if "--deliver" not in script.read_text(encoding="utf-8"):
+        raise ConfigurationError(
+            f"--project {project}: its run.sh is of an earlier version, and delivers nothing: `caveat flower init NEW "
+            f"{project / 'config.toml'}` writes another project; its run.sh and pyproject.toml take the place of these"
+        )
+    given = [] if rounds is None else ["--rounds", str(rounds)]
+    command = [str(script.absolute()), "--deliver", ",".join(silos), *given, str(folder.absolute()), *sets]
+    if subprocess.run(command, stdout=2, check=False).returncode:
+        raise RunError(f"{script} has not delivered the model of {folder} to all of {', '.join(silos)}")
 
 
 def _what_to_type(folder: Path, started: Started) -> str:

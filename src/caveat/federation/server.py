@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -12,17 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import Grid
 
 from .. import config as configuration
 from ..config import Config
-from ..config.earlier import wrote
 from ..core import ConfigurationError, SiloId
 from ..core.devices import find_device
 from ..core.silo_info import FederationInfo
 from ..data import load
-from ..engines.allocator import use_huge_pages
 from ..engines.checks.updates import VARIANCES
 from ..engines.flower import FlowerEngine, silent
 from ..engines.flower import Membership as Greeter
@@ -44,7 +40,6 @@ from ..runs.spec import spec_of
 from ..wrappers.evaluation import Evaluated
 from ..wrappers.private import VARIANCE
 from .credible import Confirmed
-from .log import logged
 from .measurement_check import check_measurement
 from .membership import OpenMembership
 from .name_keys import NameKeys
@@ -63,8 +58,6 @@ PATIENCE = 600.0
 
 SILO_KEYS = "silos"
 """The folder of a project in which its operator keeps the silos' public keys, NAME.pub."""
-PROJECT = "FEDERATION"
-"""The environment variable with the project's folder, as its scripts set it."""
 
 
 @dataclass(frozen=True)
@@ -135,27 +128,6 @@ def engine_of(
     read = partial(check_measurement, run)
     method = Evaluated(run.complete_method)
     return FlowerEngine(method, wire, members, variances=variances, read=read, tell=tell, **given)
-
-
-def server_app(config_file: Path) -> ServerApp:
-    """The app of the server: carries out, or continues, the run in the folder that the run's configuration names.
-
-    `run` is that folder, `set` are overrides of the configuration's keys, separated by ";".
-    """
-    app = ServerApp()
-
-    @app.main()
-    def main(grid: Grid, context: Context) -> None:
-        use_huge_pages()
-        given = context.run_config
-        sets = [item.strip() for item in str(given.get("set", "")).split(";") if item.strip()]
-        folder = Path(str(given.get("run") or "runs/federation")).expanduser().absolute()
-        with logged(folder) as progress:
-            progress.note(f"run: {folder}")
-            config = configuration.load(str(config_file), sets, earlier=wrote(folder / "config.toml"))
-            serve(config, grid, folder, progress, StartCommand(os.environ.get(PROJECT, ""), tuple(sets)))
-
-    return app
 
 
 def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: StartCommand | None = None) -> Path:
@@ -242,12 +214,16 @@ def _simulate(
             carry_out(run, progress, name)
 
 
-def _unfinished(config: Config, folder: Path) -> Iterator[tuple[str, Path, Config]]:
-    """The methods of a run that are not done yet, with their folders and the configuration for their rounds."""
+def parts_of(config: Config, folder: Path) -> Iterator[tuple[str, Path, Config]]:
+    """The methods of a run, with their folders and the configuration for their rounds."""
     for name in (config.method.name, *config.beside):
         part = folder if name == config.method.name else folder / "beside" / name
-        if not (part / "summary.json").exists():
-            yield name, part, config if part == folder else _same_rounds(config, folder)
+        yield name, part, config if part == folder else _same_rounds(config, folder)
+
+
+def _unfinished(config: Config, folder: Path) -> Iterator[tuple[str, Path, Config]]:
+    """Those that are not done yet."""
+    yield from (each for each in parts_of(config, folder) if not (each[1] / "summary.json").exists())
 
 
 def _begin(config: Config, folder: Path, part: Path, begun: bool, start: StartCommand | None) -> None:

@@ -17,6 +17,8 @@ from ..runs.answering import AnsweringRun, KeptRun
 from ..runs.local import LocalRun
 from ..runs.prepared import PREPARATION
 from ..runs.spec import RunSpec
+from ..wrappers.evaluation import Evaluated
+from ..wrappers.joining import Joining
 from .own_books import KEPT, OwnBooks
 
 
@@ -53,6 +55,11 @@ class SiloRun(ByOwnBooks, LocalRun):
 
     def executor(self) -> Executor:
         return replace(super().executor(), secret=secret_of(self.secret, self.spec, len(self.names)))
+
+    @property
+    def joining(self) -> Executor:
+        """What carries out works for a federation that is finished: the silo keeps its part and sends nothing."""
+        return replace(self.executor(), method=Evaluated(Joining(self.complete_method, 0), self.spec.known_metrics))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,7 +89,8 @@ class SiloSide:
         folder = self.folder(terms)
         busy = f"{folder}: another process has been at work there for {BUSY:.0f} s"
         with held(folder / "lock", busy, BUSY), self._counting():
-            executor = self.run(terms).executor()
+            run = self.run(terms)
+            executor = run.joining if order.joins else run.executor()
             check_order(order, executor, self.file.silo)
             self.file.limits.check_order(self.file.silo, terms, order, self.file.state)
             refuse_links(folder)

@@ -19,7 +19,7 @@ GROWING = ".jsonl"
 """The suffix of files that only grow: until a run is finished they may hold more than its checkpoint knows of."""
 APART = frozenset({"state", "beside"})
 """Folders that have their own books."""
-FREE = frozenset({"summary.json", "config.toml", "report.html", "started.json", "failure.json"})
+FREE = frozenset({"summary.json", "config.toml", "report.html", "started.json", "failure.json", "extended.json"})
 """Files that say themselves what they are of, are compared as settings, or only show what others hold."""
 
 

@@ -20,13 +20,13 @@ from .schema.federation import FederationFile
 from .schema.figures import Metrics
 from .schema.gallery import Features, Gallery
 from .schema.rounds import LeftOut, NotedUpdate, RoundRow
-from .schema.small_files import BegunCode, Failure, Origin
+from .schema.small_files import BegunCode, ExtendedFile, Failure, JoinFile, Origin
 from .schema.summary import SiloRecord, Summary, Worst
 
 _FILES = ("config.toml", "rounds.jsonl", "summary.json")
 _CHECKED = (
     "settings.json", "call.json", "splits.json", "data.json", "code.json", "init.json", "rounds.jsonl", "ledger.jsonl",
-    "preparation.json", "origin.json", "gallery.json", "features.json", "federation.json",
+    "preparation.json", "origin.json", "join.json", "gallery.json", "features.json", "federation.json",
 )  # fmt: skip
 FAILURE = "failure.json"
 _COMMON = ("settings.json", "splits.json")
@@ -56,6 +56,10 @@ class RunFolder:
     """What left the silos."""
     greeting: FederationFile | None = None
     """What silos told before the first round, where each has data of its own."""
+    numbers: Sequence[int] = ()
+    """The rounds of training that it was to have, each time that it was to have more; empty where it was once."""
+    joined: JoinFile | None = None
+    """The federation that its silos joined when that was finished."""
     beside: Mapping[str, RunFolder] = field(default_factory=dict)
     """Other methods on the same data, by the name of their folder."""
 
@@ -204,6 +208,8 @@ def read_run(path: Path) -> RunFolder:
         path=path.resolve(),  # so that it has a name, even if it is .
         config=config,
         origin=record_of(path / "origin.json", Origin),
+        numbers=extended.rounds if (extended := record_of(path / "extended.json", ExtendedFile)) else (),
+        joined=record_of(path / "join.json", JoinFile),
         code=record_of(path / "code.json", BegunCode),
         settings=_settings(config, path / "config.toml"),
         rows=rows,

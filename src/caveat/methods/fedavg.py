@@ -82,6 +82,10 @@ class FedAvg(Method):
         """The loss a silo minimises, as a function of a batch: a subclass that overrides this has one of its own."""
         return lambda x, y: self.training.cross_entropy(module(x), y)
 
+    def fitted(self, module: nn.Module) -> frozenset[str] | None:
+        """What stays at the silo, while `train` is the one above; a subclass that overrides it may say otherwise."""
+        return self.private(module) if type(self).train is FedAvg.train else None
+
     def private(self, module: nn.Module) -> frozenset[str]:
         """Names of the tensors that never leave a silo."""
         return frozenset()

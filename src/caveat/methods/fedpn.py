@@ -114,6 +114,10 @@ class FedPN(Method):
             self.broadcast, self.personalise, everyone=True, trains=False, linear="examples", name="personalise"
         )
 
+    def fitted(self, module: nn.Module) -> frozenset[str]:
+        """Nothing in training: what is a silo's own is made after it."""
+        return frozenset()
+
     def broadcast(self, server: State) -> Payload:
         return {"model": server["model"]}
 

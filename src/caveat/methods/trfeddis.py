@@ -93,12 +93,22 @@ class TrFedDis(FedBN):
                 "method.evidential = 0 and cross_entropy = 0: nothing is learnt from labels", "method.evidential"
             )
 
+    @property
+    def follows_rounds(self) -> str:
+        return super().follows_rounds or ("" if self.anneal_rounds else "method.anneal_rounds, which is not set,")
+
     def build(self, model: nn.Module) -> nn.Module:
         return TwoHeads(parts(model, self.name))
 
     def private(self, module: nn.Module) -> frozenset[str]:
         """BatchNorm's tensors of what the federation shares; a silo's own head is no part of that."""
         return super().private(module.common if isinstance(module, TwoHeads) else module)
+
+    def fitted(self, module: nn.Module) -> frozenset[str]:
+        """The silo's own head, and what stays of the shared model."""
+        own = expect(TwoHeads, module).own
+        kept = {f"common.{name}" for name in self.private(module)}
+        return frozenset(kept | {f"own.{name}" for name in own.state_dict()})
 
     def remark(self, module: nn.Module) -> str:
         return ""  # heads of their own are what it is about

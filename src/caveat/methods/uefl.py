@@ -91,6 +91,9 @@ class UEFL(FedAvg):
         """Names of the tensors that a silo goes on with, whatever is broadcast."""
         return self.private(module) | (normalisation(module) if self.own_norm else frozenset())
 
+    def fitted(self, module: nn.Module) -> frozenset[str]:
+        return self.kept(module)
+
     def init_server(self, site: Site) -> State:
         undecided = {"threshold": 0.0, "lowest": 0.0, "highest": 0.0, "surest": torch.inf, "iteration": 0.0}
         return super().init_server(site) | {"entropy": {name: torch.tensor(value) for name, value in undecided.items()}}

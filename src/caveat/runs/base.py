@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from ..core import Method, Silo, SiloId, Site
+from ..core import Method, Silo, SiloId, Site, State
 from ..core.devices import CPU, has_double
 from ..core.silo_info import FederationInfo
 from ..engines.executor import Executor
@@ -171,3 +171,7 @@ class BaseRun:
     def server_site(self) -> Site:
         """What code may see at the server, which has no data."""
         return self.spec.server_site(self.info)
+
+    def first_state(self, site: Site) -> State:
+        """The server's state before the first round, from its site."""
+        return self.spec.init_server(self.info, site, self.complete_method)

@@ -28,7 +28,7 @@ from ..metrics.own import check_known as check_metrics
 from .answering import KeptRun
 from .begun import check_begun, check_same, check_settings, keep_settings
 from .execution import carry_out
-from .extension import extend, longer
+from .extension import extend, longer, remark
 from .local import LocalRun, Run
 from .own_code import check_known
 from .prepared import PREPARATION, kept_preparation
@@ -117,7 +117,10 @@ def resume(
             check_code(config, silos, folder)
             extend(config, folder, len(silos))
         keep_settings(config, folder)
-        return _with_baselines(config, silos, folder, progress or Silent(), devices, workers, tuple(reset))
+        progress = progress or Silent()
+        if rounds is not None and (said := remark(config, folder)):
+            progress.note(said)
+        return _with_baselines(config, silos, folder, progress, devices, workers, tuple(reset))
 
 
 def open_run(folder: Path, device: str = "cpu") -> Run:
@@ -163,6 +166,11 @@ def load_config(folder: Path) -> Config:
             raise ConfigurationError(f"{folder}: no such folder, expected that of a run")
         if about := other_kind(folder):
             raise ConfigurationError(f"{folder} {about}")
+        if (folder / "join.json").exists():
+            raise ConfigurationError(
+                f"{folder} is of silos that joined a finished federation; the same `caveat join` continues it, and "
+                "`caveat predict` and caveat.load open it once it is finished"
+            )
         if (folder / "call.json").exists():
             raise ConfigurationError(
                 f"{folder} is of a run in Python, whose silos only that program has: the same call of caveat.run "

@@ -80,7 +80,7 @@ def finish(run: BaseRun, progress: Progress) -> None:
     store = ServerStore(run.folder / "state")
     site, saved = run.server_site(), store.load()
     if saved is None:
-        server = run.spec.init_server(run.info, site, run.complete_method)
+        server = run.first_state(site)
         start, run_state = 0, RunState(norms={})
     else:
         trains = saved.checkpoint.t + 1 < horizon(run.complete_method.schedule())

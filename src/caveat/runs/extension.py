@@ -17,10 +17,12 @@ from ..core import ConfigurationError, Method, Round, horizon
 from ..files.atomic import write_bytes, write_record
 from ..files.checkpoints import NEWEST
 from ..files.reading import record_of
-from ..files.schema.small_files import Checkpoint, SettingsFile
+from ..files.schema.small_files import Checkpoint, ExtendedFile, SettingsFile
 from ..files.trained import TrainedStore
 from .begun import SETTINGS, check_begun, check_settings, keep_settings
 from .spec import spec_of
+
+EXTENDED = "extended.json"
 
 
 def longer(config: Config, folder: Path, rounds: int, silos: int) -> Config:
@@ -45,12 +47,39 @@ def extend(after: Config, folder: Path, silos: int) -> None:
     """
     before = _begun(after, folder)
     if after.rounds != before.rounds:
+        _keep_numbers(folder, before.rounds, after.rounds)
         for name, part in _parts(after, folder).items():
             _extend(before, after, name, part, silos)
     if after != configuration.load_kept(folder / "config.toml"):
         write_bytes(folder / "config.toml", configuration.dump(after).encode(), lasting=True)
         if (folder / "origin.json").exists() and (recipe := nearest_recipe(after)) is not None:
             write_record(folder / "origin.json", recipe)
+
+
+def rounds_of(folder: Path) -> list[int]:
+    """The rounds of training that the run in a folder was to have, each time that it was to have more; else empty."""
+    known = record_of(folder / EXTENDED, ExtendedFile)
+    return [] if known is None else list(known.rounds)
+
+
+def remark(config: Config, folder: Path) -> str:
+    """What to say of a run that goes on to the rounds of a configuration, if its first rounds were of another one."""
+    numbers = rounds_of(folder)
+    methods = [spec_of(config, name).method for name in (config.method.name, *config.beside)]
+    follows = [f"{method.name}: {method.follows_rounds}" for method in methods if method.follows_rounds]
+    if not numbers or not follows:
+        return ""
+    return (
+        f"the first {numbers[0]} rounds were made as of {numbers[0]}, those after them as of {config.rounds}, so that "
+        f"the model is not that of a run of {config.rounds} rounds from the beginning; {'; '.join(follows)} follows "
+        "their number"
+    )
+
+
+def _keep_numbers(folder: Path, before: int, after: int) -> None:
+    numbers = [*(rounds_of(folder) or [before]), after]
+    kept = [n for i, n in enumerate(numbers) if not i or n != numbers[i - 1]]  # a crash may have had it written already
+    write_record(folder / EXTENDED, ExtendedFile(schema=ExtendedFile.SCHEMA, rounds=kept), lasting=True)
 
 
 def _begun(config: Config, folder: Path) -> Config:

@@ -21,6 +21,7 @@ from ..wrappers.server import ServerOptimizer
 from ..wrappers.uncertainty import Uncertainty
 from .begun import difference
 from .configured import opened
+from .joining import JOINED
 from .local import Run
 from .prepared import PREPARATION
 from .python_calls import CALL, description
@@ -39,7 +40,8 @@ def open_call(folder: Path, device: str = "cpu") -> Run:
     this process does not know, or there is no such device; DataError for a file that is damaged.
     """
     if not (folder / "summary.json").exists():
-        raise ConfigurationError(f"{folder} is not finished; the same call of caveat.run continues it")
+        what = "caveat.join" if (folder / JOINED).exists() else "caveat.run"
+        raise ConfigurationError(f"{folder} is not finished; the same call of {what} continues it")
     manifest_of(folder).check(CALL, "splits.json", PREPARATION)
     if not (folder / PREPARATION).exists():
         raise ConfigurationError(
@@ -48,6 +50,8 @@ def open_call(folder: Path, device: str = "cpu") -> Run:
         )
 
     def no_silos() -> NoReturn:
+        if (folder / JOINED).exists():
+            raise DataError("only who had its silos joined has them: the same call of caveat.join gives both")
         raise DataError("only the program that made this run has them: the same call of caveat.run gives both")
 
     return opened(folder, kept_spec(folder), no_silos, device)

@@ -141,6 +141,8 @@ class Training:
         if isinstance(site, StackedSite):
             return self._fit_stacked(site, loss, correct, frozen, moments, undecayed)
         learns = learning(site.module)
+        if site.fitted is not None:
+            frozen = frozen | (learns.keys() - site.fitted)
         parameters = {name: p for name, p in learns.items() if name not in frozen}
         optimizer = self.make_optimizer(parameters, self.rate(site))
         optimizer.undecayed = undecayed

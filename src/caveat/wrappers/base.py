@@ -88,12 +88,19 @@ class Wrapper(Method):
     def summarise(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
         return self.base.summarise(sums)
 
+    def fitted(self, module: nn.Module) -> frozenset[str] | None:
+        return self.base.fitted(module)
+
     def remark(self, module: nn.Module) -> str:
         return self.base.remark(module)
 
     @property
     def changed_since_0_1(self) -> str:
         return self.base.changed_since_0_1
+
+    @property
+    def follows_rounds(self) -> str:
+        return self.base.follows_rounds
 
     def mismatch(self, module: nn.Module, own: nn.Module) -> str:
         return self.base.mismatch(module, own)

@@ -98,7 +98,8 @@ class Guaranteed(Wrapper):
             else torch.zeros(BINS, dtype=torch.float64)
             for name in self.names
         }
-        kept = self.edges({name: each[None] for name, each in found.items()}) if self.per == "silo" else {}
+        own = self.per == "silo" or site.joins
+        kept = self.edges({name: each[None] for name, each in found.items()}) if own else {}
         sent = self.sent(site) | {f"scores.{name}": each for name, each in found.items()}
         return Update({"decision": sent}, len(site.validation)), state | {"decision": kept}
 
@@ -146,6 +147,8 @@ class Guaranteed(Wrapper):
             limit = self.guarantee(counts, len(y), group["promises"]).limit
             kept |= own | {"summed": counts[None], "totals": scalar(len(y))[None], "limits": scalar(limit or 0.0)[None]}
             sent = torch.zeros_like(sent)  # the promises of groups are for those who need them
+        elif site.joins:
+            kept = {}  # whose promises were tested without it
         needs = torch.tensor("limits" not in kept)
         update = Update({"decision": self.sent(site) | {"counts": sent, "needs": needs}}, len(y))
         return update, state | {"decision": kept}

@@ -1,14 +1,27 @@
 #!/usr/bin/env bash
-# run.sh [--simulation] RUN [SECTION.KEY=VALUE]...   On the server's machine: run the federation, results in RUN.
+# run.sh [--simulation | --deliver NAME,NAME [--rounds N]] RUN [SECTION.KEY=VALUE]...   On the server's machine: run the federation, results in RUN.
 # Ends with status 0 when the run is complete. The same RUN again continues a run that was interrupted.
+# With --deliver NAME,NAME RUN is finished: waits for these silos and gives them its model. Those that never took part
+# join first, in --rounds N rounds that they carry out by themselves.
 # With --simulation all silos of config.toml are on this machine, each a process of its own.
 set -euo pipefail
 cd "$(dirname "$0")"
 . ./environment.sh
 silos=@SILOS@ link=deploy options=()
-usage() { echo "usage: run.sh [--simulation] RUN [SECTION.KEY=VALUE]..." >&2; exit 2; }
-simulation=false
-if [[ ${1-} == --simulation ]]; then simulation=true; shift; fi
+usage() {
+    echo "usage: run.sh [--simulation | --deliver NAME,NAME [--rounds N]] RUN [SECTION.KEY=VALUE]..." >&2
+    exit 2
+}
+simulation=false deliver= rounds=
+while [[ ${1-} == --* ]]; do
+    case $1 in
+        --simulation) simulation=true ;;
+        --deliver) (($# > 1)) || usage; deliver=$2; shift ;;
+        --rounds) (($# > 1)) || usage; rounds=$2; shift ;;
+        *) usage ;;
+    esac
+    shift
+done
 (($#)) || usage
 temporary=$(mktemp -d "${TMPDIR:-/tmp}/federation.XXXXXX")
 superlink=
@@ -60,8 +73,11 @@ gone() {
 }
 
 python3 -c 'import json, sys
-for key, value in (("run", sys.argv[1]), ("set", ";".join(sys.argv[2:]))):
-    print(key, "=", json.dumps(value, ensure_ascii=False))' "$@" >"$temporary/settings.toml"
+_, deliver, rounds, run, *sets = sys.argv
+found = {"run": run, "set": ";".join(sets), "deliver": deliver, "rounds": rounds}
+for key, value in found.items():
+    if value or key in ("run", "set"):
+        print(key, "=", json.dumps(value, ensure_ascii=False))' "$deliver" "$rounds" "$@" >"$temporary/settings.toml"
 # What the server says about the run is in a file beside its folder; shown is what it says from now on.
 log=$(dirname "$1")/.$(basename "$1").log
 shown=0

@@ -11,11 +11,30 @@ from .preparation import PreparationFile
 from .record import Figure, File, Finite, Record, Size
 
 
+class JoinFile(File):
+    """`join.json`: which finished federation the silos of a folder joined, and what they had of it before."""
+
+    SEALED: ClassVar = True
+
+    federation: str  # the folder of its run
+    server: str  # SHA-256 of its server's last state
+    rounds: int  # of training, at the silos that joined
+    before: dict[str, dict[str, Figure]] = {}  # by silo, figures of its test split with what every newcomer has
+
+
 class Origin(File):
     """`origin.json`: the recipe that a configuration is, but for some keys."""
 
     recipe: str
     sets: list[str] = []  # SECTION.KEY=VALUE
+
+
+class ExtendedFile(File):
+    """`extended.json`: the rounds of training that a run was to have, each time that it was to have more."""
+
+    SEALED: ClassVar = True
+
+    rounds: list[int]  # the first number is that with which the run began
 
 
 class ModelFile(File):

@@ -170,9 +170,10 @@ def headline(run: RunFolder) -> list[tuple[str, str]]:
     sent = summary.traffic.bytes_up if summary and summary.traffic else None
     seconds = sum(summary.seconds.values()) if summary else 0
     early = Markup(" ") + element("small", "ended early") if summary and summary.stopped else ""
+    begun = Markup(" ") + element("small", f"begun with {run.numbers[0]}") if run.numbers else ""
     found = [
         ("silos", escape(count) + of if count else ""),
-        ("rounds", escape(run.rounds_run) + early),
+        ("rounds", escape(run.rounds_run) + early + begun),
         ("mean entropy", decimal(run.mean.entropy) + nats if run.mean.entropy is not None else ""),
         ("sent by silos", size(sent) if sent else ""),
         ("time", _time(seconds) if seconds else ""),

@@ -1,0 +1,166 @@
+"""Models of a finished federation for silos that are late: a short server run that waits for them by name.
+
+A silo that took part is sent what it has missed after training, and one that never did joins: rounds of the schedule
+that it carries out by itself (`caveat.wrappers.joining`). Then each measures itself with the finished model, and keeps
+it as it would have after the last round. The run's own files stay as they are: what is told, and what left the silos,
+is in its folder `delivered`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from flwr.serverapp import Grid
+
+from .. import metrics
+from ..config import Config
+from ..core import ConfigurationError, RunError, SiloId, State
+from ..engines.flower import FlowerEngine
+from ..engines.flower_messages import NEVER, GridMessages
+from ..files.checkpoints import ServerStore
+from ..files.ledger import Ledger, read_ledger
+from ..files.locks import held
+from ..files.manifest import manifest_of
+from ..files.owner_only import owner_only
+from ..runs.configured import load_config
+from ..runs.joining import USUAL
+from ..runs.progress import Progress
+from ..runs.spec import spec_of
+from ..wrappers.evaluation import TEST, Evaluated
+from ..wrappers.joining import Joining
+from .measurement_check import check_measurement
+from .membership import PAUSE, OpenMembership
+from .name_keys import NameKeys
+from .server import PATIENCE, SILO_KEYS, FlowerRun, StartCommand, lock_of, parts_of
+from .terms import Terms, lasting
+
+DELIVERED = "delivered"
+
+
+def deliver(
+    config: Config,
+    grid: Grid,
+    folder: Path,
+    silos: Sequence[SiloId],
+    progress: Progress,
+    rounds: int | None = None,
+    start: StartCommand | None = None,
+) -> None:
+    """Wait for silos and give each the finished model of the federation in a folder, and of those beside it.
+
+    A silo that never took part joins in `rounds` rounds of training, 5 unless they are given. Raises ConfigurationError
+    for a federation that is not finished or has another configuration, RunError for silos that do not come within
+    `federation.patience`, or that have no model in the end; what comes is delivered all the same.
+    """
+    if config.data.source != "silos":
+        raise ConfigurationError(f"{folder}: only silos with data of their own keep models")
+    with held(lock_of(folder), f"{folder} is being run by another process"), owner_only():
+        if not (folder / "summary.json").exists():
+            raise ConfigurationError(f"{folder} is not finished: silos get its model once it is")
+        if lasting(load_config(folder)) != lasting(config):
+            raise ConfigurationError(f"{folder} began with another configuration than the one given now")
+        late: set[SiloId] = set()
+        for name, part, own in parts_of(config, folder):
+            late |= _deliver_part(config, own, name, folder, part, GridMessages(grid), silos, progress, rounds, start)
+        if late:
+            raise RunError(f"no model for {', '.join(sorted(late))}; the same command goes on with them")
+
+
+def _deliver_part(
+    config: Config, own: Config, name: str, folder: Path, part: Path, wire: GridMessages, silos: Sequence[SiloId],
+    progress: Progress, rounds: int | None, start: StartCommand | None,
+) -> set[SiloId]:  # fmt: skip
+    """Deliver one method's model; return the silos that have not got it."""
+    manifest_of(part).check("settings.json", "ledger.jsonl")
+    members = _members(config, own, name, folder, wire, silos, progress, start)
+    here = [silo for silo in members.connected(wire) if silo in silos]
+    run = FlowerRun(spec=spec_of(own, name), folder=part, wire=wire, members=members, config=config)
+    found = Delivery.of(run, part, rounds, progress)
+    missing = set(silos) - set(here)
+    for silo in here:
+        try:
+            found.to(silo)
+        except RunError as error:
+            progress.note(f"{silo}: no model of {name}: {error}")
+            missing.add(silo)
+    return missing
+
+
+def _members(
+    config: Config, own: Config, name: str, folder: Path, wire: GridMessages, silos: Sequence[SiloId],
+    progress: Progress, start: StartCommand | None,
+) -> OpenMembership:  # fmt: skip
+    """Who took part, and who has come since: waits for the silos that are named."""
+    keys = NameKeys(Path(start.project) / SILO_KEYS if start is not None and start.project else None)
+    keys.given()
+    terms = Terms("", config, name, "", (), rounds=None if own.rounds == config.rounds else own.rounds)
+    place = folder / DELIVERED / "federation.json"
+    members = OpenMembership(place if place.exists() else folder / "federation.json", terms, progress.note, keys=keys)
+    members.restore()
+    members.path = place  # those of the finished run stay as they are
+    place.parent.mkdir(exist_ok=True)
+    members.save()
+    end = time.monotonic() + (config.federation.patience or PATIENCE)
+    while set(silos) - set(members.connected(wire)) and time.monotonic() < end:
+        members.meet(wire, end)
+        time.sleep(PAUSE)
+    if late := sorted(set(silos) - set(members.connected(wire))):
+        progress.note(f"not there: {', '.join(late)}")
+    members.save()
+    return members
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What a finished federation's silos are sent, one after the other."""
+
+    method: Joining
+    engine: FlowerEngine
+    server: State
+    last: int
+    """The position in the schedule of the last round that was carried out."""
+    ledger: Ledger
+    progress: Progress
+
+    @classmethod
+    def of(cls, run: FlowerRun, part: Path, rounds: int | None, progress: Progress) -> Delivery:
+        saved = ServerStore(part / "state").load()
+        if saved is None:
+            raise ConfigurationError(f"{part / 'state'}: the server's last state is not there")
+        trained = saved.checkpoint.number
+        method = Joining(run.complete_method, min(USUAL, trained) if rounds is None else rounds, trained)
+        bounds = {key: getattr(run.config.federation, key) for key in ("deadline", "patience")}
+        engine = FlowerEngine(
+            Evaluated(method), run.wire, run.members, read=partial(check_measurement, run), joining=True,
+            **{key: value for key, value in bounds.items() if value is not None},
+        )  # fmt: skip
+        ledger = Ledger(part / DELIVERED / "ledger.jsonl")
+        (part / DELIVERED).mkdir(exist_ok=True)
+        ledger.recover(None)
+        # Of a silo that joined in an earlier call, that says how far it came.
+        counted = read_ledger(part / "ledger.jsonl").counted | read_ledger(part / DELIVERED / "ledger.jsonl").counted
+        engine.begin(saved.checkpoint.t, counted, {})
+        return cls(method, engine, saved.server, saved.checkpoint.last, ledger, progress)
+
+    def to(self, silo: SiloId) -> None:
+        """Have a silo carry out what it has missed, and keep the model. Raises RunError if it does not answer well."""
+        counted = self.engine.counted.get(silo, NEVER)
+        number = 0
+        for t, step in enumerate(self.engine.method.schedule()):
+            # Training is for those who never took part: a model is not to be trained on and not counted.
+            if t <= counted or t > self.last or not step.when(self.server) or (step.trains and counted != NEVER):
+                continue
+            number += step.trains
+            replies = self.engine.exchange(t, step.address, step.broadcast(self.server), [silo])
+            self.ledger.add(replies.updates, t=t, phase=step.name)
+        down = self.engine.method.broadcast(self.server)
+        replies = self.engine.exchange(self.last, TEST, down, [silo])
+        self.ledger.add(replies.updates, t=self.last, phase="final", split=TEST)
+        found = metrics.figures(replies.updates[silo].payload["sums"])
+        after = f" after {number} rounds by itself" if number else ""
+        told = ", ".join(f"{name} {found[name]:.3f}" for name in ("accuracy", "nll"))
+        self.progress.note(f"{silo} has the model of {self.method.name}{after}: {told}")
