@@ -44,7 +44,9 @@ class Commands:
         self.folder.mkdir()
         self.said.touch()
         self.environment = os.environ | {
-            "PATH": f"{self.folder}:{os.environ['PATH']}", "SAID": str(self.said), "TMPDIR": str(folder / "tmp"),
+            # An environment's commands are on the path, as docs/federation.md asks for.
+            "PATH": f"{self.folder}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "SAID": str(self.said), "TMPDIR": str(folder / "tmp"),
         }  # fmt: skip
         (folder / "tmp").mkdir()
 
@@ -390,6 +392,14 @@ def test_what_a_node_started_ends_with_it_though_nobody_is_left_to_end_it(projec
     finally:
         silo.kill()
         silo.wait()
+
+
+def test_a_silo_without_flower_s_commands_says_so(project: Path, commands: Commands) -> None:
+    (project / "silo.toml").touch()
+    commands.environment["PATH"] = "/usr/bin:/bin"
+    done = commands.run(project / "silo.sh", "silo.toml", "va", "fed.example.org:8443")
+    assert done.returncode == 1
+    assert done.stderr.startswith("flwr-clientapp is not on the path: ")
 
 
 REFUSED = """

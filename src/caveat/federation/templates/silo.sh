@@ -15,7 +15,10 @@ port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0));
 
 # Flower starts a process for each message. What is found first on its path hands the message to the silo's resident
 # process, which has imported torch once, and is started with the node and ends with it.
-command=$(command -v flwr-clientapp)
+command=$(command -v flwr-clientapp) || {
+    echo 'flwr-clientapp is not on the path: activate the environment with caveat[flower] in it' >&2
+    exit 1
+}
 door=$(python3 -c 'import caveat; print(*caveat.__path__)')/federation/door.py
 mkdir -p "$FLWR_HOME/bin"
 printf '#!/bin/sh\nexec %q -IS %q %q %q "$@"\n' "$(command -v python3)" "$door" "$FLWR_HOME" "$command" \
