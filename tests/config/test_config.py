@@ -266,6 +266,16 @@ def test_another_method_starts_its_section_afresh() -> None:
     assert load("uefl-mnist", ["method.name=scaffold"]).training.optimizer == "sgd"
 
 
+def test_another_policy_drops_what_belongs_to_that_of_the_file() -> None:
+    own = load("fedpn-mnist")
+    assert own.uncertainty.outliers is not None
+    guaranteed = load("fedpn-mnist", ["uncertainty.policy=guaranteed", "uncertainty.risk=0.1"]).uncertainty
+    assert (guaranteed.outliers, guaranteed.score, guaranteed.risk) == (None, own.uncertainty.score, 0.1)
+    assert load("fedpn-mnist", ["uncertainty.policy=switch"]) == own
+    with pytest.raises(ConfigurationError, match=r"uncertainty\.outliers = 0\.2 is ignored by policy 'guaranteed'"):
+        load("fedpn-mnist", ["uncertainty.policy=guaranteed", "uncertainty.outliers=0.2"])
+
+
 def test_the_method_does_not_run_beside_itself() -> None:
     assert load("digits", ["method.name=fedavg", "beside=['fedavg', 'local', 'local']"]).beside == ("local",)
 

@@ -14,6 +14,7 @@ from flower_grid import Silos
 from torch import nn
 
 from caveat.core import Data, Method, Payload, Round, Site, State, Update
+from caveat.core.errors import Diverged
 from caveat.engines.checks import norms
 from caveat.engines.checks.norms import NOTHING, TIMES, WINDOW, Admission, NormBound
 from caveat.engines.processes import collectors
@@ -199,11 +200,19 @@ def test_a_round_of_which_most_are_liars_lifts_the_next_bound_and_no_more() -> N
     bound = NormBound()
     for _ in range(4):
         bound.remember(round_of(), asked(bound, [1, 1, 1, 1])[0])
-    bound.remember(round_of(), asked(bound, [1, 1e5, 1e5, 1e5])[0])
-    admission, found = asked(bound, [1, 1, 1, 1e5])
-    assert length(found["silo-003"]) == pytest.approx(1e5)
+    bound.remember(round_of(), asked(bound, [1, 10, 10, 10])[0])
+    admission, found = asked(bound, [1, 1, 1, 30])
+    assert length(found["silo-003"]) == pytest.approx(30)
     bound.remember(round_of(), admission)
-    assert length(asked(bound, [1, 1, 1, 1e5])[1]["silo-003"]) == 0
+    assert length(asked(bound, [1, 1, 1, 30])[1]["silo-003"]) == 0
+
+
+def test_a_round_of_which_most_would_count_as_no_change_is_one_that_diverged() -> None:
+    bound = NormBound()
+    bound.remember(round_of(), asked(bound, [1, 1, 1, 1])[0])
+    asked(bound, [1, 1, 1e5, 1e5])[0].check_most_count(round_of())
+    with pytest.raises(Diverged, match="updates of 3 of 4 silos are more than 16 times as long as is usual"):
+        bound.remember(round_of(), asked(bound, [1, 1e5, 1e5, math.nan])[0])
 
 
 def test_buffers_are_bounded_by_themselves() -> None:

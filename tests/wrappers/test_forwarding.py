@@ -23,6 +23,7 @@ from caveat.wrappers.guaranteed import Guaranteed
 from caveat.wrappers.label_shift import LabelShifted
 from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.private import Private
+from caveat.wrappers.robust import Combined
 from caveat.wrappers.server import Stepping
 from caveat.wrappers.switched import Switched
 from caveat.wrappers.tempered import Tempered
@@ -45,6 +46,10 @@ def carried(base: Method) -> Wrapper:
     return Carried(base, Training(state="kept"), shared=False)
 
 
+def combined(base: Method) -> Wrapper:
+    return Combined(base, "median", liars=1)
+
+
 MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Wrapper: Wrapper,
     Evaluated: Evaluated,
@@ -55,6 +60,7 @@ MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     LabelShifted: LabelShifted,
     Familiar: Familiar,
     Private: private,
+    Combined: combined,
     Laplace: Laplace,
     Ensemble: Ensemble,
     Stepping: stepping,

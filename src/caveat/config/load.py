@@ -18,6 +18,7 @@ from ..core.settings import KeyPath, Problem, dotted, explain, problems_of
 from ..data.declared import DictionaryColumn, as_lists
 from ..data.sources.by_name import locate
 from ..methods import METHODS
+from ..wrappers.uncertainty import OWNERS
 from .earlier import is_earlier, with_defaults
 from .schema import (
     ELSEWHERE,
@@ -42,9 +43,9 @@ def load(source: str | None = None, sets: Sequence[str] = (), *, earlier: bool =
     """The configuration of a TOML file or a recipe (None: "digits"), with overrides "SECTION.KEY=VALUE".
 
     A VALUE is TOML; what is no TOML is a string. Naming another method, model, engine, data source or partition starts
-    that section afresh, as the keys of one mean nothing to the other; what a method's default training has of its own
-    replaces the file's. With `earlier`, keys that are left out are what they were by default in
-    version 0.1, which began what is to go on.
+    that section afresh, as the keys of one mean nothing to the other. Naming another policy drops the file's keys that
+    belong to other policies alone. What a method's default training has of its own replaces the file's. With `earlier`,
+    keys that are left out are what they were by default in version 0.1, which began what is to go on.
     Raises ConfigurationError with one line per problem: the file and line, the key, and the nearest valid key.
     """
     file = find(source)
@@ -154,6 +155,9 @@ def _merged(source: ConfigText, earlier: bool = False) -> dict[str, Any]:
     named = labels.get("partition") if isinstance(labels, dict) else None
     if named is not None and source.overrides.get(("data", "labels", "partition"), named) != named:
         table["data"]["labels"] = {}
+    policy, there = source.overrides.get(("uncertainty", "policy")), table.get("uncertainty")
+    if isinstance(policy, str) and isinstance(there, dict) and there.get("policy") != policy:
+        table["uncertainty"] = {key: value for key, value in there.items() if policy in OWNERS.get(key, (policy,))}
     for one, other in (ALTERNATIVES, ALTERNATIVES[::-1]):
         if one in source.overrides and other not in source.overrides and isinstance(table.get("training"), dict):
             table["training"].pop(other[-1], None)

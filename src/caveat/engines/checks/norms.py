@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...core import Payload, Round, SiloId, Site, Tensors, Update, key, same_names
+from ...core.errors import Diverged
 
 TIMES = 4.0
 """How many times the usual norm an update's may be."""
@@ -114,6 +115,14 @@ class Admission:
         self.bounds = {part: bound for part, norm in _medians(first).items() if (bound := TIMES * norm) > 0}
         self.bounds = {part: max(bound, self.least) for part, bound in self.bounds.items()} or {"": math.inf}
 
+    def check_most_count(self, step: Round) -> None:
+        """Raises Diverged where more than half of the updates count as no change: what is unlike earlier rounds then is
+        training."""
+        lost = sum(over > NOTHING for over in self.exceeded.values())
+        if 2 * lost > len(self.norms):
+            most = f"updates of {lost} of {len(self.norms)} silos are more than {TIMES * NOTHING:.0f} times"
+            raise Diverged(f"{step.name!r}: {most} as long as is usual: training diverged; try a lower training.lr")
+
     def medians(self) -> dict[str, float]:
         """The median norm of each part over the round's updates, of those that moved at all."""
         return {part: norm for part, norm in _medians(list(self.norms.values())).items() if norm > 0}
@@ -168,7 +177,9 @@ class NormBound:
         return Admission(step, sent, buffers, bounds, self.scales)
 
     def remember(self, step: Round, admission: Admission) -> None:
-        """Have a round that was carried out count among the earlier ones."""
+        """Have a round that was carried out count among the earlier ones. Raises Diverged where most updates did not
+        count."""
+        admission.check_most_count(step)
         known = self.kept.get(step.address, {})
         found = admission.medians()
         now = {part: [*known.get(part, []), found[part]][-WINDOW:] if part in found else known[part]
