@@ -471,7 +471,7 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
     told = unequal_budgets(found, found.columns[0])
     assert told == (
         "uefl 16 rounds; fedavg and fedbn 6 rounds. At round 6, the last that all have, fedavg and fedbn are level on "
-        "validation data (66.0 %)."
+        "validation data (66.0 %, uefl 62.0 %)."
     )
     found = budgeted({"uefl": 16, "fedavg": 6})
     assert unequal_budgets(found, found.columns[0]) == (

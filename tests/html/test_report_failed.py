@@ -26,7 +26,7 @@ def failed(folder: Path, **known: Any) -> str:
 
 def test_what_would_fail_again_is_not_to_be_resumed(tmp_path: Path) -> None:
     text = failed(interrupted_run(tmp_path / "run"), diverged=True, silo="silo-3")
-    assert "Failed in round 15 at silo-3: training diverged. Lower training.lr and begin another run" in text
+    assert "Failed in round 15 at silo-3: training diverged. No model came of it. Lower training.lr" in text
     assert "FloatingPointError: model/head is not finite" in text
     assert "caveat resume" not in text
     assert "Unfinished" not in text

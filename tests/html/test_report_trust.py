@@ -129,8 +129,8 @@ def test_where_it_abstains_the_answered_are_counted(tmp_path: Path) -> None:
 
 def test_foreign_inputs_that_are_answered_are_amber_and_said_first(tmp_path: Path) -> None:
     folder = decided_run(tmp_path / "run")
-    assert ("open", "Not for inputs that silos do not know: of ood_local 28.0 % are answered wrongly; of ood_global "
-            "20.0 % are answered wrongly.") in lines(told(folder))  # fmt: skip
+    assert ("open", "Not for inputs that silos do not know: of ood_local 28.0 % were answered wrongly; of ood_global "
+            "20.0 % were answered wrongly.") in lines(told(folder))  # fmt: skip
     page = render(read_run(folder))
     bars = page.split('class="outcomes"')[1].split("</svg>")[0]
     widths = [(kind, float(w)) for w, kind in re.findall(r'width="([\d.]+)"[^>]*class="outcome (\w+)"', bars)]

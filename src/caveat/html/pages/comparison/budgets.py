@@ -62,11 +62,12 @@ def _at_common_round(runs: dict[str, list[ComparedRun]]) -> str:
         name: fmean(accuracy for run in each for at, accuracy, _ in run.curve if at == last and accuracy is not None)
         for name, each in runs.items()
     }
-    (first, best), (second, other) = sorted(found.items(), key=lambda each: -each[1])[:2]
+    (first, best), (second, other), *others = sorted(found.items(), key=lambda each: -each[1])
     where = f"At round {last}, the last that all have,"
+    behind = "".join(f", {name} {percent(accuracy)}" for name, accuracy in others)
     if best - other < _LEVEL:
-        return f"{where} {first} and {second} are level on validation data ({percent(best)})."
+        return f"{where} {first} and {second} are level on validation data ({percent(best)}{behind})."
     return (
         f"{where} {first} leads on validation data by {100 * (best - other):.1f} points "
-        f"({percent(best)}, {second} {percent(other)})."
+        f"({percent(best)}, {second} {percent(other)}{behind})."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ....files.run_folder import RunFolder
@@ -28,13 +29,22 @@ def failures(run: RunFolder) -> list[Failed]:
     return own + [_told(run, each.failure, f"{name} beside it ") for name, each in run.beside.items() if each.failure]
 
 
+def _rate(run: RunFolder) -> str:
+    """The learning rate that the run was given; empty where its folder does not say."""
+    section = run.settings.get("training")
+    found = section.get("lr") if isinstance(section, Mapping) else None
+    return f"{found:g}" if isinstance(found, int | float) else ""
+
+
 def _told(run: RunFolder, failure: Failure, whose: str) -> Failed:
     at = f" at {plain(failure.silo)}" if failure.silo else ""
     what = f"{whose}failed in round {failure.round}{at}"
     # Where and when is said above; the error itself counts rounds of the schedule, from 0.
     error = plain(failure.error.partition(": ")[2] if failure.silo else failure.error, _LONGEST)
     if failure.diverged:
-        todo = "Lower training.lr and begin another run; this one would fail again."
+        used = _rate(run)
+        was = f", which was {used}," if used else ""
+        todo = f"No model came of it. Lower training.lr{was} and begin another run; this one would fail again."
         return Failed(f"{what}: training diverged.", todo, error)
     if failure.lost:
         todo = "Put the silo's state back from a copy and resume, or have the silo begin afresh:"

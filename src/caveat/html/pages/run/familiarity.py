@@ -119,7 +119,7 @@ def _sentence(silos: Sequence[SiloRecord], foreign: Mapping[str, Stream], alarm:
         promise += ", no more beyond that than chance explains"
     said = f"It calls {percent(own)} of silos' own test inputs unfamiliar, which are false alarms ({promise})"
     told = [f"{percent(_noticed(each).unfamiliar)} of {name}" for name, each in foreign.items() if _has(each)]
-    return f"{said}, and {_and(told)}." if told else f"{said}."
+    return f"{said}, and {_and(told)}." if told else f"{said}. It was asked about no foreign inputs (data.streams)."
 
 
 def _and(told: Sequence[str]) -> str:

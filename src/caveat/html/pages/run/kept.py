@@ -94,6 +94,17 @@ def foreign(summary: Summary) -> dict[str, Shares]:
     return {name: each for name, each in shares_of(summary).items() if name not in (INSIDE, "mix")}
 
 
+def worst_at(summary: Summary, stream: str) -> tuple[str, Shares] | None:
+    """The silo that answers most of a stream wrongly, where there are several."""
+    found = {
+        silo.name: _of(next(iter(each.models.values())))
+        for silo in summary.silos
+        if (each := silo.streams.get(stream)) and each.models
+    }
+    known = {name: each for name, each in found.items() if each}
+    return max(known.items(), key=lambda each: each[1].wrong) if len(known) > 1 else None
+
+
 def shares_of(summary: Summary) -> dict[str, Shares]:
     """By stream, what was answered of it."""
     found = {name: _shares(each) for name, each in summary.tested.items()}
@@ -101,8 +112,11 @@ def shares_of(summary: Summary) -> dict[str, Shares]:
 
 
 def _shares(stream: Stream) -> Shares | None:
-    pooled = stream.chosen.pooled
-    if pooled.answered is None:
+    return _of(stream.chosen.pooled)
+
+
+def _of(found: Metrics) -> Shares | None:
+    if found.answered is None:
         return None
-    right = pooled.answered * (pooled.accuracy_answered or 0.0)
-    return Shares(right, pooled.answered - right)
+    right = found.answered * (found.accuracy_answered or 0.0)
+    return Shares(right, found.answered - right)

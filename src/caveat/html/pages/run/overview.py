@@ -13,7 +13,7 @@ from scipy.stats import t as student
 from ....files.run_folder import RunFolder
 from ...charts.svg import Chart
 from ...text import percent, plural, signed
-from .kept import kept
+from .kept import kept, kept_by
 from .panels import ACCURACY, ENTROPY, decision_bars, panel, panel_legend, rows_of
 from .shares import told
 from .streams import kinds
@@ -44,8 +44,17 @@ def _sentence(run: RunFolder) -> Markup:
     if len(run.silos) > 1:
         known += f", mean over {len(run.silos)} silos"
         if worst and worst.accuracy is not None and worst.accuracy < mean:
-            known += Markup("; <b>{}</b> at {}, where it is lowest").format(percent(worst.accuracy), worst.silo)
+            of = _count_of(run, worst.silo)
+            known += Markup("; <b>{}</b> at {}{}, where it is lowest").format(percent(worst.accuracy), worst.silo, of)
     return known + "."
+
+
+def _count_of(run: RunFolder, name: str) -> str:
+    """How many of a silo's inputs are right, in brackets; empty where it does not say how many it has."""
+    silo = next((silo for silo in run.silos if silo.name == name), None)
+    if run.summary is None or silo is None or not silo.n_test or silo.test.accuracy is None:
+        return ""
+    return f" ({round(silo.test.accuracy * silo.n_test):,} of {silo.n_test:,})"
 
 
 def _answering(run: RunFolder) -> Markup | None:
@@ -59,7 +68,23 @@ def _answering(run: RunFolder) -> Markup | None:
     found = Markup("<b>{}</b> answers <b>{}</b> of {}, <b>{}</b> of them right").format(
         title, percent(test.answered / test.inputs), inputs, percent(1 - test.wrong / test.answered)
     )
-    return found + f"; it abstains from the other {test.inputs - test.answered:,}." + _alone(run)
+    return found + f"; it abstains from the other {test.inputs - test.answered:,}.{_ends(run)}" + _alone(run)
+
+
+def _ends(run: RunFolder) -> str:
+    """How differently silos fare: the shares that they answer, and where most of the answers are wrong."""
+    found = {silo.name: each for silo in run.silos if (each := kept_by([silo]))}
+    if len(found) < 2:
+        return ""
+    least, most = (end(found, key=lambda name: found[name].share) for end in (min, max))
+    said = f" Silos answer between {percent(found[least].share)} ({least}) and {percent(found[most].share)} ({most})"
+    wrong = {name: each.risk for name, each in found.items() if each.risk}
+    if wrong:
+        worst = max(wrong, key=lambda name: wrong[name])
+        said += (
+            f"; the largest share of wrong answers is at {worst}, {percent(wrong[worst])} of {found[worst].answered:,}"
+        )
+    return f"{said}."
 
 
 def _alone(run: RunFolder) -> str:

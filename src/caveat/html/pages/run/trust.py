@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ....files.run_folder import RunFolder
+from ....files.schema.summary import Summary
 from ...charts.dots import Dot
 from ...charts.dumbbells import NAMED, Dumbbell, dumbbells
 from ...charts.marks import hollow, sample, swatch
@@ -15,7 +16,7 @@ from ...charts.svg import Chart, group
 from ...text import count, decimal, percent, plural
 from .confidence import Confidence, SiloConfidence, SureErrors, confidence
 from .familiarity import familiarity
-from .kept import foreign, kept
+from .kept import foreign, kept, worst_at
 from .panels import wilson_of
 
 _TOLERATED = 0.05
@@ -110,14 +111,19 @@ def _foreign_line(run: RunFolder) -> Statement | None:
     if run.summary is None or not (found := foreign(run.summary)):
         return None
     allowed = run.summary.guarantee.risk if run.summary.guarantee else _TOLERATED
-    worst = {name: each for name, each in found.items() if each.wrong > allowed}
-    if not worst:
-        most = max(each.wrong for each in found.values())
-        text = Markup("Of inputs that silos do not know at most {} are answered wrongly.")
-        return Statement("good", text.format(percent(most)))
-    told = "; ".join(f"of {name} {percent(each.wrong)} are answered wrongly" for name, each in worst.items())
-    kind = "bad" if any(each.wrong > 0.5 for each in worst.values()) else "open"
+    told = "; ".join(_wrongly(run.summary, name, each.wrong) for name, each in found.items())
+    at = [most[1].wrong for name in found if (most := worst_at(run.summary, name))]
+    if max([*at, *(each.wrong for each in found.values())]) <= allowed:
+        return Statement("good", Markup("Inputs that silos do not know: {}.").format(told))
+    kind = "bad" if any(each.wrong > 0.5 for each in found.values()) else "open"
     return Statement(kind, Markup("<b>Not for inputs that silos do not know</b>: {}.").format(told))
+
+
+def _wrongly(summary: Summary, stream: str, wrong: float) -> str:
+    """How much of a stream is answered wrongly, and where most of it is."""
+    most = worst_at(summary, stream)
+    at = f", most at {most[0]} with {percent(most[1].wrong)}" if most and most[1].wrong > wrong else ""
+    return f"of {stream} {percent(wrong)} were answered wrongly{at}"
 
 
 def _familiar_line(run: RunFolder) -> Statement | None:
