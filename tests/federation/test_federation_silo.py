@@ -138,12 +138,12 @@ def test_a_silo_says_how_its_own_table_is_written(tmp_path: Path) -> None:
     asked = Asked(tmp_path)
     home = asked.federation.homes["hill"]
     expected = asked.member.introduce(asked.terms)
-    tensors = asked.member.silos(asked.terms)[0].train
+    tensors = asked.member.data.silos(asked.terms)[0].train
     written = (home / "hill.csv").read_text().replace(",", "|").replace(".", ",")
     (home / "hill.csv").write_text(written)
     member = edited(home, decimal='","', separator='"|"', numeric='["age", "pressure"]')
     assert member.introduce(asked.terms) == expected
-    silos = member.silos(asked.terms)
+    silos = member.data.silos(asked.terms)
     assert torch.equal(silos[0].train.x, tensors.x)
     assert torch.equal(read_inputs(home / "hill.csv", silos, "hill")[silos[0].indices["train"]], tensors.x)
     again = Federation(tmp_path / "again", "fedavg", 1)
@@ -245,7 +245,7 @@ def test_what_a_silo_keeps_predicts_elsewhere_without_its_table(
     asked = Asked(tmp_path / "federation", method, more=full)
     (tmp_path / "away").mkdir()
     table = shutil.copy(asked.federation.homes["hill"] / "hill.csv", tmp_path / "away")
-    kept, silos = asked.federation.kept("hill"), asked.member.silos(asked.terms)
+    kept, silos = asked.federation.kept("hill"), asked.member.data.silos(asked.terms)
     with_data = Run(asked.member._run(asked.terms, silos, kept, 0))
     expected = with_data.predictor("hill")(noted_inputs(table, silos, "hill"))
     shutil.move(kept, tmp_path / "away" / "model")
