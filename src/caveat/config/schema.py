@@ -125,8 +125,8 @@ class Federation:
     """embedded: silos that take no part. Their test splits are measured in the end, with what a silo has that joins
     then: the federation's model, and where parts of it stay at silos, these as they begin."""
     begin_with: Annotated[int, Field(ge=1)] | None = None
-    """flower: silos that have to be there before the first round (by default as many as a quorum). What classes and
-    columns there are is agreed on by them."""
+    """flower: silos that are waited for before the first round, for `patience` seconds; then a quorum will do (by
+    default as many as that). What classes and columns there are is agreed on by them."""
     quorum: Annotated[int, Field(ge=1)] | None = None
     """flower: silos without whose replies a round does not end (1 by default)."""
     deadline: Seconds | None = None

@@ -132,6 +132,7 @@ class OpenMembership:
                     f"{'; ' if why else ''}{why}"
                 )
             elif time.monotonic() > end:
+                self.note(f"begins with {', '.join(sorted(here))}: {count} silos were waited for, for {patience:.0f} s")
                 break
             else:
                 time.sleep(PAUSE)

@@ -99,10 +99,11 @@ def check_terms(file: SiloFile, terms: Terms) -> None:
     asked = [*data.categorical, *data.declared.of_type("category")]
     if terms.agreement is not None:
         asked += [column.name for column in terms.agreement.columns if column.categories is not None]
-    for name in asked:
-        if name not in (*(file.categorical or ()), data.target):
-            told = f"the server asks for the categories of {name!r}; name it in data.categorical to allow that"
-            raise Refused(f"{where}: {told}", "categorical", name)
+    lacking = [name for name in dict.fromkeys(asked) if name not in (*(file.categorical or ()), data.target)]
+    if lacking:
+        listed = ", ".join(map(repr, lacking))
+        told = f"the server asks for the categories of {listed}; name them in data.categorical to allow that"
+        raise Refused(f"{where}: {told}", "categorical", lacking[0])
 
 
 def _differing(ours: Sequence[DictionaryColumn], theirs: Sequence[DictionaryColumn]) -> list[str]:

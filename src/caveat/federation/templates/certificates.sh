@@ -3,7 +3,7 @@
 # The authority that signs it is made once; a second call renews the server's certificate for the same authority.
 set -euo pipefail
 cd "$(dirname "$0")"
-(($#)) || { echo "usage: certificates.sh HOSTNAME|IP..." >&2; exit 2; }
+(($#)) && [[ $1 != -* ]] || { echo "usage: certificates.sh HOSTNAME|IP..." >&2; exit 2; }
 umask 077
 mkdir -p certificates
 cd certificates

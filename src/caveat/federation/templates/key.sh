@@ -3,7 +3,7 @@
 # public half goes to the server.
 set -euo pipefail
 cd "$(dirname "$0")"
-(($# == 1)) || { echo "usage: key.sh NAME" >&2; exit 2; }
+(($# == 1)) && [[ $1 != -* ]] || { echo "usage: key.sh NAME" >&2; exit 2; }
 umask 077
 mkdir -p keys
 chmod 700 keys
