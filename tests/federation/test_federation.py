@@ -21,6 +21,7 @@ from caveat.core import ConfigurationError, RunError
 from caveat.engines.flower import silo_app_of
 from caveat.engines.flower_messages import Order, words_of
 from caveat.federation import server
+from caveat.federation.log import lock_of
 from caveat.federation.node import NodeHandler
 from caveat.federation.server import StartCommand, serve
 from caveat.federation.terms import Terms
@@ -214,7 +215,7 @@ def test_another_configuration_does_not_continue_a_run(tmp_path: Path) -> None:
 
 def test_two_processes_do_not_start_the_same_run(tmp_path: Path) -> None:
     federation = Federation(tmp_path, "fedavg", rounds=1)
-    with held(server.lock_of(federation.run), ""), pytest.raises(RunError, match="is being run by another process"):
+    with held(lock_of(federation.run), ""), pytest.raises(RunError, match="is being run by another process"):
         federation.serve()
     assert not federation.run.exists()
     federation.serve()

@@ -14,7 +14,8 @@ from caveat.config import load
 from caveat.core import RunError
 from caveat.engines.flower import FlowerEngine
 from caveat.federation import server_side
-from caveat.federation.log import FAILED, log_of, logged, status_of
+from caveat.federation.log import FAILED, lock_of, log_of, logged, status_of
+from caveat.files.locks import held
 
 
 def run_by_the_app(federation: Federation, *sets: str) -> None:
@@ -63,7 +64,7 @@ def test_the_status_of_a_run_that_waits_for_silos_is_not_that_of_no_run(tmp_path
     with logged(tmp_path / "runs" / "a") as progress:
         progress.note("waiting for 3 silos: 1 joined (coast)")
         found = status_of(tmp_path / "runs" / "a")
-    assert found[0] == f"{tmp_path / 'runs' / 'a'}: no round counted yet; under way or interrupted"
+    assert found[0] == f"{tmp_path / 'runs' / 'a'}: no round counted yet; interrupted: the same run.sh goes on with it"
     assert found[-1].endswith(" waiting for 3 silos: 1 joined (coast)")
     assert "no run, and .b.log is not beside it" in one_error(caveat("flower", "status", str(tmp_path / "b")), 2)
 
@@ -90,3 +91,14 @@ def test_who_has_not_answered_is_told_while_the_round_still_waits(
     federation.serve(load(str(federation.folder / "config.toml"), ["federation.deadline=2"]))
     assert told[0] == "step 1, train: coast, hill, valley asked"
     assert "step 1, train: still waiting for hill" in told
+
+
+def test_a_second_start_leaves_the_log_of_a_run_under_way_alone(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=2)
+    log_of(federation.run).parent.mkdir(parents=True, exist_ok=True)
+    log_of(federation.run).write_text("2026-01-01 00:00:00 step 1\n")
+    with held(lock_of(federation.run), ""):
+        with pytest.raises(RunError, match="is being run by another process"):
+            run_by_the_app(federation)
+        assert status_of(federation.run)[0].endswith("no round counted yet; under way")
+    assert log_of(federation.run).read_text() == "2026-01-01 00:00:00 step 1\n"

@@ -15,7 +15,7 @@ from hospitals import NAMES, Federation
 
 from caveat.core import RunError
 from caveat.engines.flower_messages import Order
-from caveat.federation import server, silo_side
+from caveat.federation import log, silo_side
 from caveat.federation.silo_file import read_silo_file
 from caveat.federation.terms import Terms
 from caveat.files.locks import held, locked, nothing_begun
@@ -110,7 +110,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Federation:
 def test_the_files_are_those_of_version_0_1(tmp_path: Path, federation: Federation) -> None:
     with locked(tmp_path / "run" / "state"):
         assert (tmp_path / "run" / "state" / "lock").exists()
-    assert server.lock_of(tmp_path / "run") == tmp_path / ".run.lock"
+    assert log.lock_of(tmp_path / "run") == tmp_path / ".run.lock"
     assert (federation.folder / ".run.lock").exists()
     assert all((federation.kept(name) / "lock").exists() for name in NAMES)
 

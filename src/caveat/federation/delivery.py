@@ -32,10 +32,11 @@ from ..runs.progress import Progress
 from ..runs.spec import spec_of
 from ..wrappers.evaluation import TEST, Evaluated
 from ..wrappers.joining import Joining
+from .log import lock_of
 from .measurement_check import check_measurement
 from .membership import PAUSE, OpenMembership
 from .name_keys import NameKeys
-from .server import PATIENCE, SILO_KEYS, FlowerRun, StartCommand, lock_of, parts_of
+from .server import PATIENCE, SILO_KEYS, FlowerRun, StartCommand, parts_of
 from .terms import Terms, lasting
 
 DELIVERED = "delivered"

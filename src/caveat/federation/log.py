@@ -12,9 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from ..core import ConfigurationError
+from ..core import ConfigurationError, RunError
 from ..files.ledger import read_ledger
 from ..files.links import privately, refuse_link
+from ..files.locks import held
 from ..html.text import escaped
 from ..runs.progress import Plain
 
@@ -41,6 +42,17 @@ class Dated(Plain):
     def _print(self, line: str) -> None:
         super()._print(line)
         print(time.strftime("%Y-%m-%d %H:%M:%S"), escaped(line), file=self._file, flush=True)
+
+
+def lock_of(folder: Path) -> Path:
+    """The lock of a run's folder, beside it, since the folder need not be there yet."""
+    return folder.with_name(f".{folder.name}.lock")
+
+
+def check_free(folder: Path) -> None:
+    """Raises RunError where another process carries out the run in a folder."""
+    with held(lock_of(folder), f"{folder} is being run by another process"):
+        pass
 
 
 @contextmanager
@@ -78,8 +90,17 @@ def _how_far(folder: Path, said: list[str]) -> list[str]:
     counted = [found for line in said if (found := ROUND.search(line))]
     rounds = f"{counted[-1][1]} of up to {counted[-1][2]} rounds" if counted else "no round counted yet"
     _, failed, why = said[-1].partition(FAILED) if said else ("", "", "")
-    state = f"failed, and goes on if it is started again: {why}" if failed else "under way or interrupted"
+    state = f"failed, and goes on if it is started again: {why}" if failed else _whether_alive(folder)
     return [f"{folder}: {rounds}; {state}"]
+
+
+def _whether_alive(folder: Path) -> str:
+    try:
+        if lock_of(folder).exists():
+            check_free(folder)
+    except RunError:
+        return "under way"
+    return "interrupted: the same run.sh goes on with it"
 
 
 def _silos(folder: Path) -> list[str]:

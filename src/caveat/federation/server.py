@@ -40,6 +40,7 @@ from ..runs.spec import spec_of
 from ..wrappers.evaluation import Evaluated
 from ..wrappers.private import VARIANCE
 from .credible import Confirmed
+from .log import lock_of
 from .measurement_check import check_measurement
 from .membership import OpenMembership
 from .name_keys import NameKeys
@@ -151,11 +152,6 @@ def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: S
             run(config, GridMessages(grid), folder, progress, begun, start)
             write_report(folder)
     return folder
-
-
-def lock_of(folder: Path) -> Path:
-    """The lock of a run's folder, beside it, since the folder need not be there yet."""
-    return folder.with_name(f".{folder.name}.lock")
 
 
 def _federate(

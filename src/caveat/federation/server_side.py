@@ -12,7 +12,7 @@ from .. import config as configuration
 from ..config.earlier import wrote
 from ..engines.allocator import use_huge_pages
 from .delivery import deliver
-from .log import logged
+from .log import check_free, logged
 from .server import StartCommand, serve
 
 PROJECT = "FEDERATION"
@@ -33,6 +33,7 @@ def server_app(config_file: Path) -> ServerApp:
         given = context.run_config
         sets = [item.strip() for item in str(given.get("set", "")).split(";") if item.strip()]
         folder = Path(str(given.get("run") or "runs/federation")).expanduser().absolute()
+        check_free(folder)  # before the log of the process that has it says anything of this one
         with logged(folder) as progress:
             progress.note(f"run: {folder}")
             config = configuration.load(str(config_file), sets, earlier=wrote(folder / "config.toml"))
