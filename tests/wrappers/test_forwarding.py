@@ -20,6 +20,7 @@ from caveat.wrappers.ensemble import Ensemble
 from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
+from caveat.wrappers.joining import Joining
 from caveat.wrappers.label_shift import LabelShifted
 from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.private import Private
@@ -50,6 +51,10 @@ def combined(base: Method) -> Wrapper:
     return Combined(base, "median", liars=1)
 
 
+def joining(base: Method) -> Wrapper:
+    return Joining(base, rounds=0)
+
+
 MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Wrapper: Wrapper,
     Evaluated: Evaluated,
@@ -61,6 +66,7 @@ MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Familiar: Familiar,
     Private: private,
     Combined: combined,
+    Joining: joining,
     Laplace: Laplace,
     Ensemble: Ensemble,
     Stepping: stepping,
