@@ -63,6 +63,7 @@ class Admission:
         self.norms: dict[SiloId, dict[str, float]] = {}
         self.sketches: dict[SiloId, Tensor] = {}
         self.exceeded: dict[SiloId, float] = {}
+        self.burst: set[SiloId] = set()
 
     @property
     def waits(self) -> bool:
@@ -98,6 +99,8 @@ class Admission:
         if worst <= 1:
             return update
         self.exceeded[silo] = worst
+        if worst > NOTHING and self._has_burst(silo, update.payload):
+            self.burst.add(silo)
         factors = {part: 0.0 if worst > NOTHING else 1 / max(1.0, each) for part, each in over.items()}
         payload = {group: dict(tensors) for group, tensors in update.payload.items()}
         for part, name, before, tensor in self._changes(update.payload):
@@ -115,13 +118,24 @@ class Admission:
         self.bounds = {part: bound for part, norm in _medians(first).items() if (bound := TIMES * norm) > 0}
         self.bounds = {part: max(bound, self.least) for part, bound in self.bounds.items()} or {"": math.inf}
 
-    def check_most_count(self, step: Round) -> None:
-        """Raises Diverged where more than half of the updates count as no change: what is unlike earlier rounds then is
-        training."""
-        lost = sum(over > NOTHING for over in self.exceeded.values())
-        if 2 * lost > len(self.norms):
-            most = f"updates of {lost} of {len(self.norms)} silos are more than {TIMES * NOTHING:.0f} times"
-            raise Diverged(f"{step.name!r}: {most} as long as is usual: training diverged; try a lower training.lr")
+    def _has_burst(self, silo: SiloId, payload: Payload) -> bool:
+        """Whether an update is not finite, or far longer than what was sent is itself: no training that learns does
+        that, while silos of very different size may well exceed each other's norms."""
+        squares: dict[str, list[float]] = {}
+        for part, _, before, _ in self._changes(payload):
+            squares.setdefault(part, []).append(float(torch.linalg.vector_norm(before.double())) ** 2)
+        own = {part: math.sqrt(math.fsum(each)) for part, each in squares.items()}
+        norms = self.norms[silo].items()
+        return any(not math.isfinite(norm) or 0 < TIMES * NOTHING * own[part] < norm for part, norm in norms)
+
+    def check_burst(self, step: Round) -> None:
+        """Raises Diverged where that is so of more than half of the silos, whose updates count as no change."""
+        if 2 * len(self.burst) > len(self.norms):
+            many = f"updates of {len(self.burst)} of {len(self.norms)} silos are more than {TIMES * NOTHING:.0f} times"
+            raise Diverged(
+                f"{step.name!r}: {many} as long as is usual, and as what they change: training diverged; try a lower "
+                "training.lr"
+            )
 
     def medians(self) -> dict[str, float]:
         """The median norm of each part over the round's updates, of those that moved at all."""
@@ -177,9 +191,8 @@ class NormBound:
         return Admission(step, sent, buffers, bounds, self.scales)
 
     def remember(self, step: Round, admission: Admission) -> None:
-        """Have a round that was carried out count among the earlier ones. Raises Diverged where most updates did not
-        count."""
-        admission.check_most_count(step)
+        """Have a round that was carried out count among the earlier ones. Raises Diverged where training did."""
+        admission.check_burst(step)
         known = self.kept.get(step.address, {})
         found = admission.medians()
         now = {part: [*known.get(part, []), found[part]][-WINDOW:] if part in found else known[part]
