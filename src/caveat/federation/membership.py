@@ -9,36 +9,24 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from flwr.app import RecordDict
 
 from .._version import __version__
 from ..core import DataError, RunError, SiloId, check_silo_name
-from ..core.silo_info import FederationInfo, SiloInfo
-from ..data.schema.agreement import DataSchema, SharedSchema, check_fits, shared_schema
+from ..data.schema.agreement import DataSchema, check_fits, shared_schema
 from ..engines.flower_messages import GridMessages, legible, pack, words_of
-from ..files.atomic import write_json, write_record
-from ..files.reading import read
-from ..files.schema.federation import DataSchemaRecord, FederationFile, Member
-from ..files.schema.record import as_json
-from ..runs.spec import spec_of
-from .credible import Confirmed, incredible
-from .name_keys import UNSIGNED, Asked, NameKeys
-from .prevalence import told_shares
+from .members import Members
+from .name_keys import UNSIGNED, Asked
 from .refusals import other_version
-from .terms import Terms
 
 PAUSE = 0.2
 """Seconds between two looks for silos before the first round."""
 AGAIN = 60.0
 """Seconds before a node is greeted again whose greeting failed, or was not answered."""
-LONGEST_RECORD = 1_000_000
-"""Characters of what a silo says of its sizes, and of the hashes of its splits."""
 
 
 class PendingGreeting(NamedTuple):
@@ -49,63 +37,22 @@ class PendingGreeting(NamedTuple):
 
 
 @dataclass
-class OpenMembership:
-    """The silos of a federation, and the nodes that speak for them.
+class OpenMembership(Members):
+    """Who takes part in a federation, and the nodes that speak for them: silos are greeted, and join."""
 
-    Kept in `federation.json` of the run's folder: who is a member, and the agreement, are the same after a resume.
-    """
-
-    path: Path
-    terms: Terms
-    note: Callable[[str], None]
-    """Where to tell who was not admitted, and why."""
     nodes: dict[SiloId, int] = field(default_factory=dict)
-    silo_infos: dict[SiloId, SiloInfo] = field(default_factory=dict)
-    records: dict[SiloId, Any] = field(default_factory=dict)
-    sketches: dict[SiloId, DataSchema] = field(default_factory=dict)
-    keys: NameKeys = field(default_factory=NameKeys)
-    """Which key each silo's name is bound to."""
-    confirmed: Confirmed = field(default_factory=Confirmed)
-    """The numbers of rows that are believed whatever others have."""
 
     def __post_init__(self) -> None:
         self._pending: dict[str, PendingGreeting] = {}
         self._until: dict[int, float] = {}
-        self._changed = False
         self._refused: dict[int, str] = {}
-
-    @property
-    def silos(self) -> Sequence[SiloId]:
-        return sorted(self.silo_infos)
-
-    @property
-    def most(self) -> Mapping[SiloId, int]:
-        return {name: card.most for name, card in self.silo_infos.items()}
-
-    @property
-    def terms_text(self) -> str:
-        return dataclasses.replace(self.terms, names=tuple(self.silo_infos)).to_text()
-
-    @property
-    def info(self) -> FederationInfo:
-        shape, classes = self.agreement.input_shape, self.agreement.classes
-        positive = self.terms.config.data.positive
-        return FederationInfo(shape, classes, self.silo_infos, dtype=_dtype(self.terms), positive=positive)
-
-    @property
-    def agreement(self) -> SharedSchema:
-        """What the silos have agreed their data to look like. Raises DataError before they have."""
-        if self.terms.agreement is None:
-            raise DataError("the silos have not agreed yet on what their data look like")
-        return self.terms.agreement
 
     def meet(self, wire: GridMessages, until: float) -> None:
         """Read what nodes have answered, and greet those that are new. Waits for nobody."""
         for _ in range(3):  # as many steps as a greeting has, where answers come at once
             self._read(wire)
             self._greet(wire)
-        if self._changed and self.path.exists():
-            self.save()
+        self.save_changes()
 
     def gather(self, wire: GridMessages, count: int, least: int, patience: float) -> None:
         """Wait until `count` silos have joined: they say what their data look like, agree, and count what they have.
@@ -151,21 +98,10 @@ class OpenMembership:
         """Before a run begins, have silos whose numbers of rows are not to be believed greet again later."""
         if self.path.exists():
             return  # they took part, and had been believed
-        for silo, why in self._incredible(self.silo_infos).items():
+        for silo, why in self.incredible(self.silo_infos).items():
             self._until[self.nodes[silo]] = time.monotonic() + AGAIN
             self.note(f"silo {silo} is set aside: {legible(why)}")
             del self.silo_infos[silo], self.records[silo], self.nodes[silo]
-
-    def _believe(self, card: SiloInfo) -> None:
-        """Raises DataError for a silo that joins a run that has begun with more rows than are to be believed."""
-        found = self._incredible({**self.silo_infos, card.name: card}) if self.path.exists() else {}
-        if card.name in found:
-            raise DataError(f"silo {card.name!r} {found[card.name]}")
-
-    def _incredible(self, cards: Mapping[SiloId, SiloInfo]) -> dict[SiloId, str]:
-        if self.terms.config.federation.robust == "off":
-            return {}
-        return incredible({name: card.examples["train"] for name, card in cards.items()}, self.confirmed.read())
 
     def connected(self, wire: GridMessages) -> list[SiloId]:
         """The silos that have joined and whose nodes are there."""
@@ -174,7 +110,7 @@ class OpenMembership:
 
     def _agree(self) -> None:
         agreement = shared_schema(dict(sorted(self.sketches.items())), self.terms.config.data)
-        self.terms = self._agreed(agreement)
+        self.terms = self.agreed(agreement)
         # Who came before there was an agreement is greeted again, and then joins.
         self.nodes.clear()
 
@@ -206,6 +142,7 @@ class OpenMembership:
             asked = self._pending.pop(message).asked
             try:
                 self._hear(wire, asked, records)
+                self._refused.pop(asked.node, None)
             except Exception as error:  # whatever a hostile answer makes anything raise
                 self._refuse(asked, f"{type(error).__name__}: {error}")
 
@@ -247,106 +184,8 @@ class OpenMembership:
             by = f"{silo}.pub" if self.keys.given_to(silo) else "its first greeting"
             self.note(f"silo {silo}: its name is bound to key {key} by {by}")
             self.keys.bound[silo] = key
-            self._changed = True
-
-    def hear(self, silo: SiloId, words: Mapping[str, Any]) -> None:
-        """Take over what is left of a silo's data, where it says that rows have left them.
-
-        Raises DataError for what cannot be left of what it joined with.
-        """
-        if "card" in words:
-            self._take(silo, words)
-            if self._changed and self.path.exists():
-                self.save()
+            self.changed = True
 
     def _join(self, silo: SiloId, node: int, words: Mapping[str, Any]) -> None:
-        self._take(silo, words)
+        self.take(silo, words)
         self.nodes[silo] = node
-
-    def _take(self, silo: SiloId, words: Mapping[str, Any]) -> None:
-        """Keep what a silo says of its sizes and splits: at first anything, later the same or what is left of it."""
-        card = SiloInfo.of_json(_said(words["card"]), len(self.agreement.classes))
-        record = _said(words["record"])
-        if card.name != silo:
-            raise DataError(f"silo {silo!r} gave a card of {card.name!r}")
-        before = self.silo_infos.get(silo)
-        if before is None:
-            self._believe(card)
-            of = told_shares(card, self.agreement.classes)
-            self.note(f"silo {silo} has joined: {card.examples['train']} training examples")
-            self.note(f"silo {silo}: {of}" if of else f"silo {silo}: {len(self.agreement.classes)} classes")
-        elif (card, record) == (before, self.records[silo]):
-            return
-        elif not card.rest_of(before) or not _same_elsewhere(card, before, record, self.records[silo]):
-            raise DataError(f"silo {silo!r}: its data are not those that it joined with")
-        else:
-            told = ", ".join(f"{split} {count}" for split, count in card.dropped.items())
-            self.note(f"silo {silo}: {sum(card.dropped.values())} rows have left its data so far ({told})")
-        self.silo_infos[silo], self.records[silo] = card, record
-        self._changed = True
-
-    def save(self) -> None:
-        """Write `federation.json`, and what the silos say of their splits as `splits.json`."""
-        self._changed = False
-        write_json(self.path.with_name("splits.json"), self.records)
-        agreement = self.terms.agreement
-        members = {
-            name: Member(card=card.to_json(), record=self.records[name]) for name, card in self.silo_infos.items()
-        }
-        greeting = FederationFile(
-            schema=FederationFile.SCHEMA,
-            federation=self.terms.federation,
-            agreement=None if agreement is None else agreement.to_json(),
-            silos=members,
-            sketches={
-                name: DataSchemaRecord.model_validate(sketch.to_json()) for name, sketch in self.sketches.items()
-            },
-            **({"keys": dict(sorted(self.keys.bound.items()))} if self.keys.bound else {}),
-        )
-        write_record(self.path, greeting, lasting=True)
-
-    def restore(self) -> None:
-        """What `save` has kept. Raises DataError, naming the file, if it is damaged."""
-        found = read(self.path, FederationFile)
-        try:
-            agreement = SharedSchema.of_json(found.agreement)
-            for name, member in found.silos.items():
-                self.silo_infos[name] = SiloInfo.of_json(member.card, len(agreement.classes))
-                self.records[name] = member.record
-                check_silo_name(name)
-                if self.silo_infos[name].name != name:
-                    raise DataError(f"silo {name!r} has a card of {self.silo_infos[name].name!r}")
-            self.keys.bound = dict(found.keys)
-            self.sketches = {name: DataSchema.of_json(as_json(sketch)) for name, sketch in found.sketches.items()}
-        except DataError as error:
-            raise DataError(f"{self.path}: {error}") from None
-        self.terms = dataclasses.replace(self._agreed(agreement), federation=found.federation)
-
-    def _agreed(self, agreement: SharedSchema) -> Terms:
-        """The terms with an agreement, and with what code of one's own makes for such data."""
-        terms = dataclasses.replace(self.terms, agreement=agreement, code="", says=())
-        info = FederationInfo(agreement.input_shape, agreement.classes, {}, dtype=_dtype(terms))
-        made = spec_of(terms.config, terms.method).code_made(info)
-        return terms if made is None else dataclasses.replace(terms, code=made.untaught, says=made.says)
-
-
-def _same_elsewhere(card: SiloInfo, before: SiloInfo, record: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
-    """Whether records of splits are the same but for the splits that examples have left."""
-    left = {split for split, count in card.dropped.items() if count != before.dropped.get(split, 0)} | {"dropped"}
-    return {k: v for k, v in record.items() if k not in left} == {k: v for k, v in known.items() if k not in left}
-
-
-def _dtype(terms: Terms) -> torch.dtype:
-    """Of inputs."""
-    return torch.int64 if terms.config.data.kind == "tokens" else torch.float32
-
-
-def _said(text: object) -> dict[str, Any]:
-    """An object in JSON that can be written again. Raises DataError, ValueError or RecursionError for anything else."""
-    if not isinstance(text, str) or len(text) > LONGEST_RECORD:
-        raise DataError(f"expected a text of {LONGEST_RECORD} characters at most")
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise DataError("expected an object")
-    json.dumps(value, allow_nan=False)
-    return value
