@@ -21,7 +21,7 @@ from typing import Any
 
 import caveat
 from caveat import data, metrics
-from caveat.analysis.statistics import Difference, Values, interval, paired
+from caveat.analysis.statistics import Values, interval, paired
 from caveat.config import Config, load
 from caveat.core import Method, Tensors
 from caveat.data.declared import LabelCode
@@ -31,9 +31,10 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "hospitals"
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 MAJORITY, LOCAL, LOGISTIC = "majority", "local", "local logistic regression"
 LINEAR = ModelSettings(name="linear", dropout=0.0)
-FIGURES = ("accuracy", "balanced_accuracy", "auroc", "sensitivity", "specificity", "found", "spared")
-"""The last two are sensitivity and specificity at thresholds from calibration inputs, those before them of the most
-probable class."""
+FIGURES = ("accuracy", "sensitivity", "specificity", "found", "spared", "auroc", "balanced_accuracy")
+""" "found" and "spared" are sensitivity and specificity at thresholds from calibration inputs; all others, but for the
+AUROC, are of the most probable class."""
+SHORT = ("sensitivity", "specificity", "sens., threshold", "spec., threshold", "AUROC")
 Record = Mapping[str, Mapping[str, float]]
 """Figures by hospital; one that is not defined there is absent."""
 
@@ -136,40 +137,44 @@ def values(rows: list[dict[str, Any]], row: str, figure: str) -> Values:
 def over_hospitals(found: Values) -> str:
     """The mean over seeds of the mean over hospitals."""
     of_seeds = [fmean(own.values()) for own in found.values() if own]
-    return f"{fmean(of_seeds):.3f}" if of_seeds else ""
+    return f"{fmean(of_seeds):.2f}" if of_seeds else ""
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     names = list(dict.fromkeys(each["row"] for each in rows))
-    yield "Means over the hospitals, and over seeds; accuracy in %, its differences in points, with 95 % intervals:"
-    yield ""
+    yield from ("Means over hospitals and seeds; accuracy in %, differences in points, with 95 % intervals:", "")
     beside = [name for name in (MAJORITY, LOCAL, LOGISTIC) if name in names]
-    heads = ["accuracy", *(f"less {name}" for name in beside), "sensitivity", "specificity"]
-    heads += ["sensitivity, threshold", "specificity, threshold", "AUROC", "balanced"]
-    yield from head(heads)
+    yield from head(["accuracy", *(f"less {name}" for name in beside)])
     for name in names:
         accuracy = values(rows, name, "accuracy")
         whole = interval(accuracy)
-        cells = [f"{100 * whole.mean:.1f} [{100 * whole.low:.1f}, {100 * whole.high:.1f}]"]
-        cells += ["" if other == name else gap(paired(accuracy, values(rows, other, "accuracy"))) for other in beside]
-        ordered = ("sensitivity", "specificity", "found", "spared", "auroc", "balanced_accuracy")
-        cells += [over_hospitals(values(rows, name, figure)) for figure in ordered]
-        yield line(name, cells)
+        gaps = ["" if other == name else gap(accuracy, values(rows, other, "accuracy")) for other in beside]
+        yield line(name, [f"{100 * whole.mean:.1f} [{100 * whole.low:.1f}, {100 * whole.high:.1f}]", *gaps])
+    yield ""
+    yield from head([*SHORT, "balanced accuracy", f"less {LOCAL}"])
+    for name in names:
+        cells = [over_hospitals(values(rows, name, figure)) for figure in FIGURES[1:]]
+        balanced = [values(rows, each, "balanced_accuracy") for each in (name, LOCAL)]
+        more = gap(*balanced) if name != LOCAL and all(balanced) else ""
+        yield line(name, [*cells, more])
     for hospital in HOSPITALS:
         yield from ("", f"{hospital}:", "")
-        yield from head([heads[0], *heads[-6:]])
+        yield from head(["accuracy", f"less {MAJORITY}", *SHORT])
         for name in names:
-            yield line(name, list(at_hospital(rows, name, hospital)))
+            found = [at(values(rows, name, figure), hospital) for figure in FIGURES]
+            means = [fmean(own[hospital] for own in each.values()) if each else None for each in found]
+            written = ["" if mean is None else f"{mean:.2f}" for mean in means[1:-1]]
+            ahead = gap(found[0], at(values(rows, MAJORITY, "accuracy"), hospital)) if name != MAJORITY else ""
+            yield line(name, [f"{100 * (means[0] or 0):.1f}", ahead, *written])
 
 
-def at_hospital(rows: list[dict[str, Any]], row: str, hospital: str) -> Iterator[str]:
-    for figure in ("accuracy", "sensitivity", "specificity", "found", "spared", "auroc", "balanced_accuracy"):
-        found = [own[hospital] for own in values(rows, row, figure).values() if hospital in own]
-        mean = fmean(found) if found else float("nan")
-        yield f"{100 * mean:.1f}" if figure == "accuracy" else f"{mean:.2f}" if found else ""
+def at(found: Values, hospital: str) -> Values:
+    """One hospital's figures, of the seeds in which it has one."""
+    return {seed: {hospital: own[hospital]} for seed, own in found.items() if hospital in own}
 
 
-def gap(found: Difference) -> str:
+def gap(a: Values, b: Values) -> str:
+    found = paired(a, b)
     return f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
 
 
