@@ -33,7 +33,7 @@ OWN = {
 HEAD = {"layer_norm", "hidden", "second", "norm", "dropout", "dropout_logits"}
 """Fields of what is behind the encoder, which a model of one's own has already."""
 LACKS = {"own": HEAD, "linear": HEAD - {"dropout"}}
-"""The fields of `HEAD` that a model does not read: a linear one has no encoder and no hidden units, and drops inputs."""
+"""The fields of `HEAD` that a model does not read; a linear one, without encoder and hidden units, drops inputs."""
 CONVOLUTIONS = {"residual": residual, "cnn": cnn, "normed": normed}
 """The encoders that are built from the channels of images and a width alone."""
 WIDE = 2048
