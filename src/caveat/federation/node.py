@@ -26,6 +26,7 @@ from ..methods import METHODS
 from ..nn.own import KNOWN, Make
 from ..runs.local import LocalRun
 from ..runs.spec import spec_of
+from .frozen import DataChanged
 from .limits import BeyondLimits
 from .name_keys import Asked, signed
 from .own_books import OwnBooks
@@ -33,6 +34,9 @@ from .refusals import ToldRefusal, check_version
 from .silo_file import read_silo_file
 from .silo_side import SiloSide, check_order
 from .terms import Terms
+
+CHANGED = "DataChanged: its data are not those that it joined with, and its silo.toml, [data] changed, stops there"
+"""What a server is told of a silo whose table has changed."""
 
 
 def silo_app() -> ClientApp:
@@ -141,6 +145,8 @@ def _told(error: Exception) -> str:
     """What the server learns: the silo and the rule of a refusal, of anything else its kind."""
     if isinstance(error, BeyondLimits):
         return f"{error.told}; see the log at the silo"
+    if isinstance(error, DataChanged):
+        return f"{CHANGED}; see the log at the silo"
     return f"{error}; see the log at the silo" if isinstance(error, ToldRefusal) else _kind(error)
 
 
