@@ -143,11 +143,13 @@ def head(
     return Head(inner, outer)
 
 
-class Linear(nn.Sequential):
-    """Logits that are linear in the inputs, of which some are dropped in training: logistic regression.
+def linear(shape: tuple[int, ...], classes: int, dropout: float) -> Linear:
+    """Logits that are linear in the inputs, of which some are dropped in training: logistic regression."""
+    return Linear(math.prod(shape), classes, dropout)
 
-    It has no encoder: what methods send of an encoder's features would be sent of the inputs themselves.
-    """
+
+class Linear(nn.Sequential):
+    """A linear layer. It has no encoder: what methods send of an encoder's features would be sent of the inputs."""
 
     def __init__(self, inputs: int, classes: int, dropout: float) -> None:
         super().__init__(nn.Flatten(), nn.Dropout(dropout), nn.Linear(inputs, classes))

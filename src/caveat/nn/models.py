@@ -16,7 +16,7 @@ from ..core import ConfigurationError, seeded
 from ..core.errors import shown
 from ..core.memory import FLOAT, check_memory
 from ..core.settings import MANY, frozen_settings, plain
-from .encoders import Linear, Model, cnn, head, lenet5, mlp, normed, residual
+from .encoders import Model, cnn, head, lenet5, linear, mlp, normed, residual
 from .own import Make, as_model, made, name_of, said, sample
 from .pretrained import begin_with, own_encoder
 
@@ -205,7 +205,7 @@ def _check_size(settings: ModelSettings, shape: tuple[int, ...], classes: int) -
 
 def _model(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> nn.Module:
     if settings.name == "linear":
-        return Linear(math.prod(shape), classes, settings.dropout)
+        return linear(shape, classes, settings.dropout)
     encoder = _encoder(settings, shape)
     with torch.no_grad():
         _, tokens, features = encoder.eval()(torch.zeros(1, *shape)).shape
