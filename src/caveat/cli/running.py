@@ -145,16 +145,17 @@ def _show_result(folder: Path) -> None:
     from ..html.pages.run.absence import afresh
     from ..html.pages.run.guarantee import guarantee_lines
     from ..html.pages.run.page import write_report
-    from ..html.pages.run.terminal import model_table, result_table
+    from ..html.pages.run.terminal import class_table, model_table, result_table
     from ..html.text import escaped
 
     page = write_report(folder)
     finished = read_run(folder)
     say_unverified(folder)
     show(result_table(finished))
-    if models := model_table(finished):
-        typer.echo()
-        show(models)
+    for more in (class_table(finished), model_table(finished)):
+        if more:
+            typer.echo()
+            show(more)
     for line in guarantee_lines(finished):
         typer.echo(escaped(line))
     if began := afresh(finished):

@@ -143,6 +143,18 @@ def head(
     return Head(inner, outer)
 
 
+def linear(shape: tuple[int, ...], classes: int, dropout: float) -> Linear:
+    """Logits that are linear in the inputs, of which some are dropped in training: logistic regression."""
+    return Linear(math.prod(shape), classes, dropout)
+
+
+class Linear(nn.Sequential):
+    """A linear layer. It has no encoder: what methods send of an encoder's features would be sent of the inputs."""
+
+    def __init__(self, inputs: int, classes: int, dropout: float) -> None:
+        super().__init__(nn.Flatten(), nn.Dropout(dropout), nn.Linear(inputs, classes))
+
+
 def parts(module: nn.Module, method: str) -> Model:
     """A module, known to be of an encoder and a head.
 
@@ -150,6 +162,10 @@ def parts(module: nn.Module, method: str) -> Model:
     """
     if isinstance(module, Model):
         return module
+    if isinstance(module, Linear):
+        raise ConfigurationError(
+            f"{method} needs a model of an encoder and a head, and model 'linear' has no encoder; use 'mlp'", "model"
+        )
     name = type(module).__name__
     has_both = all(isinstance(getattr(module, part, None), nn.Module) for part in ("encoder", "head"))
     raise ConfigurationError(

@@ -16,7 +16,7 @@ from ..core import ConfigurationError, seeded
 from ..core.errors import shown
 from ..core.memory import FLOAT, check_memory
 from ..core.settings import MANY, frozen_settings, plain
-from .encoders import Model, cnn, head, lenet5, mlp, normed, residual
+from .encoders import Model, cnn, head, lenet5, linear, mlp, normed, residual
 from .own import Make, as_model, made, name_of, said, sample
 from .pretrained import begin_with, own_encoder
 
@@ -32,6 +32,8 @@ OWN = {
 """The fields of `ModelSettings` that not all models read, by the models that do."""
 HEAD = {"layer_norm", "hidden", "second", "norm", "dropout", "dropout_logits"}
 """Fields of what is behind the encoder, which a model of one's own has already."""
+LACKS = {"own": HEAD, "linear": HEAD - {"dropout"}}
+"""The fields of `HEAD` that a model does not read; a linear one, without encoder and hidden units, drops inputs."""
 CONVOLUTIONS = {"residual": residual, "cnn": cnn, "normed": normed}
 """The encoders that are built from the channels of images and a width alone."""
 WIDE = 2048
@@ -46,9 +48,9 @@ class ModelSettings:
 
     LATER: ClassVar = frozenset({"factory", "encoder", "weights", "frozen", "adapter", "layer_norm"})
 
-    name: Literal["lenet5", "residual", "cnn", "normed", "mlp", "encoder", "own"] = "residual"
-    """lenet5, residual, cnn and normed take images, mlp takes features; encoder is one's own encoder with a head behind
-    it, own is a whole model of one's own."""
+    name: Literal["lenet5", "residual", "cnn", "normed", "mlp", "linear", "encoder", "own"] = "residual"
+    """lenet5, residual, cnn and normed take images, mlp takes features; linear is logistic regression on all inputs;
+    encoder is one's own encoder with a head behind it, own is a whole model of one's own."""
     factory: str | Make | None = None
     """own: the code that makes the model, "package.module:name" or "file.py:name", a function of nothing or of an
     input's shape and the number of classes; in Python also the function, or a module."""
@@ -76,7 +78,8 @@ class ModelSettings:
     norm: bool = False
     """Normalise the head's hidden units over the batch."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Probability that the head drops a hidden unit; MC dropout samples with it. 0 switches both off."""
+    """Probability that the head drops a hidden unit, a linear model an input; MC dropout samples with it. 0 switches
+    both off."""
     dropout_logits: bool = False
     """Also drop logits, as UEFL's released code does."""
 
@@ -87,7 +90,7 @@ class ModelSettings:
                 object.__setattr__(self, "name", name)  # the code says enough; frozen for everyone else
         for name in dict.fromkeys(field for fields in OWN.values() for field in fields) | dict.fromkeys(HEAD):
             value = getattr(self, name)
-            foreign = name not in OWN.get(self.name, ()) if name not in HEAD else self.name == "own"
+            foreign = name not in OWN.get(self.name, ()) if name not in HEAD else name in LACKS.get(self.name, ())
             if value != usual[name] and foreign:
                 raise ConfigurationError(
                     f"{{key}} = {shown(value)} has no meaning for model {self.name!r}", f"model.{name}"
@@ -146,8 +149,8 @@ def build_model(
 ) -> nn.Module:
     """A freshly initialised model for inputs of `shape`, (C, H, W) or (D,), and a type; same seed, same weights.
 
-    A `Model`, but for a module of one's own that has no encoder and head. Raises ConfigurationError if the model cannot
-    take such inputs, or memory cannot take the model.
+    A `Model`, but for a linear one and a module of one's own that has no encoder and head. Raises ConfigurationError if
+    the model cannot take such inputs, or memory cannot take the model.
     """
     if settings.name == "own":
         return _own(settings, shape, classes, seed, dtype)
@@ -158,9 +161,10 @@ def build_model(
             f"model {settings.name!r} takes numbers, but inputs are {str(dtype).removeprefix('torch.')}; give a model "
             "of your own (model.factory)"
         )
-    if settings.name != "mlp" and len(shape) != 3:
+    images = settings.name not in ("mlp", "linear")
+    if images and len(shape) != 3:
         raise ConfigurationError(f"model {settings.name!r} takes images, but inputs have shape {shape}; use 'mlp'")
-    if settings.name != "mlp" and min(shape[1:]) < 8:
+    if images and min(shape[1:]) < 8:
         raise ConfigurationError(f"model {settings.name!r} needs images of at least 8x8 pixels, not {shape[1:]}")
     _check_size(settings, shape, classes)
     with seeded(seed, "init"):
@@ -199,7 +203,9 @@ def _check_size(settings: ModelSettings, shape: tuple[int, ...], classes: int) -
     )
 
 
-def _model(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> Model:
+def _model(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> nn.Module:
+    if settings.name == "linear":
+        return linear(shape, classes, settings.dropout)
     encoder = _encoder(settings, shape)
     with torch.no_grad():
         _, tokens, features = encoder.eval()(torch.zeros(1, *shape)).shape

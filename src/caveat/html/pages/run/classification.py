@@ -10,6 +10,7 @@ from ....files.schema.figures import INSIDE, ClassificationRecord, Metrics, Oper
 from ....files.schema.summary import Summary
 from ...tables import Cell, Table, column, table, words
 from ...text import count, decimal, percent
+from .beside_majority import Judged, Ranged, judged, judged_together
 
 _TIED = 0.01
 """The tolerance above which a figure is marked."""
@@ -69,46 +70,86 @@ def _figures(run: RunFolder, summary: Summary) -> Table | None:
     if not silos or chosen is None:
         return None
     rows = [*(silo.test for silo in silos), chosen.mean, chosen.worst, summary.pooled]
+    of = [*judged(run), *(_bare(row) for row in rows[-3:-1]), judged_together(run)]
     at = [silo.classification.operating if silo.classification else None for silo in silos]
-    pooled = summary.classification.operating if summary.classification else None
-    called, last = [*at, None, None, pooled], ["", "", ""]
     columns = [
         words("silo", [*(silo.name for silo in silos), "mean", "worst", "pooled"]),
-        column("AUROC", [_within(row.auroc, row.auroc_tolerance) for row in rows], "0.5 is chance, 1 is best"),
+        column("test", [*(count(silo.n_test) for silo in silos), "", "", count(of[-1].inputs or None)], "test inputs"),
+        column(
+            "accuracy", [_accuracy(each) for each in of], "share of inputs of which the most probable class is right"
+        ),
+        column("majority", [*map(_majority, of[:-3]), *_majority_over_silos(of)], _ALWAYS),
+        column("sensitivity", [_share(each.sensitivity) for each in of], "share of a class that is found"),
+        column("specificity", [_share(each.specificity) for each in of], "share of others that is not"),
+        column("threshold", [*map(_threshold, at), "", "", ""], "probability above which an input is called positive"),
+        column("AUROC", map(_auroc, of, rows), "0.5 is chance, 1 is best"),
+        column("balanced accuracy", [percent(row.balanced_accuracy) for row in rows], "of the most probable class"),
         column(
             "average precision",
-            [_within(row.average_precision, row.average_precision_tolerance) for row in rows],
+            [_within(decimal(row.average_precision), row.average_precision_tolerance) for row in rows],
             "chance is the share of the class, 1 is best",
         ),
-        column("sensitivity", _shares(rows, called, positive=True), "share of a class that is found"),
-        column("specificity", _shares(rows, called, positive=False), "share of others that is not"),
-        column("threshold", [*map(_threshold, at), *last], "probability above which an input is called positive"),
         column("F1", [decimal(row.f1) for row in rows], "of the most probable class"),
-        column("balanced accuracy", [percent(row.balanced_accuracy) for row in rows], "of the most probable class"),
-        column("test", [*(count(silo.n_test) for silo in silos), *last], "test inputs"),
     ]
-    caption = "Figures on each silo's test split; behind a share stands of how many inputs it is"
+    caption = (
+        "Figures on each silo's test split. In brackets are 95 % intervals over these inputs, of a share behind the "
+    )
+    caption += (
+        "number of inputs that it is of. The majority is what it comes to always to say the most frequent class of "
+    )
+    caption += "the silo's training data"
     marked = any(cell.flag for each in columns for cell in each.cells)
-    caption += "; a triangle marks a figure that ties in its histogram leave open." if marked else "."
+    caption += "; a triangle says what to beware of." if marked else "."
     return table(columns, caption, [silo.name for silo in silos], 3)
 
 
-def _within(value: float | None, tolerance: float | None) -> Cell:
+_ALWAYS = "share that is right if the most frequent class of the silo's training data is always said"
+
+
+def _bare(row: Metrics) -> Judged:
+    """Of a row that is about several silos each by itself: figures that are of no number of inputs."""
+    each = (row.accuracy, row.auroc, row.sensitivity, row.specificity)
+    accuracy, auroc, sensitivity, specificity = (None if value is None else Ranged(value) for value in each)
+    return Judged(0, accuracy, None, auroc, sensitivity, specificity)
+
+
+def _accuracy(of: Judged) -> Cell:
+    return Cell(_share(of.accuracy), "the majority is more often right" if of.behind else "")
+
+
+def _majority(of: Judged) -> str:
+    if of.majority is None:
+        return ""
+    return f"{percent(of.majority.share)}{f' ({of.majority.name})' if of.majority.name else ''}"
+
+
+def _majority_over_silos(of: Sequence[Judged]) -> list[str]:
+    """Of the mean over silos, of the worst of them, and of all inputs together."""
+    shares = [each.majority.share for each in of[:-3] if each.majority]
+    if not shares:
+        return ["", "", ""]
+    return [percent(sum(shares) / len(shares)), percent(min(shares)), _majority(of[-1])]
+
+
+def _auroc(of: Judged, row: Metrics) -> Cell:
+    found = of.auroc
+    if found is None or found.interval is None:
+        return _within(decimal(row.auroc), row.auroc_tolerance)
+    low, high = found.interval
+    return _within(f"{decimal(found.value)} ({decimal(low, 2)} to {decimal(high, 2)})", row.auroc_tolerance)
+
+
+def _within(text: str, tolerance: float | None) -> Cell:
     tied = f"so many probabilities are alike that the figure is only good to within {tolerance or 0:.3f}"
-    return Cell(decimal(value), tied if (tolerance or 0) > _TIED else "")
+    return Cell(text, tied if text and (tolerance or 0) > _TIED else "")
 
 
-def _shares(rows: Sequence[Metrics], at: Sequence[OperatingRecord | None], positive: bool) -> list[str]:
-    """Shares with the counts that they are of, where these are known."""
-    values = [row.sensitivity if positive else row.specificity for row in rows]
-    return [_share(value, each, positive) for value, each in zip(values, at, strict=True)]
-
-
-def _share(value: float | None, at: OperatingRecord | None, positive: bool) -> str:
-    if value is None or at is None:
-        return percent(value)
-    of = at.true_positives + at.false_negatives if positive else at.true_negatives + at.false_positives
-    return f"{percent(value)} of {count(of)}"
+def _share(found: Ranged | None) -> str:
+    """A share, of how many inputs it is, and its interval, as far as these are known."""
+    if found is None or found.interval is None:
+        return percent(found.value if found else None)
+    low, high = found.interval
+    return f"{percent(found.value)} of {found.of:,} ({100 * low:.0f} to {100 * high:.0f} %)"
 
 
 def _threshold(at: OperatingRecord | None) -> str:

@@ -13,6 +13,7 @@ from scipy.stats import t as student
 from ....files.run_folder import RunFolder
 from ...charts.svg import Chart
 from ...text import percent, plural, signed
+from .beside_majority import beside_majority
 from .kept import kept, kept_by
 from .panels import ACCURACY, ENTROPY, decision_bars, panel, panel_legend, rows_of
 from .shares import told
@@ -101,7 +102,7 @@ def _alone(run: RunFolder) -> str:
 
 
 def _notes(run: RunFolder) -> list[str]:
-    notes = []
+    notes = [each for each in [beside_majority(run)] if each]
     rivals = {name: r.mean.accuracy for name, r in run.comparable.items() if r.mean.accuracy is not None}
     if rivals:
         best = max(rivals, key=lambda name: rivals[name])

@@ -13,6 +13,7 @@ from ....files.run_folder import RunFolder
 from ....files.schema.figures import Metrics
 from ....files.schema.summary import SiloRecord
 from ...text import decimal, listed, percent, plain
+from .beside_majority import Ranged, judged, judged_together
 from .streams import abstains, accuracy, accuracy_answered, label, models, streams
 
 Cells = tuple[str, ...]
@@ -65,6 +66,34 @@ def model_table(run: RunFolder) -> Table | None:
     for i, (header, values) in enumerate(rows.items()):
         table.add_row(Text(header), *(Text(percent(value) or "-") for value in values), end_section=i == last)
     return table
+
+
+def class_table(run: RunFolder) -> Table | None:
+    """Of two classes: what each silo's figures of them are, and what the majority comes to. None for other runs."""
+    if run.summary is None or run.summary.classification is None or not run.summary.classification.positive:
+        return None
+    title = (
+        f"{plain(run.summary.classification.positive)!r}, in %, with 95 % intervals over test inputs; majority: always "
+    )
+    title += "the most frequent class of the silo's training data"
+    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
+    table.add_column(Text("silo"), vertical="bottom", overflow="fold")
+    for header in ("test", "accuracy", "majority", "sensitivity", "specificity", "AUROC"):
+        table.add_column(Text(header), justify="right", vertical="bottom", no_wrap=True)
+    rows = [(silo.name, each) for silo, each in zip(run.silos, judged(run), strict=True)]
+    for i, (name, each) in enumerate([*rows, ("pooled", judged_together(run))]):
+        most = f"{100 * each.majority.share:.0f}" if each.majority else ""
+        cells = [_ranged(figure) for figure in (each.accuracy, each.sensitivity, each.specificity, each.auroc)]
+        written = [plain(name), f"{each.inputs:,}", cells[0], most, *cells[1:]]
+        table.add_row(*map(Text, written), end_section=i == len(rows) - 1)
+    return table
+
+
+def _ranged(found: Ranged | None) -> str:
+    if found is None:
+        return ""
+    bounds = f" ({100 * found.interval[0]:.0f}\N{EN DASH}{100 * found.interval[1]:.0f})" if found.interval else ""
+    return f"{100 * found.value:.0f}{bounds}"
 
 
 def _columns(run: RunFolder) -> list[tuple[str, Cells]]:
