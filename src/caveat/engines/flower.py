@@ -87,6 +87,8 @@ class FlowerEngine:
     """Whether the federation is finished, and silos work for themselves alone."""
     counted: dict[SiloId, int] = field(default_factory=dict)
     """The last round of which each silo's reply was counted."""
+    rollbacks: int = 0
+    """How often the run has gone back to an earlier round, by command."""
     stacked: dict[str, StackedRecord] = field(default_factory=dict, init=False)
     """None: each silo is by itself."""
 
@@ -94,15 +96,17 @@ class FlowerEngine:
     def silos(self) -> Sequence[SiloId]:
         return self.members.silos
 
-    def begin(self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState]) -> None:
+    def begin(
+        self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState], rollbacks: int = 0
+    ) -> None:
         """Silos will forget what they kept of later rounds than those counted."""
-        self.counted = dict(counted)
+        self.counted, self.rollbacks = dict(counted), rollbacks
 
     def kept(self) -> Sequence[KeptState]:
         """None that is known here: each silo keeps its own books."""
         return ()
 
-    def keep(self, t: int) -> None:
+    def keep(self, rounds: Sequence[int]) -> None:
         """Nothing to be done: silos keep the states that an order may still ask for."""
 
     def exchange(
@@ -165,10 +169,10 @@ class FlowerEngine:
         self, t: int, address: str, payload: Payload, silos: Sequence[SiloId], until: float
     ) -> tuple[dict[SiloId, Update], dict[SiloId, str]]:
         nodes, online, terms = dict(self.members.nodes), self.wire.online(), self.members.terms_text
-        joins = {"joins": 1} if self.joining else {}
+        more = ({"joins": 1} if self.joining else {}) | ({"rollbacks": self.rollbacks} if self.rollbacks else {})
         orders = {
             nodes[silo]: pack(
-                payload, t=t, work=address, counted=self.counted.get(silo, NEVER), silo=silo, terms=terms, **joins
+                payload, t=t, work=address, counted=self.counted.get(silo, NEVER), silo=silo, terms=terms, **more
             )
             for silo in silos
             if nodes.get(silo) in online
@@ -231,7 +235,12 @@ def silo_app_of(handler: SiloHandler) -> ClientApp:
         keep_freed_memory()
         words = words_of(message.content)
         order = Order(
-            int(words["t"]), str(words["work"]), int(words["counted"]), str(words["silo"]), bool(words.get("joins"))
+            int(words["t"]),
+            str(words["work"]),
+            int(words["counted"]),
+            str(words["silo"]),
+            bool(words.get("joins")),
+            int(words.get("rollbacks", 0)),
         )
         update = handler.perform(context, order, str(words["terms"]), unpack(message.content))
         said = handler.says(context, str(words["terms"]))

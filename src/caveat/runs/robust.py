@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from ..core import SiloId, keep, nothing
 from ..engines.checks.norms import NOTHING, TIMES, NormBound, Noted
@@ -42,6 +43,16 @@ def told(noted: Noted) -> str:
     if (times := noted.times_far) is not None:
         parts.append(f"its update was {times:.3g} times as far from the middle of all as the median silo's")
     return "; ".join(parts)
+
+
+def going_back(folder: Path, to: int | None = None) -> str:
+    """What to type to have a run go on after an earlier round: nothing goes back by itself."""
+    if to is None:
+        return f"if a silo is the cause: `caveat rollback {folder}` lists the rounds that the run can go back to"
+    return (
+        f"round {to + 1} has counted: to have it not count, stop the run, then `caveat rollback {folder} --to {to}`, "
+        "and leave the silo out"
+    )
 
 
 def changed_counts(about: About, done: FinishedRound, said: Mapping[SiloId, int] | None) -> Iterator[NotedUpdate]:
