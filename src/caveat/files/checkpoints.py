@@ -59,9 +59,9 @@ class SiloStore:
         except OSError as error:
             raise RunError(f"cannot make the folder {folder}: {error.strerror}") from None
         write_bytes(self._file(silo, t), data)
-        older = [version for version in self.versions(silo) if version < t][:-1]
+        older = [version for version in self.versions(silo) if version < t]
         stay = {max((version for version in older if version <= each), default=None) for each in needed}
-        for version in older:
+        for version in older[:-1]:
             if version not in stay:
                 self._file(silo, version).unlink()
         return KeptState(silo=silo, t=t, sha256=sum_of_bytes(data).sha256)
