@@ -15,12 +15,13 @@ from typing import Protocol
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from ..core import Method, Payload, Replies, RunError, SiloId, Update, Weights, keep
+from ..core import Method, Payload, Replies, Round, RunError, SiloId, Update, Weights, keep
+from ..core.silo_info import SiloInfo
 from ..files.schema.small_files import KeptState, StackedRecord
 from .allocator import keep_freed_memory, use_huge_pages
 from .checks.measurements import left_out_measuring
 from .checks.norms import Admission
-from .checks.updates import VARIANCES, left_out
+from .checks.updates import VARIANCES, impossible_sums, left_out
 from .flower_messages import NEVER, GridMessages, Order, Words, legible, pack, unpack, words_of
 
 
@@ -38,6 +39,10 @@ class Membership(Protocol):
     @property
     def most(self) -> Mapping[SiloId, int]:
         """The examples that each silo may speak for."""
+
+    @property
+    def cards(self) -> Mapping[SiloId, SiloInfo]:
+        """What each silo says to have."""
 
     @property
     def terms_text(self) -> str:
@@ -156,8 +161,13 @@ class FlowerEngine:
         return Replies(updates, len(self.silos), reasons)
 
     def _not_counted(self, t: int, updates: Mapping[SiloId, Update], sent: Payload) -> dict[SiloId, str]:
-        reasons = left_out(updates, sent, self.members.most, self.variances)
         step = next(islice(self.method.schedule(), t, None), None)
+        no_sums = {} if step is None else impossible_sums(step, updates, self.members.cards)
+        updates = {silo: update for silo, update in updates.items() if silo not in no_sums}
+        return no_sums | self._unlike(step, updates, sent)
+
+    def _unlike(self, step: Round | None, updates: Mapping[SiloId, Update], sent: Payload) -> dict[SiloId, str]:
+        reasons = left_out(updates, sent, self.members.most, self.variances)
         told = {silo: update for silo, update in updates.items() if update.payload}
         # Where all is kept at the silos, sending nothing is right whatever others send.
         if not told or told.keys() - reasons.keys() or step is None or step.aggregate is keep:

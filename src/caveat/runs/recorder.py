@@ -34,7 +34,7 @@ from ..wrappers.base import find
 from ..wrappers.private import Private
 from .base import BaseRun, Engine
 from .progress import Progress
-from .robust import changed_counts, going_back, noted_rows
+from .robust import changed_counts, going_back, largest_part, noted_rows
 from .summary import count, rows, summarise
 
 logger = logging.getLogger(__name__)
@@ -109,6 +109,7 @@ class Recorder:
         about = About(round=done.number, phase=phase)
         self._left_out(about, done.replies.left_out)
         self._note(about, done)
+        self._say_largest(done)
         metrics: dict[str, float] = {}
         if done.step.trains and done.number % self.run.spec.evaluation.every == 0:
             for split in self.run.spec.evaluation.splits:
@@ -309,6 +310,17 @@ class Recorder:
             self.progress.note(text)
             logger.warning("%s: %s", self.run.folder, text)
             self.rows.add([row])
+
+    def _say_largest(self, done: FinishedRound) -> None:
+        """Say how much of a sum that no norm bounds one silo can move, where silos are believed what they say."""
+        if self.run.counts is None or not self.run.spec.robust.watches:
+            return
+        if (part := largest_part(done, self.run.info.silo_infos)) is not None:
+            self.run_state.largest.append(part)
+            self.progress.note(
+                f"{part.phase}: of the {part.split} inputs that are added up {part.share:.0%} are {part.silo}'s, as it "
+                "says: no other silo can move more of what all get from them"
+            )
 
     def _lap(self, name: str) -> float:
         now = time.perf_counter()

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..core import SiloId, keep, nothing
+from ..core.silo_info import SiloInfo
 from ..engines.checks.norms import NOTHING, TIMES, NormBound, Noted
 from ..engines.rounds import FinishedRound
 from ..files.ledger import About
 from ..files.schema.rounds import NotedUpdate
-from ..files.schema.small_files import RunState
+from ..files.schema.small_files import LargestPart, RunState
 from .base import BaseRun
 
 
@@ -63,6 +64,21 @@ def changed_counts(about: About, done: FinishedRound, said: Mapping[SiloId, int]
             yield NotedUpdate.model_validate({**about, "silo": silo, "noted": text})
 
 
+def largest_part(done: FinishedRound, cards: Mapping[SiloId, SiloInfo]) -> LargestPart | None:
+    """Whose inputs most of a round's sum are of; None where nothing is added up, or by nobody."""
+    if (sums := done.step.sums) is None:
+        return None
+    counts = {
+        silo: cards[silo].examples[sums.split]
+        for silo, update in done.replies.updates.items()
+        if any(bool(tensor.any()) for tensors in update.payload.values() for tensor in tensors.values())
+    }
+    if not (total := sum(counts.values())):
+        return None
+    silo = max(sorted(counts), key=counts.__getitem__)
+    return LargestPart(phase=done.step.name, split=sums.split, silo=silo, share=counts[silo] / total)
+
+
 def say_unbounded(run: BaseRun) -> list[str]:
     """What a silo that lies can move as it likes, a sentence each, for whoever runs a method with a bound on norms."""
     robust, steps = run.spec.robust, list(run.complete_method.schedule())
@@ -78,6 +94,7 @@ def say_unbounded(run: BaseRun) -> list[str]:
     if run.counts is not None and sums:
         told.append(
             f"federation.robust is about rounds of training: what silos send in {', '.join(dict.fromkeys(sums))} is "
-            "counted as it comes, and a silo that lies can move what all get from it"
+            "counted if it can be a sum over as many inputs as they say to have, and a silo that lies can move what "
+            "all get from it by its share of these"
         )
     return told

@@ -214,6 +214,15 @@ class Reset(Record):
     round: int
 
 
+class LargestPart(Record):
+    """Of what is added up in a round, and not bounded, how much is one silo's at most."""
+
+    phase: str
+    split: str  # whose inputs are counted
+    silo: str
+    share: float
+
+
 class Rollback(Record):
     """That a run has gone back to an earlier round, by command."""
 
@@ -226,7 +235,7 @@ class RunState(Record):
     """What is counted along the way of a run that is under way."""
 
     model_config = ConfigDict(frozen=False)
-    OMITTED: ClassVar = frozenset({"best", "worse", "stopped", "stacked", "norms", "rollbacks"})
+    OMITTED: ClassVar = frozenset({"best", "worse", "stopped", "stacked", "norms", "rollbacks", "largest"})
 
     number: int = 0
     """Rounds of training so far."""
@@ -247,6 +256,7 @@ class RunState(Record):
     """Training has ended before its last round."""
     reset: list[Reset] = []
     rollbacks: list[Rollback] = []
+    largest: list[LargestPart] = []
     milestones: list[dict[str, Figure]] = []
     stacked: dict[str, StackedRecord] = {}
     """Which works are carried out for many silos at once, by address and what silos keep."""
