@@ -17,7 +17,7 @@ from pathlib import Path
 from wrapped import wrapped
 
 from caveat.analysis import reproduce
-from caveat.analysis.compare.texts import about, measured
+from caveat.analysis.compare.texts import about, contrasts, measured
 from caveat.files.schema.comparison import Comparison, TuningReport, read_comparison
 
 SHOWN = 3
@@ -60,6 +60,7 @@ def section(name: str, record: Comparison) -> str:
         f"{table.source}. {table.differs}",
         f"{seeds} seeds, {done} of {len(record.cells)} runs done. Mean and 95 % intervals over seeds and silos, in "
         f"square brackets the paper's.{'' if tuning is None else tried(tuning)}",
+        *contrasts(record),
         *measured(record)[:SHOWN],
         "<details><summary>Everything else that was measured, costs and tests</summary>",
         *measured(record)[SHOWN:],

@@ -3,7 +3,9 @@
 Each recipe is trained as it is, once per seed: a temperature changes no weights, and predictions keep what the model
 itself says. Per recipe and seed: the negative log-likelihood of test labels in nats, mean over silos, without and with
 the temperature, and by how much it is worse with it (below 0: better). "own" is the recipe's own seed. Then the mean
-over all seeds of a recipe. `digits` needs no data; the others take CAVEAT_DATA.
+over all seeds of a recipe. Nobody lies in these runs: how many updates of training exceeded the bound of
+docs/robust.md is said, too; where none did, the run has the bits of one without the bound. `digits` needs no data; the
+others take CAVEAT_DATA.
 
 CAVEAT_DATA=DIR python benchmarks/temperature_recipes.py RECIPE... [--seeds 0,1,2] [--rounds N] [--set KEY=VALUE]...
 """
@@ -11,8 +13,12 @@ CAVEAT_DATA=DIR python benchmarks/temperature_recipes.py RECIPE... [--seeds 0,1,
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import mean
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -27,21 +33,40 @@ def nll(probs: Tensor, y: Tensor) -> float:
     return float(found["nll"])
 
 
-def measured(recipe: str, sets: Sequence[str]) -> tuple[float, float]:
-    """The mean over silos of the likelihood without and with the temperature."""
+class Measured(NamedTuple):
+    """What a run says of a recipe."""
+
+    without: float
+    """The mean over silos of the likelihood without the temperature."""
+    with_: float
+    above: int
+    """Updates that were longer than the bound."""
+    updates: int
+
+
+def measured(recipe: str, sets: Sequence[str]) -> Measured:
     asked = config.load(recipe, [*sets, "beside=[]"])
     if not asked.uncertainty.temperature:
         raise SystemExit(f"{recipe}: uncertainty.temperature is off")
     silos = caveat.data.load(asked.data, asked.seed)
-    run = caveat.run(
-        silos, asked.build_method(), model=asked.model, seed=asked.seed, every=1000, uncertainty=asked.uncertainty
-    )
-    rows = []
-    for silo in silos:
-        said = run.predictor(silo.name)(silo.test.x)
-        rows.append((nll(said.untempered, silo.test.y), nll(said.probs, silo.test.y)))
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        run = caveat.run(
+            silos, asked.build_method(), model=asked.model, seed=asked.seed, every=1000,
+            uncertainty=asked.uncertainty, out=out,
+        )  # fmt: skip
+        rows = []
+        for silo in silos:
+            said = run.predictor(silo.name)(silo.test.x)
+            rows.append((nll(said.untempered, silo.test.y), nll(said.probs, silo.test.y)))
+        above = sum(json.loads(line).get("times_bound") is not None for line in lines(out / "rounds.jsonl"))
+        updates = sum(json.loads(line).get("phase") == "train" for line in lines(out / "ledger.jsonl"))
     without, with_ = (mean(column) for column in zip(*rows, strict=True))
-    return without, with_
+    return Measured(without, with_, above, updates)
+
+
+def lines(file: Path) -> list[str]:
+    return file.read_text().splitlines()
 
 
 def main() -> None:
@@ -56,9 +81,11 @@ def main() -> None:
         own = config.load(recipe, sets).seed
         rows = []
         for seed in dict.fromkeys([own, *given.seeds]):
-            without, with_ = measured(recipe, [*sets, f"seed={seed}"])
-            rows.append((without, with_))
-            print(f"{recipe}, seed {seed}{' (own)' if seed == own else ''}: {told(without, with_)}", flush=True)
+            found = measured(recipe, [*sets, f"seed={seed}"])
+            rows.append((found.without, found.with_))
+            bound = f"{found.above} of {found.updates} updates above the bound"
+            about = f"{recipe}, seed {seed}{' (own)' if seed == own else ''}"
+            print(f"{about}: {told(found.without, found.with_)}; {bound}", flush=True)
         print(f"{recipe}, mean of {len(rows)} seeds: {told(*(mean(column) for column in zip(*rows, strict=True)))}")
 
 

@@ -67,6 +67,8 @@ class Machine:
 
     folder: Path
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of its environment, beside or in place of this process's."""
 
     @property
     def home(self) -> Path:
@@ -76,7 +78,7 @@ class Machine:
     @property
     def environment(self) -> Mapping[str, str]:
         """Without what the project's environment.sh sets, so that only what a script starts counts as Flower's."""
-        return {name: value for name, value in os.environ.items() if name != "FLWR_HOME"}
+        return {name: value for name, value in os.environ.items() if name != "FLWR_HOME"} | dict(self.variables)
 
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"

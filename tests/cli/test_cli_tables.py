@@ -12,6 +12,7 @@ from commands import TINY, caveat, files, one_error, sets
 from typer.testing import Result
 
 from caveat.cli.output import prediction_rows
+from caveat.config import read_dictionary
 from caveat.core import Prediction
 from caveat.files.spreadsheets import as_text
 
@@ -52,6 +53,34 @@ def test_a_table_that_would_be_read_wrongly_is_refused_and_shown(
         assert refused(shown).startswith(told)
         dose = next(line for line in shown.stdout.splitlines() if line.strip().startswith("dose"))
         assert dose.rstrip().endswith("refused: see below")
+
+
+def silo_file(folder: Path, *lines: str) -> None:
+    text = ['silo = "hill"', 'state = "state"', "[data]", 'source = "csv:a.csv"', 'target = "ill"', *lines]
+    (folder / "silo.toml").write_text("\n".join(text) + "\n")
+
+
+def test_data_reads_a_table_as_its_silo_s_file_says(nowhere: Path) -> None:
+    """Before anything is started, at the silo: what a federation would make of the table, or refuse."""
+    write(nowhere / "a.csv", ",", labels="12")
+    silo_file(nowhere, 'decimal = ","', 'categorical = ["kind"]', "[data.labels]", '1 = "well"', '2 = "ill"',
+              "[data.columns]", 'code = "kind"')  # fmt: skip
+    result = caveat("data", "silo.toml")
+    assert result.exit_code == 0
+    assert "class well" in result.stdout
+    assert "300" in result.stdout
+    kind = next(line for line in result.stdout.splitlines() if line.strip().startswith("kind"))
+    assert kind.rstrip().endswith("3 categories")
+    assert "--target: silo.toml says how its table is read" in refused_call("--target", "ill")
+    (nowhere / "d.toml").write_text('[dose]\nrange = [0, 500]\n[kind]\ntype = "category"\n')
+    assert "305 of 600 values are not from 0 to 500" in caveat("data", "silo.toml", "--dictionary", "d.toml").stderr
+    silo_file(nowhere, 'decimal = ","', 'dictionary = "d.toml"')
+    assert "--dictionary d.toml: silo.toml names the silo's own copy" in refused_call("--dictionary", "d.toml")
+    assert not (nowhere / "state").exists()
+
+
+def refused_call(*options: str) -> str:
+    return one_error(caveat("data", "silo.toml", *options), 2)
 
 
 def test_data_shows_what_columns_become_as_they_are_declared(nowhere: Path) -> None:
@@ -113,3 +142,16 @@ def test_a_spreadsheet_runs_no_class_name(text: str) -> None:
 @pytest.mark.parametrize("text", ["yes", "", "a=b", "-1", "+1", "-0.5", "1e-3"])
 def test_other_text_and_plain_numbers_stay(text: str) -> None:
     assert as_text(text) == text
+
+
+def test_a_project_has_the_dictionary_that_its_silos_may_copy(nowhere: Path) -> None:
+    """The configuration may have been anywhere; silos get the project's folder alone."""
+    (nowhere / "d.toml").write_text(
+        '["dose, daily"]\nunit = "mg"\nrange = [0, 500]\nmissing = [0, "none"]\n[kind]\ntype = "category"\n'
+        'values = ["a", "b"]\noutside = "missing"\n'
+    )
+    asked = sets("data.source=silos", "data.target=ill", 'data.classes=["well", "ill"]', "data.dictionary=d.toml")
+    assert caveat("flower", "init", "project", *asked).exit_code == 0
+    assert read_dictionary(nowhere / "project" / "dictionary.toml") == read_dictionary(nowhere / "d.toml")
+    assert caveat("flower", "init", "plain", *asked[:-2]).exit_code == 0
+    assert not (nowhere / "plain" / "dictionary.toml").exists()

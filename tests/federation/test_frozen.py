@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import caveat as command
+from flwr.app import RecordDict
 from hospitals import NAMES, Federation, hospital, losing, summary
 
 import caveat
@@ -19,9 +21,11 @@ from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.data import noted_inputs, splits_record
 from caveat.data.schema.agreement import DataSchema, shared_schema
+from caveat.engines.flower_messages import pack
 from caveat.federation.frozen import DataChanged
 from caveat.federation.held_out import HELD_OUT
-from caveat.federation.membership import OpenMembership
+from caveat.federation.membership import OpenMembership, PendingGreeting
+from caveat.federation.name_keys import Asked
 from caveat.federation.silo_file import read_silo_file
 from caveat.federation.silo_side import SiloSide
 from caveat.federation.terms import Terms
@@ -313,7 +317,8 @@ def test_labels_flipped_between_interruption_and_resume_are_named_and_stop_the_s
     told = r"3 silos are needed .* after 3 s 2 joined \(coast, valley\), hill greeted .*not admitted: .*DataChanged"
     with pytest.raises(RunError, match=told):
         federation.serve()
-    assert any("DataChanged, see the log at the silo" in note for note in federation.notes)
+    told = "(silo hill) is not admitted: join: failed: DataChanged: its data are not those"
+    assert any(told in note for note in federation.notes)
     assert not any("label" in note or str(table) in note for note in federation.notes)
     assert "0 rows gone, 0 rows new, 80 rows of another label" in capsys.readouterr().err
     edit(table, flipped)
@@ -349,3 +354,43 @@ def test_the_server_s_sizes_follow_rows_that_leave_in_the_middle_of_a_run(tmp_pa
     assert record["test"]["examples"] == found["hill"]["n_test"]
     kept = json.loads((run / "federation.json").read_text())["silos"]["hill"]
     assert kept["card"]["dropped"] == dropped
+
+
+class OneAnswer:
+    """A wire with one node, whose next answer is an error or these words."""
+
+    def __init__(self) -> None:
+        self.answer: str | dict[str, str | int] = ""
+
+    def online(self) -> set[int]:
+        return {7}
+
+    def push(self, sent: object, kind: str, seconds: float) -> dict[str, int]:
+        return {}
+
+    def pull(self, messages: list[str]) -> tuple[dict[str, RecordDict], dict[str, str]]:
+        if isinstance(self.answer, str):
+            return {}, dict.fromkeys(messages, self.answer)
+        return dict.fromkeys(messages, pack({}, **self.answer)), {}
+
+
+def test_a_refusal_is_forgotten_once_the_silo_is_mended(hill: Hill) -> None:
+    """The sentence with which a run ends names whom it still waits for, and why, and nobody else."""
+    terms, notes, wire = hill.terms(), list[str](), OneAnswer()
+    members = OpenMembership(hill.home / "federation.json", terms, notes.append)
+
+    def hear(answer: str | dict[str, str | int], question: str) -> None:
+        wire.answer = answer
+        members._pending["m"] = PendingGreeting(Asked("first", question, "", 7), math.inf)
+        members._read(wire)  # type: ignore[arg-type]
+
+    greeting = {**hill.side.introduce(terms), "version": caveat.__version__}
+    hear("DataError, see the log at the silo", "introduce")
+    assert notes == ["node 7 is not admitted: introduce: DataError, see the log at the silo"]
+    hear(greeting, "introduce")
+    hear("DataChanged", "join")
+    assert notes[-1] == "node 7 (silo hill) is not admitted: join: DataChanged"
+    assert members._refused == {7: "join: DataChanged"}
+    hear({**hill.side.join(terms), "version": caveat.__version__}, "join")
+    assert members._refused == {}
+    assert members.connected(wire) == ["hill"]  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from caveat.core import ConfigurationError, Data, Replies, Site, Tensors, Update
 from caveat.methods import SCAFFOLD, UEFL, FedAvg, FedBN, FedProx, Local
 from caveat.methods.uefl import Codebook
 from caveat.nn.codebook import nearest
+from caveat.nn.models import ModelSettings, build_model
 from caveat.training.fit import Training
 from caveat.training.modules import load, snapshot
 
@@ -311,6 +312,12 @@ def test_uefl_shared_codewords_are_averaged_by_use_and_unused_ones_stay() -> Non
 def test_uefl_tokens_that_cannot_be_cut_are_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match=r"method\.segments = 4 does not divide the 6 features"):
         uefl(segments=4).build(model())
+
+
+@pytest.mark.parametrize(("features", "segments"), [(32, 16), (6, 1), (84, 1)])
+def test_uefl_cuts_tokens_into_sixteen_where_it_can(features: int, segments: int) -> None:
+    built = uefl().build(build_model(ModelSettings(name="mlp", features=features), (5,), 3, 0))
+    assert built.codebook.segments == segments
 
 
 def test_one_iteration_never_extends_and_has_no_room_to(tmp_path: Path) -> None:

@@ -277,3 +277,21 @@ def test_a_head_may_be_run_in_two_halves(norm: bool, second: int | None) -> None
     assert torch.equal(built.head.output(hidden), built(x))
     norms = sum(isinstance(part, nn.BatchNorm1d) for part in built.head)
     assert norms == norm * (1 + (second is not None))
+
+
+@pytest.mark.parametrize(("name", "shape"), [("lenet5", (1, 28, 28)), ("cnn", (3, 28, 28)), ("mlp", (13,))])
+def test_layer_norm_is_between_encoder_and_head_and_draws_nothing(name: str, shape: tuple[int, ...]) -> None:
+    """The same initial weights with and without, so that rows of a table differ by nothing else."""
+    plain = build_model(ModelSettings(name=name), shape, 3, 0).eval()
+    normed = build_model(ModelSettings(name=name, layer_norm=True), shape, 3, 0).eval()
+    assert all(
+        torch.equal(a, b) for a, b in zip(plain.state_dict().values(), normed.state_dict().values(), strict=True)
+    )
+    x = torch.randn(4, *shape)
+    said = plain.encoder(x)
+    torch.testing.assert_close(normed.encoder(x), F.layer_norm(said, said.shape[-1:]))
+
+
+def test_a_model_of_ones_own_has_no_layer_norm() -> None:
+    with pytest.raises(ConfigurationError, match="layer_norm = True has no meaning for model 'own'"):
+        ModelSettings(factory="package:make", layer_norm=True)

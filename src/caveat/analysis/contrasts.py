@@ -31,15 +31,20 @@ class SeedDifferences:
     inputs: Whole
     """(N,) which input it is: the same number is the same input with every seed."""
     silos: Whole
-    """(N,) the number of its silo."""
+    """(N,) the number of its silo, or of what part of a silo's inputs it is drawn from."""
     values: Floats
     """(N,) what the first method has more than the second, such as 1 for a label that it alone has right."""
     pooled: bool = False
     """Whether every input counts as much as any other, rather than every silo."""
+    counts: Floats | None = None
+    """(N,) what each input counts beside the others, where it is neither."""
 
     @property
     def weights(self) -> Floats:
         """(N,) what each input counts; they add up to 1."""
+        if self.counts is not None:
+            shares: Floats = self.counts / self.counts.sum()
+            return shares
         if self.pooled:
             return np.full(len(self.values), 1 / len(self.values))
         counts = np.bincount(self.silos)

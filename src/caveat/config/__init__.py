@@ -9,7 +9,7 @@ from .earlier import by_own_rules, had_no_classes
 from .load import find, load, load_kept, loads, loads_kept, read_dictionary, recipes
 from .schema import Config, EngineSettings, Evaluation, Federation, MethodSettings, check_personal, is_stranger, reading
 from .text import one_of
-from .write import dump, first_line
+from .write import dump, dump_dictionary, first_line
 
 __all__ = [
     "Config",
@@ -21,6 +21,7 @@ __all__ = [
     "by_own_rules",
     "check_personal",
     "dump",
+    "dump_dictionary",
     "find",
     "first_line",
     "had_no_classes",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+import tomlkit
+
 from ..core.settings import KeyPath, dotted, help_of
+from ..data.declared import DictionaryColumn
 from ..methods import METHODS
 from .schema import Config, MethodSettings, method_class
 from .text import toml
@@ -22,6 +25,18 @@ def dump(config: Config) -> str:
     lines += _section((), "", entries(Config, {key: value for key, value in top.items() if key not in sections}))
     for key, value in sections.items():
         lines += _method_lines(config.method) if key == "method" else _sections((key,), value)
+    return "\n".join(lines) + "\n"
+
+
+def dump_dictionary(columns: Sequence[DictionaryColumn]) -> str:
+    """A data dictionary as the file that `read_dictionary` makes equal columns of."""
+    lines = ["# What the columns of all silos' tables mean. A silo's copy is its `data.dictionary` in silo.toml."]
+    for column in columns:
+        lines += ["", f"[{tomlkit.key(column.name).as_string()}]"]
+        for field in dataclasses.fields(column):
+            value = getattr(column, field.name)
+            if field.name == "type" or (field.name != "name" and value != field.default):
+                lines.append(f"{field.name} = {toml(value)}")
     return "\n".join(lines) + "\n"
 
 

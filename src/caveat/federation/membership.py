@@ -46,6 +46,7 @@ class OpenMembership(Members):
         self._pending: dict[str, PendingGreeting] = {}
         self._until: dict[int, float] = {}
         self._refused: dict[int, str] = {}
+        self._names: dict[int, SiloId] = {}
 
     def meet(self, wire: GridMessages, until: float) -> None:
         """Read what nodes have answered, and greet those that are new. Waits for nobody."""
@@ -149,7 +150,8 @@ class OpenMembership(Members):
     def _refuse(self, asked: Asked, why: str) -> None:
         self._until[asked.node] = time.monotonic() + AGAIN
         self._refused[asked.node] = legible(f"{asked.question}: {why}")
-        self.note(f"node {asked.node} is not admitted: {self._refused[asked.node]}")
+        silo = f" (silo {self._names[asked.node]})" if asked.node in self._names else ""
+        self.note(f"node {asked.node}{silo} is not admitted: {self._refused[asked.node]}")
 
     def _hear(self, wire: GridMessages, asked: Asked, records: RecordDict) -> None:
         words, node = words_of(records), asked.node
@@ -161,6 +163,7 @@ class OpenMembership(Members):
         there = self.nodes.get(silo, node) != node and self.nodes[silo] in wire.online()
         if there and not self.keys.replaced(silo, key):
             raise DataError(f"says that it is silo {silo!r}, but another node that is connected is")
+        self._names[node] = silo
         if asked.question == "join":
             joined = silo in self.silo_infos
             self._join(silo, node, words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 
 from .._version import __version__
-from ..core import ConfigurationError, Method, Payload, RunError, SiloId, Update
+from ..core import CaveatError, ConfigurationError, Method, Payload, RunError, SiloId, Update
 from ..core.devices import find_device
 from ..data import load
 from ..engines.executor import Executor
@@ -25,6 +26,7 @@ from ..methods import METHODS
 from ..nn.own import KNOWN, Make
 from ..runs.local import LocalRun
 from ..runs.spec import spec_of
+from .frozen import DataChanged
 from .limits import BeyondLimits
 from .name_keys import Asked, signed
 from .own_books import OwnBooks
@@ -32,6 +34,9 @@ from .refusals import ToldRefusal, check_version
 from .silo_file import read_silo_file
 from .silo_side import SiloSide, check_order
 from .terms import Terms
+
+CHANGED = "DataChanged: its data are not those that it joined with, and its silo.toml, [data] changed, stops there"
+"""What a server is told of a silo whose table has changed."""
 
 
 def silo_app() -> ClientApp:
@@ -100,6 +105,10 @@ class NodeHandler:
             return _member(context).says(Terms.of_text(text))
 
 
+class Withheld(RunError):
+    """What the server learns of an error, the whole of which is in the silo's own log."""
+
+
 @contextmanager
 def without_details() -> Iterator[None]:
     """Keep what an error says at the silo: it may name files, or values of single samples.
@@ -110,16 +119,35 @@ def without_details() -> Iterator[None]:
         yield
     except Exception as error:
         # What it says may come from the server.
-        print(escaped(traceback.format_exc()), file=sys.stderr, end="", flush=True)
-        told = _told(error)
+        print(escaped(_said(error)), file=sys.stderr, flush=True)
+        logging.getLogger("flwr").addFilter(_said_already)
         # Without its cause, which would go along.
-        raise RunError(told) from None
+        raise Withheld(_told(error)) from None
+
+
+def _said(error: Exception) -> str:
+    """What the silo's own log says: sentences of what is refused or wrong at the silo, else all of the traceback."""
+    found: list[BaseException] = [error]
+    while (cause := found[-1].__cause__) is not None:
+        found.append(cause)
+    if all(isinstance(each, CaveatError) for each in found):
+        return "\n".join(f"caveat: {each}" for each in reversed(found))
+    return traceback.format_exc().rstrip("\n")
+
+
+def _said_already(record: logging.LogRecord) -> bool:
+    """Of an error that the silo's log has, Flower's log repeats no traceback."""
+    if record.exc_info and isinstance(error := record.exc_info[1], Withheld):
+        record.msg, record.args, record.exc_info = "The server is told: %s", (str(error),), None
+    return True
 
 
 def _told(error: Exception) -> str:
     """What the server learns: the silo and the rule of a refusal, of anything else its kind."""
     if isinstance(error, BeyondLimits):
         return f"{error.told}; see the log at the silo"
+    if isinstance(error, DataChanged):
+        return f"{CHANGED}; see the log at the silo"
     return f"{error}; see the log at the silo" if isinstance(error, ToldRefusal) else _kind(error)
 
 

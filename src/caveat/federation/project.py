@@ -25,12 +25,14 @@ def write_project(
     simulation_silos: int | None,
     plugins: Sequence[str] = (),
     codes: Sequence[str] = (),
+    dictionary: str = "",
 ) -> list[Path]:
     """Write a Flower app around a configuration, and the scripts around it; return the files.
 
     `simulation_silos` is how many silos the configured data make, None where every silo reads its own. The files among
-    `plugins`, and of the names of models' `codes`, go along, and the app imports all of them. Raises ConfigurationError
-    if the folder is there and not empty, or cannot be written, and for a file that cannot go along under its name.
+    `plugins`, and of the names of models' `codes`, go along, and the app imports all of them; `dictionary` is the text
+    of a data dictionary, of which silos may have a copy. Raises ConfigurationError if the folder is there and not
+    empty, or cannot be written, and for a file that cannot go along under its name.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigurationError(f"{folder} exists and is not empty; name a new folder")
@@ -41,7 +43,7 @@ def write_project(
         texts |= _carried(named, texts, f"--plugin {named}")
     for code in codes:
         texts |= _made_known(code, texts)
-    texts |= {"config.toml": config_text}
+    texts |= {"config.toml": config_text} | ({"dictionary.toml": dictionary} if dictionary else {})
     try:
         return [_write(folder / name, text) for name, text in sorted(texts.items())]
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,6 +129,9 @@ class SiloSide:
         path = self.file.private(self.home(terms).name) / "config.toml"
         if not path.exists():
             write_bytes(path, configuration.dump(terms.config).encode())
+            about = f"{terms.config.method.name}, {terms.config.rounds} rounds"
+            print(f"caveat: silo {self.file.silo!r} joins a federation, {about}; what it keeps is in {path.parent}",
+                  file=sys.stderr, flush=True)  # fmt: skip
         elif lasting(configuration.loads_kept(path.read_text(), str(path))) != lasting(terms.config):
             raise DataError(f"the federation's configuration is not the one that was joined, {path}")
 

@@ -7,10 +7,11 @@ the K-means centres of its own features, which never leave it; training then goe
 Where paper and released code differ: dropout is on when uncertainty is measured (paper; off in the code); the entropy
 decides on the silo's validation inputs, whose labels it does not need (both use the test set); shared codewords are
 averaged over the silos that use them, by use (paper; never averaged in the code); beta weighs the commitment (code).
-Ours: features are normalised before they are discretised, so that codewords from N(0, 1) lie among them; a silo's
-entropy must exceed the threshold by two standard errors, since silos that differ by chance cross it; silos keep
-batch normalisation of their own (Li et al., FedBN, ICLR 2021), to which most of the gain over FedAvg is due; and
-rounds that no extension needs are trained all the same, since silos alike in entropy need not have converged.
+Ours: features are normalised before they are discretised, so that codewords from N(0, 1) lie among them; tokens are cut
+into 16 segments, so that a codebook is not short of codes, where features allow it; a silo's entropy must exceed the
+threshold by two standard errors, since silos that differ by chance cross it; silos keep batch normalisation of their
+own (Li et al., FedBN, ICLR 2021), to which most of the gain over FedAvg is due; and rounds that no extension needs are
+trained all the same, since silos alike in entropy need not have converged.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from ..training.fit import Loss
 from ..training.modules import expect, in_batches, load, normalisation, snapshot, split
 from ..uncertainty.measures import entropy
 from .fedavg import FedAvg
+
+SEGMENTS = 16
+"""Parts of a token, where nothing else is said: with fewer, codebooks of the paper's size are short of codes."""
 
 
 @frozen_settings
@@ -59,8 +63,9 @@ class UEFL(FedAvg):
     """Codewords per extension: always `codewords`, or as many as the silo already reaches."""
     keep: Literal["all", "newest"] = "all"
     """A silo's own codewords accumulate (paper), or a new extension replaces them (released code)."""
-    segments: Literal[1, 2, 4, 8, 16, 32] = 1
-    """Equal parts into which a token is cut, each replaced by a codeword of its own."""
+    segments: Literal[1, 2, 4, 8, 16, 32] | None = None
+    """Equal parts into which a token is cut, each replaced by a codeword of its own; by default 16 where these divide
+    its features, else 1 (paper: 1, and 4 for CIFAR-100)."""
     commitment: Annotated[float, Field(ge=0, le=LARGE)] = 0.25
     """beta: weight of the encoder's commitment to its codewords."""
     quantisation: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
@@ -76,11 +81,12 @@ class UEFL(FedAvg):
     def build(self, model: nn.Module) -> nn.Module:
         reach = self.codewords * (self.iterations if self.growth == "add" else 2 ** (self.iterations - 1))
         model = parts(model, self.name)
-        if model.features % self.segments:
+        segments = self.segments or (1 if model.features % SEGMENTS else SEGMENTS)
+        if model.features % segments:
             raise ConfigurationError(
-                f"method.segments = {self.segments} does not divide the {model.features} features of the model's tokens"
+                f"method.segments = {segments} does not divide the {model.features} features of the model's tokens"
             )
-        codebook = Codebook(self.codewords, reach - self.codewords, model.features, self.segments, self.commitment)
+        codebook = Codebook(self.codewords, reach - self.codewords, model.features, segments, self.commitment)
         normalised = nn.Sequential(model.encoder, nn.LayerNorm(model.features, elementwise_affine=False))
         return Discretised(normalised if self.normalise else model.encoder, codebook, model.head)
 

@@ -16,7 +16,7 @@ from ..core import ConfigurationError, seeded
 from ..core.errors import shown
 from ..core.memory import FLOAT, check_memory
 from ..core.settings import MANY, frozen_settings, plain
-from .encoders import Head, Model, cnn, head, lenet5, mlp, normed, residual
+from .encoders import Model, cnn, head, lenet5, mlp, normed, residual
 from .own import Make, as_model, made, name_of, said, sample
 from .pretrained import begin_with, own_encoder
 
@@ -30,8 +30,8 @@ OWN = {
     "own": {"factory", "weights"},
 }
 """The fields of `ModelSettings` that not all models read, by the models that do."""
-HEAD = {"hidden", "second", "norm", "dropout", "dropout_logits"}
-"""Fields of the head, which a model of one's own has already."""
+HEAD = {"layer_norm", "hidden", "second", "norm", "dropout", "dropout_logits"}
+"""Fields of what is behind the encoder, which a model of one's own has already."""
 CONVOLUTIONS = {"residual": residual, "cnn": cnn, "normed": normed}
 """The encoders that are built from the channels of images and a width alone."""
 WIDE = 2048
@@ -44,7 +44,7 @@ KEPT = 4
 class ModelSettings:
     """An encoder and a classifier head."""
 
-    LATER: ClassVar = frozenset({"factory", "encoder", "weights", "frozen", "adapter"})
+    LATER: ClassVar = frozenset({"factory", "encoder", "weights", "frozen", "adapter", "layer_norm"})
 
     name: Literal["lenet5", "residual", "cnn", "normed", "mlp", "encoder", "own"] = "residual"
     """lenet5, residual, cnn and normed take images, mlp takes features; encoder is one's own encoder with a head behind
@@ -66,6 +66,9 @@ class ModelSettings:
     (64 by default)."""
     features: Annotated[int, Field(gt=0, le=MANY)] | None = None
     """lenet5 (84 by default) and mlp (32 by default): numbers per token between encoder and head."""
+    layer_norm: bool = False
+    """Normalise the features of every token, between encoder and head, without scale and shift, as FedPN and UEFL do by
+    themselves."""
     hidden: Annotated[int, Field(ge=0, le=MANY)] = 128
     """Hidden units of the classifier head; 0 is a linear head."""
     second: Annotated[int, Field(gt=0, le=MANY)] | None = None
@@ -181,7 +184,7 @@ def _with_encoder(
         if settings.adapter is not None:
             encoder = nn.Sequential(encoder, nn.Linear(features, settings.adapter), nn.GELU())
             features = settings.adapter
-        return Model(encoder, _head(settings, tokens, features, classes), tokens, features)
+        return _behind(encoder, settings, tokens, features, classes)
 
 
 def _check_size(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> None:
@@ -200,14 +203,18 @@ def _model(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> Mod
     encoder = _encoder(settings, shape)
     with torch.no_grad():
         _, tokens, features = encoder.eval()(torch.zeros(1, *shape)).shape
-    return Model(encoder, _head(settings, tokens, features, classes), tokens, features)
+    return _behind(encoder, settings, tokens, features, classes)
 
 
-def _head(settings: ModelSettings, tokens: int, features: int, classes: int) -> Head:
-    return head(
+def _behind(encoder: nn.Module, settings: ModelSettings, tokens: int, features: int, classes: int) -> Model:
+    """The encoder with what the settings put behind it."""
+    classifier = head(
         tokens, features, settings.hidden, classes, settings.dropout, settings.dropout_logits, settings.norm,
         settings.second,
     )  # fmt: skip
+    if settings.layer_norm:
+        encoder = nn.Sequential(encoder, nn.LayerNorm(features, elementwise_affine=False))
+    return Model(encoder, classifier, tokens, features)
 
 
 def _encoder(settings: ModelSettings, shape: tuple[int, ...]) -> nn.Sequential:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
-from ...core import DataError
+from ...core import Data, DataError, Payload, Silo, Tensors
 from ...data import Silos
 from ...files.atomic import write_bytes
 from ...files.payloads import read_payload, to_bytes
 from ...files.schema.grid import Contrast
 from ...runs.configured import open_run
-from ..contrasts import SeedDifferences
+from ...runs.local import Run
+from ..contrasts import Floats, SeedDifferences, Whole
 
 INPUT, OWN = "input", "own"
 """The position of every test input in its source; whether the silo's own prediction of it is right."""
+FOREIGN = "ood_local"
+"""The stream of inputs that only other silos know; what is kept of it has this and a slash before its name."""
 
 
 def place_of(folder: Path) -> Path:
@@ -27,18 +30,38 @@ def place_of(folder: Path) -> Path:
 
 
 def write_right(folder: Path, silos: Silos) -> None:
-    """Ask the models of the finished run in a folder about the test splits of its silos, and keep what they have right.
+    """Ask the models of the finished run in a folder about its silos' test splits and what only other silos know, and
+    keep what they have right.
 
-    Per silo (N,): the inputs, whether what the silo predicts is right, and whether each model at hand is.
+    Per silo (N,): the inputs, whether what the silo predicts is right, and whether each model at hand is; and so of the
+    stream.
     """
-    run, found = open_run(folder), {}
-    for silo in silos:
-        x, y = silo.test.x, silo.test.y.cpu()
-        models = {decision.name.lower(): answer.label for decision, answer in run.answers(silo.name)(x).items()}
-        labels = {OWN: run.predictor(silo.name)(x).label, **models}
-        right = {name: (label.cpu() == y).to(torch.uint8) for name, label in labels.items()}
-        found[silo.name] = {INPUT: silo.indices["test"].cpu(), **right}
-    write_bytes(place_of(folder), to_bytes(found))
+    run = open_run(folder)
+    write_bytes(place_of(folder), to_bytes({silo.name: _right_at(run, silo) for silo in silos}))
+
+
+def _right_at(run: Run, silo: Silo) -> Tensors:
+    found = _right(run, silo, silo.test, "test")
+    if FOREIGN in silo.streams and FOREIGN in silo.indices:
+        foreign = _right(run, silo, silo.streams[FOREIGN], FOREIGN)
+        found |= {f"{FOREIGN}/{name}": each for name, each in foreign.items()}
+    return found
+
+
+def _right(run: Run, silo: Silo, data: Data, name: str) -> Tensors:
+    y = data.y.cpu()
+    models = {decision.name.lower(): answer.label for decision, answer in run.answers(silo.name)(data.x).items()}
+    labels = {OWN: run.predictor(silo.name)(data.x).label, **models}
+    right = {model: (label.cpu() == y).to(torch.uint8) for model, label in labels.items()}
+    return {INPUT: silo.indices[name].cpu(), **right}
+
+
+class Stratum(NamedTuple):
+    """A silo's test inputs, or its foreign ones, of two runs with the same seed."""
+
+    inputs: Whole
+    values: Floats
+    """What the first run has right and the second has not."""
 
 
 def differences(contrast: Contrast, a: Path, b: Path) -> SeedDifferences:
@@ -47,18 +70,38 @@ def differences(contrast: Contrast, a: Path, b: Path) -> SeedDifferences:
     Raises DataError where they were not asked about the same inputs, or a model is not there.
     """
     ours, theirs = read_payload(place_of(a)), read_payload(place_of(b))
-    model = contrast.model or OWN
-    inputs, silos, values = list[NDArray[Any]](), list[NDArray[Any]](), list[NDArray[Any]]()
     if ours.keys() != theirs.keys():
         raise DataError(f"{place_of(a)} and {place_of(b)} have different silos")
-    for number, name in enumerate(sorted(ours)):
-        one, other = ours[name], theirs[name]
-        for place, each in ((a, one), (b, other)):
-            if model not in each:
-                raise DataError(f"{place_of(place)} has no answers of the model {model!r} at silo {name!r}")
-        if not torch.equal(one[INPUT], other[INPUT]):
-            raise DataError(f"{place_of(a)} and {place_of(b)} have different test inputs of silo {name!r}")
-        inputs.append(one[INPUT].numpy())
-        silos.append(np.full(len(one[INPUT]), number))
-        values.append(one[model].numpy().astype(np.float64) - other[model].numpy())
-    return SeedDifferences(np.concatenate(inputs), np.concatenate(silos), np.concatenate(values), contrast.pooled)
+    streams = {"": 1.0} if contrast.known is None else {"": contrast.known, f"{FOREIGN}/": 1 - contrast.known}
+    strata, counts = list[Stratum](), list[Floats]()
+    for silo in sorted(ours):
+        for stream, share in streams.items():
+            strata.append(_stratum(contrast, (a, ours), (b, theirs), silo, stream))
+            counts.append(np.full(len(strata[-1].inputs), share / max(len(strata[-1].inputs), 1)))
+    return SeedDifferences(
+        np.concatenate([each.inputs for each in strata]),
+        np.repeat(np.arange(len(strata)), [len(each.inputs) for each in strata]),
+        np.concatenate([each.values for each in strata]),
+        contrast.pooled,
+        None if contrast.known is None else np.concatenate(counts),
+    )
+
+
+def _stratum(contrast: Contrast, a: tuple[Path, Payload], b: tuple[Path, Payload], silo: str, stream: str) -> Stratum:
+    places = tuple(place_of(folder) for folder, _ in (a, b))
+    models = (contrast.model or OWN, contrast.b_model or contrast.model or OWN)
+    kept = tuple(_kept(found[silo], stream) for _, found in (a, b))
+    for place, each, model in zip(places, kept, models, strict=True):
+        if not each:
+            raise DataError(f"{place} has no inputs that silo {silo!r} does not know, as `known` needs")
+        if model not in each:
+            raise DataError(f"{place} has no answers of the model {model!r} at silo {silo!r}")
+    if not torch.equal(kept[0][INPUT], kept[1][INPUT]):
+        raise DataError(f"{places[0]} and {places[1]} have different test inputs of silo {silo!r}")
+    right = [each[model].numpy().astype(np.float64) for each, model in zip(kept, models, strict=True)]
+    return Stratum(kept[0][INPUT].numpy(), right[0] - right[1])
+
+
+def _kept(found: dict[str, Tensor], stream: str) -> Tensors:
+    """What is kept of a stream, by the model's name."""
+    return {name.removeprefix(stream): each for name, each in found.items() if name.startswith(stream)}

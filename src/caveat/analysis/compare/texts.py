@@ -36,8 +36,8 @@ def per_run(record: Comparison) -> str:
 
 
 def markdown(record: Comparison) -> str:
-    """Means with 95 % intervals, the paper's figures in brackets, then tuning, costs, tests and failures."""
-    return "\n\n".join([*measured(record), *about(record)]) + "\n"
+    """What is decided, means with 95 % intervals, the paper's figures in brackets, tests, tuning, costs, failures."""
+    return "\n\n".join([*contrasts(record), *measured(record), *about(record)]) + "\n"
 
 
 def measured(record: Comparison) -> list[str]:
@@ -46,23 +46,21 @@ def measured(record: Comparison) -> list[str]:
 
 
 def about(record: Comparison) -> list[str]:
-    """What is decided, which pairs differ, what was tuned and spent, what failed."""
-    return [part for part in (contrasts(record), _differences(record), _costs(record), _failures(record)) if part]
+    """Which pairs differ, what was tuned and spent, what failed."""
+    return [part for part in (_differences(record), _costs(record), _failures(record)) if part]
 
 
-def contrasts(record: Comparison) -> str:
-    """A table of contrasts with their verdicts; empty without any."""
-    lines = [
-        _line([each.claim, named(each), *_difference(each), said(each)]) for each in record.contrasts
-    ]  # fmt: skip
-    heads = ["what is decided", "contrast", "points (95 % interval)", "verdict"]
-    return "\n".join([*_head(heads), *lines]) if lines else ""
+def contrasts(record: Comparison) -> list[str]:
+    """The contrasts with their verdicts, where the comparison has any."""
+    lines = [f"- {each.claim}. {named(each)}: {_difference(each)}**{said(each)}**" for each in record.contrasts]
+    head = "What the table decides, in points with 95 % intervals over seeds and test inputs:"
+    return ["\n".join([head, "", *lines])] if lines else []
 
 
-def _difference(contrast: ContrastRecord) -> list[str]:
+def _difference(contrast: ContrastRecord) -> str:
     ends = (contrast.mean, contrast.low, contrast.high)
     mean, low, high = ("" if end is None else f"{100 * end:+.1f}" for end in ends)
-    return [f"{mean} ({low} to {high})" if mean else ""]
+    return f"{mean} ({low} to {high}), " if mean else ""
 
 
 def _measured(record: Comparison, measure: Measure) -> str:

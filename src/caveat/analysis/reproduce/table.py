@@ -70,6 +70,8 @@ class TableTuning(TuningPlan):
 class TableContrast(Contrast):
     """What a table decides, said before it is made."""
 
+    known: Annotated[float, Field(gt=0, lt=1)] | None = None
+
 
 @dataclass(frozen=True, config=FORBID)
 class TableRefinement(Refinement):

@@ -131,8 +131,10 @@ class ContrastRecord(IntervalRecord):
     b: str
     column: str = ""
     model: str = ""
+    b_model: str = ""
     pooled: bool = False
     margin: float
+    known: float | None = None
     seeds: int = 0
     p_different: Finite = None
     p_equal: Finite = None

@@ -10,7 +10,7 @@ from typing import Any
 
 SCHEMA = 2
 """The version of the file, which has a checksum; that of the first need not."""
-LATER = ("then", "on", "extensions", "contrasts")
+LATER = ("then", "on", "extensions", "contrasts", "b_model", "known")
 """Keys that are not written where they say nothing, as files of earlier versions lack them."""
 Sets = tuple[str, ...]
 """Overrides "SECTION.KEY=VALUE", as of `--set`."""
@@ -105,10 +105,15 @@ class Contrast:
     column: str = ""
     model: str = ""
     """Whose accuracy: "global", "local"; by default what silos predict with."""
+    b_model: str = ""
+    """Whose of `b`, where it is another: "own" is what silos predict with."""
     pooled: bool = False
     """Whether every test input counts as much as any other, rather than every silo."""
     margin: float = 0.01
     """Methods are equal where they differ by less."""
+    known: float | None = None
+    """The share of inputs, above 0 and below 1, that are as the silo's own; the rest are what only other silos know,
+    stream "ood_local". By default all are of the silo's test split."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ _ABOUT = (
     "silos as fixed; p-values are corrected by Holm's method over all contrasts, for being different and for being "
     "equal within the margin."
 )
+_OWN = "what silos predict with"
+_WHOSE = {"": "", "own": _OWN, "global": "the federation's model", "local": "silos' own models"}
 
 
 def contrast_table(record: Comparison) -> Table | None:
@@ -39,11 +41,14 @@ def decided(record: Comparison) -> list[str]:
 
 def named(contrast: ContrastRecord) -> str:
     """Both methods, the setting, and whose accuracy it is."""
-    whose = {"": "", "global": "the federation's model", "local": "silos' own models"}.get(
-        contrast.model, contrast.model
-    )
-    where = ", ".join(part for part in (contrast.column, whose, "pooled" * contrast.pooled) if part)
-    return f"{contrast.a} {MINUS} {contrast.b}" + (f" ({where})" if where else "")
+    whose = _WHOSE.get(contrast.model, contrast.model)
+    known = "" if contrast.known is None else f"{100 * contrast.known:g} % known"
+    b = contrast.b
+    if contrast.b_model:
+        b, whose = f"{b}: {_WHOSE.get(contrast.b_model, contrast.b_model)}", ""
+    a = f"{contrast.a}: {_WHOSE.get(contrast.model, contrast.model) or _OWN}" if contrast.b_model else contrast.a
+    where = ", ".join(part for part in (contrast.column, whose, known, "pooled" * contrast.pooled) if part)
+    return f"{a} {MINUS} {b}" + (f" ({where})" if where else "")
 
 
 def said(contrast: ContrastRecord) -> str:

@@ -1,0 +1,70 @@
+"""What becomes of a federation in which one machine's silo lies: it is named, and the others have their model."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from machines import Failed, Machine, wait_for
+
+LIAR = "liar"
+FOLDER = Path(__file__).parent / LIAR
+"""What its machine imports, which changes what it sends."""
+WEIGHTS = ("rounds=3", "federation.begin_with=4", "federation.quorum=3")
+ROWS = ("rounds=1", "federation.begin_with=4", "federation.quorum=3", "federation.patience=20")
+"""What the server's configuration says beside its file: a fourth silo is waited for."""
+
+
+@dataclass(frozen=True)
+class Lie:
+    """What the liar does, and what has to be said of it."""
+
+    name: str
+    options: tuple[str, ...]
+    check: Callable[[Path, str], str]
+    """Of the run's folder and what the server has said: raises Failed, or says in a line what was found."""
+
+
+def tell_lies(server: Machine, method: str, liar: Machine) -> Iterator[str]:
+    """Two runs with a liar among the silos; what was found, a line each. Raises Failed where one does not end well."""
+    for lie in (Lie("weights", WEIGHTS, _named_each_round), Lie("rows", ROWS, _set_aside)):
+        (liar.folder / "lie").write_text(lie.name)
+        run = server.folder / "runs" / f"{method}-{lie.name}"
+        server.start(lie.name, "./run.sh", f"runs/{run.name}", *lie.options)
+        wait_for("a run with a liar ends", 400, lambda lie=lie: server.ended(lie.name) is not None)
+        if status := server.ended(lie.name):
+            raise Failed(f"a run with a liar ended with status {status}; see {server.log(lie.name)}")
+        found = lie.check(run, server.log(lie.name).read_text())
+        _sound(run)
+        yield found
+
+
+def _named_each_round(run: Path, said: str) -> str:
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    bounded = {line["round"]: line["times_bound"] for line in lines if line.get("times_bound") is not None
+               and line["silo"] == LIAR}  # fmt: skip
+    if len(bounded) < 3:
+        raise Failed(f"the liar exceeded the bound in rounds {sorted(bounded)}, expected three")
+    if said.count(f"{LIAR}: its update was") < 3:
+        raise Failed("the log does not name the liar in each round")
+    times = ", ".join(f"{bounded[number]:,.0f}" for number in sorted(bounded))
+    return f"weights times -10, times 100,000 and random: {times} times the bound, each named, and the run is complete"
+
+
+def _set_aside(run: Path, said: str) -> str:
+    if f"silo {LIAR} is set aside" not in said:
+        raise Failed("a silo that says to have 10^9 rows was not set aside")
+    splits = json.loads((run / "splits.json").read_text())
+    if LIAR in json.dumps(splits):
+        raise Failed("a silo that says to have 10^9 rows took part")
+    return "10^9 rows at the greeting: named, set aside, and the run is complete with the others"
+
+
+def _sound(run: Path) -> None:
+    """Raises Failed unless the federation's model is one that can be used."""
+    mean = json.loads((run / "summary.json").read_text())["mean"]["accuracy"]
+    if not math.isfinite(mean) or mean < 0.5:
+        raise Failed(f"{run.name}: the mean accuracy is {mean}")
