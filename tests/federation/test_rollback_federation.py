@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from commands import caveat, one_error
 from federations import assert_same
+from flwr.app import ArrayRecord, Message
 from hospitals import NAMES, Federation, losing, summary
 
 from caveat.config import load
 from caveat.core import RunError
+from caveat.core.errors import Diverged
 from caveat.federation.log import lock_of, log_of, status_of
 from caveat.files.ledger import read_ledger
 from caveat.files.locks import held
 from caveat.files.payloads import read_payload
+from caveat.html.pages.run.page import write_report
 
 pytestmark = pytest.mark.long
 
@@ -92,3 +96,38 @@ def test_a_run_under_way_is_refused_and_the_log_says_what_was_done(tmp_path: Pat
     whole.serve()
     same(federation, whole)
     assert json.loads((run / "summary.json").read_text())["rollbacks"][0]["to"] == 1
+
+
+def longer(times: float, first: int) -> Callable[[Message], Message]:
+    """A silo whose models are so many times as large, once it was asked a few times."""
+    calls = iter(range(10**6))
+
+    def lie(reply: Message) -> Message:
+        if next(calls) >= first and reply.has_content() and "group.model" in reply.content:
+            record = reply.content["group.model"]
+            assert isinstance(record, ArrayRecord)
+            state = {k: v * times if v.is_floating_point() else v for k, v in record.to_torch_state_dict().items()}
+            reply.content["group.model"] = ArrayRecord(torch_state_dict=state)
+        return reply
+
+    return lie
+
+
+def test_the_command_is_suggested_beside_a_silo_that_is_noted_and_where_training_diverged(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=3, patience=0.5)
+    federation.grid.tamper[federation.node["hill"]] = longer(1e4, 2)  # the first round and its evaluation
+    run = federation.serve()
+    found = [note for note in federation.notes if f"`caveat rollback {run} --to " in note]
+    assert [note.partition(" has counted")[0] for note in found] == ["round 2", "round 3"]
+    assert "lists the rounds that the run can go back to" in (run / "report.html").read_text()
+    assert not summary(run).get("rollbacks")  # never automatic
+    other = Federation(tmp_path / "other", "fedavg", rounds=4, patience=0.5)
+    for name in ("hill", "valley"):
+        other.grid.tamper[other.node[name]] = longer(1e4, 4)
+    with pytest.raises(Diverged, match="training diverged"):
+        other.serve()
+    (said,) = [note for note in other.notes if note.startswith("if a silo is the cause: this round has not counted")]
+    assert f"`caveat rollback {other.run}` lists the rounds" in said
+    page = write_report(other.run).read_text()
+    assert "If a silo is the cause, leave it out" in page
+    assert f"caveat rollback {other.run.name}" in page

@@ -49,7 +49,10 @@ def told(noted: Noted) -> str:
 def going_back(folder: Path, to: int | None = None) -> str:
     """What to type to have a run go on after an earlier round: nothing goes back by itself."""
     if to is None:
-        return f"if a silo is the cause: `caveat rollback {folder}` lists the rounds that the run can go back to"
+        return (
+            "if a silo is the cause: this round has not counted, and the run goes on without the silo once it is left "
+            f"out; `caveat rollback {folder}` lists the rounds that it can go back to"
+        )
     return (
         f"round {to + 1} has counted: to have it not count, stop the run, then `caveat rollback {folder} --to {to}`, "
         "and leave the silo out"

@@ -47,7 +47,10 @@ def _told(run: RunFolder, failure: Failure, whose: str) -> Failed:
         was = f", which was {used}," if used else ""
         todo = f"No model came of it. Lower training.lr{was} and begin another run; this one would fail again."
         if run.federated and can_go_back(run.path):
-            todo += " If a silo is the cause, leave it out: this lists the rounds that the run can go back to:"
+            todo += (
+                " If a silo is the cause, leave it out: the round has not counted, and the run goes on without it, or "
+                "goes back first. This lists the rounds that it can go back to:"
+            )
             return Failed(f"{what}: training diverged.", todo, error, f"caveat rollback {run.path.name}")
         return Failed(f"{what}: training diverged.", todo, error)
     if failure.lost:
