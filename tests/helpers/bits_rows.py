@@ -38,7 +38,8 @@ CLASSES = f"{PIXELS} data.labels.partition=classes data.labels.per_silo=4 data.s
 FEDPN = "method.name=fedpn method.layers=3 method.personal_epochs=1"
 # With a threshold of 0 every silo but the most certain is extended.
 UEFL = (
-    "method.name=uefl method.iterations=3 method.extra_rounds=1 method.codewords=4 method.threshold=0 method.margin=0"
+    "method.name=uefl method.iterations=3 method.extra_rounds=1 method.codewords=4 method.threshold=0 method.margin=0 "
+    "method.segments=1"
 )
 SGD = "training.optimizer=sgd training.lr=0.1"
 
