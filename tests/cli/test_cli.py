@@ -25,6 +25,7 @@ COMMANDS = {
     "resume": {
         "--model", "--plugin", "--reset", "--project", "--rounds", "--workers", "--device", "--tracker", "--quiet",
     },
+    "rollback": {"--to"},
     "join": {"--out", "--silo", "--rounds", "--model", "--plugin", "--quiet"},
     "predict": {"--model", "--plugin", "--silo", "--device", "--out"},
     "evaluate": {"--model", "--plugin", "--silo", "--device", "--target"},

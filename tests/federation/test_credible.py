@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from flwr.app import ArrayRecord, Message
 from hospitals import Federation, summary
 
 from caveat.config import load
@@ -23,6 +25,13 @@ def test_more_than_ten_times_the_others_median_is_not_believed() -> None:
     )
     assert not incredible(counts | {"d": 1000}, {})
     assert list(incredible(counts | {"d": 1001}, {})) == ["d"]
+
+
+def test_other_splits_have_to_be_in_proportion_too_but_for_rounding() -> None:
+    counts = {"a": 3, "b": 3, "c": 3, "d": 50}
+    assert not incredible(counts, {}, "validation")
+    assert "says to have 51 validation examples" in incredible(counts | {"d": 51}, {}, "validation")["d"]
+    assert not incredible(counts | {"d": 51}, {"d": 400}, "validation")
 
 
 def test_a_confirmation_is_of_so_many_rows_and_no_more() -> None:
@@ -68,7 +77,7 @@ def test_a_silo_with_too_many_rows_takes_no_part_and_the_operator_is_told(tmp_pa
     assert [silo["name"] for silo in summary(run)["silos"]] == ["coast", "valley"]
     assert any("silo hill is set aside" in note and "hill.rows" in note for note in federation.notes)
     # Temperatures and familiarity come from sums that no norm bounds, which the operator is told.
-    assert any("counted as it comes" in note and "temper" in note for note in federation.notes)
+    assert any("by its share of these" in note and "temper" in note for note in federation.notes)
 
 
 @pytest.mark.long
@@ -106,3 +115,31 @@ def test_a_silo_that_joins_later_with_too_many_rows_is_refused(tmp_path: Path) -
     run = federation.serve()
     assert members(run) == ["coast", "hill"]
     assert any(f"node {node} is not admitted" in note and "more than 10 times" in note for note in federation.notes)
+
+
+def many_times(times: float) -> Callable[[Message], Message]:
+    """A silo that says of its validation split so many times what it came to."""
+
+    def lie(reply: Message) -> Message:
+        if reply.has_content() and "group.likelihood" in reply.content:
+            record = reply.content["group.likelihood"]
+            assert isinstance(record, ArrayRecord)
+            tensors = {name: each * times for name, each in record.to_torch_state_dict().items()}
+            reply.content["group.likelihood"] = ArrayRecord(torch_state_dict=tensors)
+        return reply
+
+    return lie
+
+
+@pytest.mark.long
+def test_a_silo_whose_sums_no_inputs_come_to_is_left_out_and_the_share_of_the_largest_is_told(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", rounds=1, patience=0.5)
+    federation.grid.tamper[federation.node["hill"]] = many_times(1e4)
+    run = federation.serve()
+    rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    (left,) = [row for row in rows if row.get("left_out") and row["phase"] == "temperature"]
+    assert (left["silo"], left["left_out"]) == ("hill", "likelihoods that 6 validation inputs cannot come to")
+    found = json.loads((run / "summary.json").read_text())["largest"]
+    told = [(each["phase"], each["split"], each["silo"], round(each["share"], 2)) for each in found]
+    assert told == [("temperature", "validation", "coast", 0.5), ("familiarity", "train", "coast", 0.33)]
+    assert any("temperature: of the validation inputs that are added up 50% are coast's" in n for n in federation.notes)

@@ -10,10 +10,11 @@ import torch
 from commands import caveat
 from federations import FAST, executor, model
 
-from caveat.core import Data, DataError, Method, Payload, Site
+from caveat.core import Data, DataError, Method, Payload, RunError, Site
 from caveat.engines.executor import Executor
 from caveat.engines.flower_messages import NEVER, Order
 from caveat.federation.own_books import KEPT, OwnBooks
+from caveat.federation.silo_side import check_order
 from caveat.files.checkpoints import StateLost
 from caveat.files.schema.small_files import KeptState
 from caveat.methods import SCAFFOLD, FedAvg
@@ -30,6 +31,7 @@ class Alone:
     method: Method
     place: Executor = field(init=False)
     sent: Payload = field(init=False)
+    checkpoints: int = 1
 
     def __post_init__(self) -> None:
         self.folder.mkdir(exist_ok=True)
@@ -52,8 +54,14 @@ class Alone:
     def versions(self) -> list[int]:
         return self.place.states.versions("silo-0")
 
-    def perform(self, t: int, counted: int, work: str = TRAIN) -> None:
-        self.books.perform(self.place, Order(t, work, counted, "silo-0"), self.sent, lambda update, ledger: None)
+    def perform(self, t: int, counted: int, work: str = TRAIN, rollbacks: int = 0) -> None:
+        order = Order(t, work, counted, "silo-0", rollbacks=rollbacks)
+        self.books.perform(self.place, order, self.sent, lambda update, ledger: None, self.checkpoints)
+
+    def checked(self, t: int, counted: int, work: str = TRAIN, rollbacks: int = 0) -> None:
+        """As a node does it."""
+        check_order(Order(t, work, counted, "silo-0", rollbacks=rollbacks), self.place, "silo-0", self.books)
+        self.perform(t, counted, work, rollbacks)
 
 
 @pytest.fixture
@@ -135,3 +143,43 @@ def test_a_silo_that_is_reset_begins_afresh(silo: Alone, damage: str) -> None:
     own = silo.books.read()
     assert own is not None
     assert ([each.t for each in own.states], own.afresh) == ([2], False)
+
+
+# Going back
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Alone:
+    """Six rounds are counted of a silo that took part in all but the fourth, whose server can go back to three."""
+    silo = Alone(tmp_path / "silo", SCAFFOLD(rounds=9, training=FAST), checkpoints=3)
+    for t, counted in ((0, NEVER), (1, 0), (2, 1), (4, 2), (5, 4)):
+        silo.perform(t, counted)
+    return silo
+
+
+def test_the_states_stay_that_the_server_may_go_back_to(far: Alone) -> None:
+    assert [each.t for each in far.kept] == far.versions == [1, 2, 4, 5]
+    far.perform(5, 5, TEST)
+    far.perform(6, 5)
+    assert [each.t for each in far.kept] == far.versions == [2, 4, 5, 6]
+
+
+def test_a_run_that_went_back_is_followed_to_the_same_state(far: Alone) -> None:
+    known = {each.t: each for each in far.kept}
+    with pytest.raises(RunError, match="an order of round 4, but there is a state of round 5"):
+        far.checked(4, 2)
+    assert far.versions[-1] == 5
+    far.checked(4, 2, rollbacks=1)
+    assert far.kept == [known[1], known[2], known[4]]
+    assert far.versions == [1, 2, 4]
+    with pytest.raises(RunError, match="an order of round 2"):  # which has not gone back since
+        far.checked(2, 1, rollbacks=1)
+    far.checked(3, 2, TEST, rollbacks=2)
+    assert far.kept == [known[1], known[2]]
+
+
+def test_a_silo_that_had_not_joined_yet_begins_afresh_and_one_without_the_state_says_so(far: Alone) -> None:
+    with pytest.raises(StateLost, match=r"has counted its round 0 of the schedule"):
+        far.checked(1, 0, rollbacks=1)
+    far.checked(1, NEVER, rollbacks=1)
+    assert [each.t for each in far.kept] == far.versions == [1]

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.long
 METHODS = ("fedavg", "scaffold", "uefl", "fedpn", "fmlu", "trfeddis")
 SETS = [
     "rounds=2", "beside=[]", "data.silos=3", "data.samples_per_silo=60", "model.name=mlp", "model.hidden=8",
-    "model.width=8", "model.features=8", "training.batch_size=16", "uncertainty.mc_samples=2",
+    "model.width=8", "model.features=8", "training.batch_size=16", "uncertainty.mc_samples=2", "engine.checkpoints=1",
 ]  # fmt: skip
 SIMULATION = """
 import sys

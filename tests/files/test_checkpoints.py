@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -56,8 +56,8 @@ def states(tmp_path: Path) -> SiloStore:
     return store
 
 
-def save(store: SiloStore, t: int, durable: int | None = None, silo: str = "a") -> KeptState:
-    return store.save(silo, t, {"s": {"t": torch.tensor(float(t))}}, durable)
+def save(store: SiloStore, t: int, needed: Collection[int] = (), silo: str = "a") -> KeptState:
+    return store.save(silo, t, {"s": {"t": torch.tensor(float(t))}}, needed)
 
 
 def test_a_silo_has_the_state_that_it_kept_and_the_one_before_it(states: SiloStore) -> None:
@@ -71,12 +71,32 @@ def test_a_silo_has_the_state_that_it_kept_and_the_one_before_it(states: SiloSto
     assert states.adopt("a", 4) is states.adopt("b", 9) is None
 
 
-def test_the_state_of_the_durable_round_stays(states: SiloStore) -> None:
+def test_the_states_of_rounds_that_are_needed_stay(states: SiloStore) -> None:
     for t in (1, 4):
         save(states, t)
     for t in (6, 7, 8, 9):
-        save(states, t, durable=5)
+        save(states, t, needed=[5])
     assert states.versions("a") == [4, 8, 9]
+    save(states, 10, needed=[3, 5, 8])
+    assert states.versions("a") == [4, 8, 9, 10]
+
+
+def test_the_last_checkpoints_of_training_stay_and_no_others(tmp_path: Path) -> None:
+    store = ServerStore(tmp_path / "state", keep=3)
+    for t in range(8):
+        store.save(t, {"model": {"w": torch.tensor(float(t))}}, RunState(), {}, durable=t == 1, trains=t not in (4, 7))
+    found = {path.name for path in store.root.iterdir()}
+    assert found == {
+        "checkpoint.json", "checkpoint-durable.json", *(f"checkpoint-{t:06d}.json" for t in (3, 5, 6)),
+        *(f"server-{t:06d}.safetensors" for t in (1, 3, 5, 6, 7)),
+    }  # fmt: skip
+    assert store.needed == [1, 3, 5, 6]
+    saved = store.load()
+    assert saved is not None
+    less = ServerStore(tmp_path / "state")
+    less.tidy(saved)
+    assert not list(less.root.glob("checkpoint-0*"))
+    assert [path.name for path in less.root.glob("server-*")] == ["server-000007.safetensors"]
 
 
 def test_a_state_that_is_lost_older_damaged_or_another_silos_is_refused(states: SiloStore) -> None:

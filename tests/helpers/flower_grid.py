@@ -15,6 +15,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 
 from caveat.core import Method, Payload, Silo, SiloId, Update
+from caveat.core.silo_info import SiloInfo
 from caveat.engines.executor import Executor
 from caveat.engines.flower import FlowerEngine, silo_app_of
 from caveat.engines.flower_messages import GridMessages, Order, Words
@@ -23,6 +24,8 @@ from caveat.wrappers.evaluation import Evaluated
 
 Tamper = Callable[[Message], Message | None]
 """What becomes of a reply on its way; None is lost."""
+CLASSES = 3
+"""Of the small silos."""
 
 
 class InProcessGrid(Grid):
@@ -82,8 +85,9 @@ class Acquainted:
 
     terms_text = ""
 
-    def __init__(self, node: dict[SiloId, int], grid: InProcessGrid, most: dict[SiloId, int]) -> None:
-        self.node, self.grid, self.most = node, grid, most
+    def __init__(self, node: dict[SiloId, int], grid: InProcessGrid, cards: dict[SiloId, SiloInfo]) -> None:
+        self.node, self.grid, self.cards = node, grid, cards
+        self.most = {name: max(card.examples["train"], card.examples["test"]) for name, card in cards.items()}
         self.nodes: dict[SiloId, int] = {}
         self.meet(GridMessages(grid), 0)
 
@@ -130,12 +134,12 @@ class Silos:
         self.places = {name: executor(method, folder / name, data, model=model) for name in names}
         self.node = {name: 100 + k for k, name in enumerate(names)}
         self.grid = InProcessGrid({self.node[name]: silo_app_of(Alone(name, self.places)) for name in names})
-        self.most = {name: max(len(s.train), len(s.test)) for name, s in self.federation.place.silos.items()}
+        self.cards = {name: SiloInfo.of(s, CLASSES) for name, s in self.federation.place.silos.items()}
         self.connect()
 
     def connect(self) -> None:
         """A server that knows who is there, and nothing of the past."""
-        members = Acquainted(self.node, self.grid, self.most)
+        members = Acquainted(self.node, self.grid, self.cards)
         method = Evaluated(self.federation.method)
         self.transport = FlowerEngine(method, GridMessages(self.grid), members, deadline=0.2, patience=0, pause=0.05)
 

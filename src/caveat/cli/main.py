@@ -36,6 +36,7 @@ from .joining import join
 from .new import new
 from .plan import plan
 from .predict import evaluate, predict
+from .rollback import rollback
 from .running import resume, run
 from .streams import outlets
 
@@ -89,6 +90,7 @@ def caveat(
 app.command()(run)
 app.command()(plan)
 app.command()(resume)
+app.command()(rollback)
 app.command()(join)
 app.command()(predict)
 app.command()(evaluate)

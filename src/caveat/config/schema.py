@@ -152,7 +152,7 @@ REAL = ("begin_with", "quorum", "deadline", "patience")
 class EngineSettings:
     """Where the work of the silos is computed."""
 
-    LATER: ClassVar = frozenset({"device"})
+    LATER: ClassVar = frozenset({"device", "checkpoints"})
 
     name: Literal["embedded", "flower"] = "embedded"
     """embedded: processes on this machine; flower: wherever the silos are, see `caveat flower init`."""
@@ -164,12 +164,20 @@ class EngineSettings:
     sync_seconds: Annotated[float, Field(ge=0)] = 10.0
     """embedded: a checkpoint is made after every round; once in so many seconds the run waits until one is on the disk,
     so that a power cut takes no more than that. A process that is killed loses no completed round."""
+    checkpoints: Annotated[int, Field(ge=1, le=100)] | None = None
+    """How many of the last rounds of training `caveat rollback` can go back to: flower: 5 by default; embedded: 1, the
+    newest alone. Each takes a copy of the server's state, and one of each silo's own state at the silo."""
     stacked: Literal["off", "auto", "on"] = "off"
     """embedded: silos of one architecture are trained side by side, as one batched model: off; auto, where that is
     faster as measured before the first round; on, wherever it comes to the same. Numbers differ by rounding."""
 
     def __post_init__(self) -> None:
         check_device(self.device)
+
+    @property
+    def kept_checkpoints(self) -> int:
+        """How many of the last rounds of training can be gone back to."""
+        return self.checkpoints or (5 if self.name == "flower" else 1)
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)

@@ -13,6 +13,7 @@ from .errors import ConfigurationError
 from .prediction import Answers, Decision, Prediction
 from .replies import Replies
 from .silo import Site
+from .silo_info import SiloInfo
 from .tensors import Payload, State, Tensors, Update
 
 Work = Callable[[Payload, State, Site], tuple[Update, State]]
@@ -44,6 +45,16 @@ def nothing(sent: Payload, reply: Payload) -> Payload:
 def no_norm(sent: Payload) -> float:
     """The `Round.honest_norm` of rounds that know of none."""
     return 0.0
+
+
+@dataclass(frozen=True)
+class SumOver:
+    """That what silos send is a sum over inputs of theirs, which others can hold against what the silos say to have."""
+
+    split: str
+    """The split of which the inputs are: train, validation or calibration."""
+    wrong: Callable[[Payload, SiloInfo], str]
+    """Why a reply cannot be such a sum of a silo that has so many inputs, in words; empty where it can."""
 
 
 Weights = Literal["examples", "silos"]
@@ -84,6 +95,10 @@ class Round:
     """
     honest_norm: Callable[[Payload], float] = field(default=no_norm, kw_only=True)
     """A norm that an honest update may have whatever those of others are, from what was sent: none is scaled below."""
+
+    sums: SumOver | None = field(default=None, kw_only=True)
+    """What is added up in a round that trains nothing: who sends what no inputs come to is left out of it, between
+    machines, and the log says how much of it is one silo's."""
 
     name: str = field(default="", kw_only=True)
     """What its work is called wherever it leaves a trace: in the key of its random numbers, in rows and ledgers, and in

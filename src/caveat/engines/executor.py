@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -149,12 +149,18 @@ class Executor:
         raise RunError(f"{address!r} is neither a round's work nor a measurement")
 
     def perform(
-        self, t: int, address: str, payload: Payload, silo: SiloId, kept: KeptState | None, durable: int | None = None
+        self,
+        t: int,
+        address: str,
+        payload: Payload,
+        silo: SiloId,
+        kept: KeptState | None,
+        needed: Collection[int] = (),
     ) -> Performed:
         """Carry out the work with that address in round t at a silo, from the state that it has `kept`.
 
-        The state that the work leaves is kept; those of round `durable` stay on the disk. Raises RunError for an
-        address that there is not, StateLost, SiloError with the silo, round, work and payload's shapes if the work
+        The state that the work leaves is kept; those of rounds that are `needed` stay on the disk. Raises RunError for
+        an address that there is not, StateLost, SiloError with the silo, round, work and payload's shapes if the work
         raises anything.
         """
         name, work = self.find_work(t, address)
@@ -177,7 +183,7 @@ class Executor:
             kind = SiloDiverged if why or isinstance(error, FloatingPointError) else SiloError
             raise kind(_failure(silo, t, address, payload, data, error, why), silo) from error
         if not evaluates and (any(before.values()) or any(after.values())):
-            kept = self.states.save(silo, t, after, durable)
+            kept = self.states.save(silo, t, after, needed)
         return Performed(update, kept)
 
     def computes_here(self, t: int, address: str) -> bool:

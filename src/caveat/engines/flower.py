@@ -15,12 +15,13 @@ from typing import Protocol
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from ..core import Method, Payload, Replies, RunError, SiloId, Update, Weights, keep
+from ..core import Method, Payload, Replies, Round, RunError, SiloId, Update, Weights, keep
+from ..core.silo_info import SiloInfo
 from ..files.schema.small_files import KeptState, StackedRecord
 from .allocator import keep_freed_memory, use_huge_pages
 from .checks.measurements import left_out_measuring
 from .checks.norms import Admission
-from .checks.updates import VARIANCES, left_out
+from .checks.updates import VARIANCES, impossible_sums, left_out
 from .flower_messages import NEVER, GridMessages, Order, Words, legible, pack, unpack, words_of
 
 
@@ -38,6 +39,10 @@ class Membership(Protocol):
     @property
     def most(self) -> Mapping[SiloId, int]:
         """The examples that each silo may speak for."""
+
+    @property
+    def cards(self) -> Mapping[SiloId, SiloInfo]:
+        """What each silo says to have."""
 
     @property
     def terms_text(self) -> str:
@@ -87,6 +92,8 @@ class FlowerEngine:
     """Whether the federation is finished, and silos work for themselves alone."""
     counted: dict[SiloId, int] = field(default_factory=dict)
     """The last round of which each silo's reply was counted."""
+    rollbacks: int = 0
+    """How often the run has gone back to an earlier round, by command."""
     stacked: dict[str, StackedRecord] = field(default_factory=dict, init=False)
     """None: each silo is by itself."""
 
@@ -94,15 +101,17 @@ class FlowerEngine:
     def silos(self) -> Sequence[SiloId]:
         return self.members.silos
 
-    def begin(self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState]) -> None:
+    def begin(
+        self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState], rollbacks: int = 0
+    ) -> None:
         """Silos will forget what they kept of later rounds than those counted."""
-        self.counted = dict(counted)
+        self.counted, self.rollbacks = dict(counted), rollbacks
 
     def kept(self) -> Sequence[KeptState]:
         """None that is known here: each silo keeps its own books."""
         return ()
 
-    def keep(self, t: int) -> None:
+    def keep(self, rounds: Sequence[int]) -> None:
         """Nothing to be done: silos keep the states that an order may still ask for."""
 
     def exchange(
@@ -152,8 +161,13 @@ class FlowerEngine:
         return Replies(updates, len(self.silos), reasons)
 
     def _not_counted(self, t: int, updates: Mapping[SiloId, Update], sent: Payload) -> dict[SiloId, str]:
-        reasons = left_out(updates, sent, self.members.most, self.variances)
         step = next(islice(self.method.schedule(), t, None), None)
+        no_sums = {} if step is None else impossible_sums(step, updates, self.members.cards)
+        updates = {silo: update for silo, update in updates.items() if silo not in no_sums}
+        return no_sums | self._unlike(step, updates, sent)
+
+    def _unlike(self, step: Round | None, updates: Mapping[SiloId, Update], sent: Payload) -> dict[SiloId, str]:
+        reasons = left_out(updates, sent, self.members.most, self.variances)
         told = {silo: update for silo, update in updates.items() if update.payload}
         # Where all is kept at the silos, sending nothing is right whatever others send.
         if not told or told.keys() - reasons.keys() or step is None or step.aggregate is keep:
@@ -165,10 +179,10 @@ class FlowerEngine:
         self, t: int, address: str, payload: Payload, silos: Sequence[SiloId], until: float
     ) -> tuple[dict[SiloId, Update], dict[SiloId, str]]:
         nodes, online, terms = dict(self.members.nodes), self.wire.online(), self.members.terms_text
-        joins = {"joins": 1} if self.joining else {}
+        more = ({"joins": 1} if self.joining else {}) | ({"rollbacks": self.rollbacks} if self.rollbacks else {})
         orders = {
             nodes[silo]: pack(
-                payload, t=t, work=address, counted=self.counted.get(silo, NEVER), silo=silo, terms=terms, **joins
+                payload, t=t, work=address, counted=self.counted.get(silo, NEVER), silo=silo, terms=terms, **more
             )
             for silo in silos
             if nodes.get(silo) in online
@@ -231,7 +245,12 @@ def silo_app_of(handler: SiloHandler) -> ClientApp:
         keep_freed_memory()
         words = words_of(message.content)
         order = Order(
-            int(words["t"]), str(words["work"]), int(words["counted"]), str(words["silo"]), bool(words.get("joins"))
+            int(words["t"]),
+            str(words["work"]),
+            int(words["counted"]),
+            str(words["silo"]),
+            bool(words.get("joins")),
+            int(words.get("rollbacks", 0)),
         )
         update = handler.perform(context, order, str(words["terms"]), unpack(message.content))
         said = handler.says(context, str(words["terms"]))

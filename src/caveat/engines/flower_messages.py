@@ -50,6 +50,8 @@ class Order(NamedTuple):
     """The silo that is to do it."""
     joins: bool = False
     """Whether the federation is finished, and the silo is to do it for itself: it sends nothing."""
+    rollbacks: int = 0
+    """How often the run has gone back to an earlier round, by command of who operates the server."""
 
 
 def pack(payload: Payload, **words: str | int) -> RecordDict:

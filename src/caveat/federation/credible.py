@@ -15,19 +15,28 @@ FILE = ".rows"
 """What comes behind a silo's name in the file with which the operator confirms its rows."""
 
 
-def incredible(counts: Mapping[SiloId, int], confirmed: Mapping[SiloId, int]) -> dict[SiloId, str]:
-    """The silos whose numbers of training examples are not to be believed without a confirmation, and why.
+COUNTED = ("train", "validation", "calibration")
+"""The splits that something is added up of: test splits count each silo by itself."""
+ROUNDED = 2
+"""Rows by which a split of two silos may differ for being a rounded share."""
+
+
+def incredible(
+    counts: Mapping[SiloId, int], confirmed: Mapping[SiloId, int], split: str = "train"
+) -> dict[SiloId, str]:
+    """The silos whose numbers of examples of a split are not to be believed without a confirmation, and why.
 
     A silo is compared with the median of all others; one that is alone is believed. `confirmed` are the most rows that
-    the operator has confirmed, by silo.
+    the operator has confirmed, by silo, of training, and so of any other split.
     """
+    what, room = ("training", 0) if split == "train" else (split, ROUNDED)
     reasons: dict[SiloId, str] = {}
     for silo, count in counts.items():
         others = [each for name, each in counts.items() if name != silo]
-        if not others or count <= max(TIMES_ROWS * median(others), confirmed.get(silo, 0)):
+        if not others or count <= max(TIMES_ROWS * (median(others) + room), confirmed.get(silo, 0)):
             continue
         reasons[silo] = (
-            f"says to have {count:,} training examples, more than {TIMES_ROWS} times the median of the other silos, "
+            f"says to have {count:,} {what} examples, more than {TIMES_ROWS} times the median of the other silos, "
             f"{median(others):,.0f}; once you know that it has, write the number into {silo}{FILE} in the project's "
             "folder silos"
         )

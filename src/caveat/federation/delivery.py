@@ -144,7 +144,7 @@ class Delivery:
         ledger.recover(None)
         # Of a silo that joined in an earlier call, that says how far it came.
         counted = read_ledger(part / "ledger.jsonl").counted | read_ledger(part / DELIVERED / "ledger.jsonl").counted
-        engine.begin(saved.checkpoint.t, counted, {})
+        engine.begin(saved.checkpoint.t, counted, {}, len(saved.checkpoint.rollbacks))
         return cls(method, engine, saved.server, saved.checkpoint.last, ledger, progress)
 
     def to(self, silo: SiloId) -> None:

@@ -26,6 +26,8 @@ FAILED = "the run has failed: "
 
 ROUND = re.compile(r" round +(\d+)/(\d+) ")
 """What is said once a round is counted."""
+BACK = re.compile(r" went back to round (\d+):")
+"""What is said once a run went back to an earlier one."""
 
 
 def log_of(folder: Path) -> Path:
@@ -41,7 +43,11 @@ class Dated(Plain):
 
     def _print(self, line: str) -> None:
         super()._print(line)
-        print(time.strftime("%Y-%m-%d %H:%M:%S"), escaped(line), file=self._file, flush=True)
+        _dated(line, self._file)
+
+
+def _dated(line: str, file: TextIO) -> None:
+    print(time.strftime("%Y-%m-%d %H:%M:%S"), escaped(line), file=file, flush=True)
 
 
 def lock_of(folder: Path) -> Path:
@@ -71,6 +77,14 @@ def logged(folder: Path) -> Iterator[Dated]:
         progress.note("the run is complete")
 
 
+def say(folder: Path, text: str) -> None:
+    """Add a line to what a run's server says, of what was done to its folder by command."""
+    path = log_of(folder)
+    refuse_link(path)
+    with open(path, "a", encoding="utf-8", opener=privately) as file:
+        _dated(text, file)
+
+
 def status_of(folder: Path) -> list[str]:
     """Lines about a run at its server: how far it is, when each silo was counted last, what was said last.
 
@@ -87,8 +101,13 @@ def status_of(folder: Path) -> list[str]:
 def _how_far(folder: Path, said: list[str]) -> list[str]:
     if (folder / "summary.json").exists():
         return [f"{folder}: complete"]
-    counted = [found for line in said if (found := ROUND.search(line))]
-    rounds = f"{counted[-1][1]} of up to {counted[-1][2]} rounds" if counted else "no round counted yet"
+    last = planned = ""
+    for line in said:
+        if counted := ROUND.search(line):
+            last, planned = counted.groups()
+        elif back := BACK.search(line):
+            last = back[1]
+    rounds = f"{last} of up to {planned} rounds" if planned else "no round counted yet"
     _, failed, why = said[-1].partition(FAILED) if said else ("", "", "")
     state = f"failed, and goes on if it is started again: {why}" if failed else _whether_alive(folder)
     return [f"{folder}: {rounds}; {state}"]

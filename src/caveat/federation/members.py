@@ -19,7 +19,7 @@ from ..files.reading import read
 from ..files.schema.federation import DataSchemaRecord, FederationFile, Member
 from ..files.schema.record import as_json
 from ..runs.spec import spec_of
-from .credible import Confirmed, incredible
+from .credible import COUNTED, Confirmed, incredible
 from .name_keys import NameKeys
 from .prevalence import told_shares
 from .terms import Terms
@@ -56,6 +56,10 @@ class Members:
     @property
     def most(self) -> Mapping[SiloId, int]:
         return {name: card.most for name, card in self.silo_infos.items()}
+
+    @property
+    def cards(self) -> Mapping[SiloId, SiloInfo]:
+        return self.silo_infos
 
     @property
     def terms_text(self) -> str:
@@ -120,7 +124,11 @@ class Members:
         """Silos whose numbers of rows are not to be believed, and why."""
         if self.terms.config.federation.robust == "off":
             return {}
-        return incredible({name: card.examples["train"] for name, card in cards.items()}, self.confirmed.read())
+        confirmed, found = self.confirmed.read(), dict[SiloId, str]()
+        for split in COUNTED:
+            counts = {name: card.examples[split] for name, card in cards.items()}
+            found = incredible(counts, confirmed, split) | found
+        return found
 
     def save(self) -> None:
         """Write `federation.json`, and what the silos say of their splits as `splits.json`."""

@@ -93,9 +93,10 @@ class NodeHandler:
             # Its states would be kept where no run finds them again.
             raise RunError(f"{terms.folder!r}: expected the folder of the simulation's run, which is not there")
         silo, executor = _partition(context, terms)
-        check_order(order, executor, silo)
         books = OwnBooks(executor.states.root / silo)
-        return books.perform(executor, order, payload, lambda update, ledger: None)
+        check_order(order, executor, silo, books)
+        checkpoints = terms.config.engine.kept_checkpoints
+        return books.perform(executor, order, payload, lambda update, ledger: None, checkpoints)
 
     def says(self, context: Context, text: str) -> Words:
         if "silo" not in context.node_config:

@@ -6,8 +6,9 @@ kept what belongs to that round says no more than that its state is lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from ..config import load_kept
@@ -46,10 +47,12 @@ class OwnBooks:
         order: Order,
         payload: Payload,
         record: Callable[[Update, LedgerSum], LedgerSum],
+        checkpoints: int = 1,
     ) -> Update:
         """Carry out an order from the state of the round that was counted last, and write down what is kept.
 
-        `record` adds what is sent to the ledger that was known, and returns what that comes to. Raises StateLost.
+        The states of so many `checkpoints` of the server, of its last rounds of training, stay. `record` adds what is
+        sent to the ledger that was known, and returns what that comes to. Raises StateLost.
         """
         executor.states.begin()
         own = self.read()
@@ -59,22 +62,29 @@ class OwnBooks:
         if lost and evaluates:
             raise self._lost(order)
         executor.states.forget(order.silo, order.counted)
-        update, after = executor.perform(order.t, order.work, payload, order.silo, kept)
+        earlier = [each for each in known.states if each.t < order.counted]
+        # Those of rounds that were never counted, or that the run has gone back from, have just been forgotten.
+        states = earlier + ([] if kept is None else [kept])
+        stay = _last(executor, [*states, KeptState(silo=order.silo, t=order.t)], checkpoints)
+        update, after = executor.perform(order.t, order.work, payload, order.silo, kept, [each.t for each in stay])
         if lost and after is not None:
             executor.states.forget(order.silo, order.t - 1)  # the one that this work has left
             raise self._lost(order)
-        ledger = record(update, known.ledger)
-        states = [] if kept is None else [kept]  # those of rounds that were never counted have just been forgotten
+        now = {"ledger": record(update, known.ledger), "rollbacks": max(known.rollbacks, order.rollbacks)}
         if evaluates:
             # The round that is measured may not be in the server's checkpoint yet: it then goes on from the one before.
-            earlier = [each for each in known.states if each.t < order.counted]
-            self.write(known.model_copy(update={"states": [*earlier, *states], "ledger": ledger}))
+            self.write(known.model_copy(update={"states": states, **now}))
             return update
         if after is not None:
             executor.states.sync(after)
         new = KeptState(silo=order.silo, t=order.t, sha256=None if after is None else after.sha256)
-        self.write(known.model_copy(update={"states": [*states, new], "afresh": False, "ledger": ledger}))
+        self.write(known.model_copy(update={"states": [*stay[:-1], new], "afresh": False, **now}))
         return update
+
+    def goes_back(self, order: Order) -> bool:
+        """Whether an order is one of a run that has gone back to an earlier round since this silo was asked last."""
+        own = self.read()
+        return order.rollbacks > (0 if own is None else own.rollbacks)
 
     def keep_files(self, *places: str) -> None:
         """Write down what files of the folder hold."""
@@ -118,3 +128,21 @@ class OwnBooks:
             f"`caveat flower reset {self.folder}` has the silo begin afresh",
             order.silo,
         )
+
+
+def _last(executor: Executor, states: Sequence[KeptState], checkpoints: int) -> list[KeptState]:
+    """The states, oldest first, that may still be asked for where the server can go back to so many rounds of training.
+
+    A silo that took no part in some of these needs the state before them, and the last one may never be counted.
+    """
+    if checkpoints == 1:
+        return list(states[-2:])
+
+    def trains(t: int) -> bool:  # a silo may know of fewer rounds than its server has
+        return t >= len(executor.schedule) or executor.schedule[t].trains
+
+    trained = [i for i, each in enumerate(states) if trains(each.t)]
+    since = list(states[trained[-checkpoints - 1] :] if len(trained) > checkpoints else states)
+    # What comes after training has no checkpoint that is gone back to.
+    last = since[-2:]
+    return [a for a, b in pairwise(since[:-1]) if any(map(trains, range(a.t, b.t)))] + last

@@ -174,7 +174,8 @@ def _federate(
         _begin(config, folder, part, begun, start)
         members.save()
         run = FlowerRun(
-            spec=spec, folder=part, wire=wire, members=members, config=config, sync_seconds=EVERY_ROUND
+            spec=spec, folder=part, wire=wire, members=members, config=config, sync_seconds=EVERY_ROUND,
+            checkpoints=config.engine.kept_checkpoints,
         )  # fmt: skip
         with locked(part / "state"):
             check_begun(part)
@@ -201,7 +202,7 @@ def _simulate(
         spec.check_classes(members.info)
         run = SimulatedRun(
             spec=spec, folder=part, silos=silos, wire=wire, members=members, config=config,
-            sync_seconds=EVERY_ROUND, devices=devices,
+            sync_seconds=EVERY_ROUND, devices=devices, checkpoints=config.engine.kept_checkpoints,
         )  # fmt: skip
         members.gather(wire, config.federation.patience or PATIENCE)
         _begin(config, folder, part, begun, start)

@@ -92,7 +92,8 @@ class SiloSide:
         with held(folder / "lock", busy, BUSY), self._counting():
             run = self.run(terms)
             executor = run.joining if order.joins else run.executor()
-            check_order(order, executor, self.file.silo)
+            books = OwnBooks(folder)
+            check_order(order, executor, self.file.silo, books)
             self.file.limits.check_order(self.file.silo, terms, order, self.file.state)
             refuse_links(folder)
             ledger = Ledger(folder / "ledger.jsonl")
@@ -103,7 +104,7 @@ class SiloSide:
                 ledger.log.sync()
                 return ledger.log.sum
 
-            update = OwnBooks(folder).perform(executor, order, payload, record)
+            update = books.perform(executor, order, payload, record, terms.config.engine.kept_checkpoints)
             if order.work == TEST:
                 self._keep_model(folder, terms, order.t, payload)
         return update
@@ -224,10 +225,12 @@ def _with_same_code(run: Member, terms: Terms) -> Member:
     return run
 
 
-def check_order(order: Order, executor: Executor, silo: SiloId) -> None:
-    """Raises RunError for an order for somebody else, for a work that is no round's, or for a round that is over."""
+def check_order(order: Order, executor: Executor, silo: SiloId, books: OwnBooks) -> None:
+    """Raises RunError for an order for somebody else, for a work that is no round's, or for a round that is over,
+    unless the run has gone back to an earlier one, by command of who operates it.
+    """
     if order.silo != silo:
         raise RunError(f"an order for silo {order.silo!r}, but this is {silo!r}")
     executor.find_work(order.t, order.work)
-    if order.t < (newest := max(executor.states.versions(silo), default=NEVER)):
+    if order.t < (newest := max(executor.states.versions(silo), default=NEVER)) and not books.goes_back(order):
         raise RunError(f"an order of round {order.t}, but there is a state of round {newest}")

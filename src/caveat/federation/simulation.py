@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core import RunError, SiloId
-from ..core.silo_info import FederationInfo
+from ..core.silo_info import FederationInfo, SiloInfo
 from ..engines.flower_messages import GridMessages, Words, legible, pack, words_of
 from .terms import Terms
 
@@ -27,6 +27,10 @@ class FixedMembership:
     @property
     def most(self) -> Mapping[SiloId, int]:
         return {name: card.most for name, card in self.info.silo_infos.items()}
+
+    @property
+    def cards(self) -> Mapping[SiloId, SiloInfo]:
+        return self.info.silo_infos
 
     @property
     def terms_text(self) -> str:

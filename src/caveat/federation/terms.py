@@ -67,8 +67,11 @@ class Terms:
 
 
 def lasting(config: Config) -> Config:
-    """What of a configuration holds for a whole run: all but how long the server waits, and for how many replies."""
+    """What of a configuration holds for a whole run: all but how long the server waits, for how many replies, and how
+    many rounds it can go back.
+    """
     federation = config.federation
     # Where nothing else says how many silos are expected, the quorum does, and with it each one's share of the noise.
     quorum = None if federation.begin_with else federation.quorum
-    return replace(config, federation=replace(federation, quorum=quorum, deadline=None, patience=None))
+    waits = replace(federation, quorum=quorum, deadline=None, patience=None)
+    return replace(config, federation=waits, engine=replace(config.engine, checkpoints=None))

@@ -1,12 +1,14 @@
 """Checkpoints and private state on disk: safetensors and JSON, replaced atomically, and known by their hashes.
 
 A silo's state is one immutable file per round in which it changed, of which those stay that a run may still continue
-from: after its newest checkpoint, and after the last one that is certain to be there when the power was cut.
+from: after its newest checkpoint, after the last one that is certain to be there when the power was cut, and after the
+last rounds of training, to which a command may go back.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from .schema.small_files import Checkpoint, FileSum, KeptState, RunState, Sums
 
 NEWEST, DURABLE = "checkpoint.json", "checkpoint-durable.json"
 """The last checkpoint, and the last one that was waited for until it was on the disk."""
+KEPT = "checkpoint-[0-9]*.json"
+"""The checkpoints after the last rounds of training, as `kept_place` calls them."""
 
 
 class StateLost(RunError):
@@ -46,8 +50,8 @@ class SiloStore:
             raise StateLost(told, kept.silo)
         return payload_of(data, path)
 
-    def save(self, silo: SiloId, t: int, state: State, durable: int | None = None) -> KeptState:
-        """Keep the state after round t and the one before it, and the one that belongs to the durable round."""
+    def save(self, silo: SiloId, t: int, state: State, needed: Collection[int] = ()) -> KeptState:
+        """Keep the state after round t and the one before it, and those that belong to the rounds that are `needed`."""
         folder, data = self._folder(silo), to_bytes(state)
         refuse_link(folder)
         try:
@@ -55,10 +59,10 @@ class SiloStore:
         except OSError as error:
             raise RunError(f"cannot make the folder {folder}: {error.strerror}") from None
         write_bytes(self._file(silo, t), data)
-        older = [version for version in self.versions(silo) if version < t][:-1]
-        needed = [version for version in older if durable is not None and version <= durable][-1:]
-        for version in older:
-            if version not in needed:
+        older = [version for version in self.versions(silo) if version < t]
+        stay = {max((version for version in older if version <= each), default=None) for each in needed}
+        for version in older[:-1]:
+            if version not in stay:
                 self._file(silo, version).unlink()
         return KeptState(silo=silo, t=t, sha256=sum_of_bytes(data).sha256)
 
@@ -133,26 +137,38 @@ class Saved:
 class ServerStore:
     """The server's newest checkpoint: its state and a run's records beside it, and the hashes of what belongs to it.
 
-    `root` is the folder "state" of a run's folder.
+    `root` is the folder "state" of a run's folder. Of rounds of training the last `keep` checkpoints stay, if that is
+    more than 1.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, keep: int = 1) -> None:
+        self.root, self.keep = root, keep
         self.durable: Checkpoint | None = None
         """The checkpoint that is certain to be on the disk."""
 
-    def save(self, t: int, server: State, run_state: RunState, files: Sums, durable: bool = False) -> None:
+    @property
+    def needed(self) -> list[int]:
+        """The rounds after which the run may have to continue, beside the newest one."""
+        durable = [] if self.durable is None else [self.durable.t]
+        return sorted({*kept_positions(self.root), *durable})
+
+    def save(
+        self, t: int, server: State, run_state: RunState, files: Sums, durable: bool = False, trains: bool = False
+    ) -> None:
         """Make round t the one that a resumed run continues after; if it is `durable`, wait until it is on the disk.
 
-        `files` are the other files of the run's folder that belong to it.
+        `files` are the other files of the run's folder that belong to it; `trains` says whether the round is one of
+        training.
         """
-        name, data = f"server-{t:06d}.safetensors", to_bytes(server)
+        name, data = server_place(t), to_bytes(server)
         self.root.mkdir(parents=True, exist_ok=True)
         write_bytes(self.root / name, data, durable)
         checkpoint = Checkpoint.model_validate({
             "schema": Checkpoint.SCHEMA, "t": t, "server": name, **run_state.model_dump(include=COUNTED),
             "files": {**files, f"{self.root.name}/{name}": sum_of_bytes(data)},
         })  # fmt: skip
+        if trains and self.keep > 1:  # before the newest one, so that none is lacking of the rounds before that
+            write_record(self.root / kept_place(t), checkpoint, durable)
         write_record(self.root / NEWEST, checkpoint, durable)
         if durable:
             write_record(self.root / DURABLE, checkpoint, durable)
@@ -163,11 +179,16 @@ class ServerStore:
         """What a process that was killed had no time for; what the run continues from becomes its newest checkpoint."""
         if saved.damage:
             write_record(self.root / NEWEST, saved.checkpoint, lasting=True)
+        forget_kept(self.root, saved.checkpoint.t)
         self._forget_older(saved.checkpoint.server)
 
     def _forget_older(self, newest: str) -> None:
         """Delete the server states that no checkpoint needs any more; the newest one's is the file of that name."""
-        needed = {newest, self.durable.server if self.durable else newest}
+        kept = kept_positions(self.root)
+        for t in kept[: -self.keep] if self.keep > 1 else kept:
+            (self.root / kept_place(t)).unlink()
+        durable = self.durable.server if self.durable else newest
+        needed = {newest, durable, *map(server_place, kept_positions(self.root))}
         for old in self.root.glob("server-*.safetensors"):
             if old.name not in needed:
                 old.unlink()
@@ -200,6 +221,29 @@ class ServerStore:
         if Path(checkpoint.server).name != checkpoint.server:
             raise DataError(f"{self.root}: server = {checkpoint.server!r}, expected the name of a file beside it")
         return Saved(read_payload(self.root / checkpoint.server), checkpoint, damage)
+
+
+def server_place(t: int) -> str:
+    """The file of the server's state after round t."""
+    return f"server-{t:06d}.safetensors"
+
+
+def kept_place(t: int) -> str:
+    """The file of the checkpoint after round t, of those after the last rounds of training."""
+    return f"checkpoint-{t:06d}.json"
+
+
+def kept_positions(root: Path) -> list[int]:
+    """The positions in the schedule of the checkpoints that were kept, oldest first."""
+    numbers = (path.stem.partition("-")[2] for path in root.glob(KEPT))
+    return sorted(int(number) for number in numbers if number.isdecimal())
+
+
+def forget_kept(root: Path, after: int) -> None:
+    """Delete the checkpoints that were kept of rounds after that one, which never counted or count no more."""
+    for t in kept_positions(root):
+        if t > after:
+            (root / kept_place(t)).unlink()
 
 
 COUNTED = set(RunState.model_fields)

@@ -42,16 +42,18 @@ class Engine(Transport, Protocol):
     def method(self) -> Method:
         """The run's method, with evaluation around it."""
 
-    def begin(self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState]) -> None:
+    def begin(
+        self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState], rollbacks: int = 0
+    ) -> None:
         """The next round is t; `counted` says of which round each silo's update was counted last, and `kept` which
-        state each has, where silos do not keep books of their own.
+        state each has, where silos do not keep books of their own. `rollbacks` is how often the run has gone back.
         """
 
     def kept(self) -> Sequence[KeptState]:
         """The states that silos have kept since this was asked last, by name; none of those with books of their own."""
 
-    def keep(self, t: int) -> None:
-        """The run may have to continue after round t: what belongs to it is not to be deleted."""
+    def keep(self, rounds: Sequence[int]) -> None:
+        """The run may have to continue after these rounds: what belongs to them is not to be deleted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,8 @@ class BaseRun:
     """How often a checkpoint is waited for until it is on the disk."""
     devices: tuple[torch.device, ...] = (CPU,)
     """Where silos' works are computed, each worker's on one of them; predictions are on the first."""
+    checkpoints: int = 1
+    """How many of the last rounds of training can be gone back to; 1: none but the newest."""
     reset: tuple[SiloId, ...] = ()
     """Silos that begin afresh when the run continues, since their states were lost."""
 

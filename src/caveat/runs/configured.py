@@ -210,7 +210,7 @@ def local_run(
     return LocalRun(
         spec=spec_of(config, name), folder=folder, silos=silos, workers=workers or config.engine.workers, reset=reset,
         sync_seconds=config.engine.sync_seconds, devices=devices, rebuild=_rebuild(config, folder, name),
-        stacked=config.engine.stacked,
+        stacked=config.engine.stacked, checkpoints=config.engine.kept_checkpoints,
     )  # fmt: skip
 
 

@@ -77,7 +77,7 @@ def finish(run: BaseRun, progress: Progress) -> None:
     ConfigurationError for a run of version 0.1 that this version cannot go on with.
     """
     began = time.perf_counter()
-    store = ServerStore(run.folder / "state")
+    store = ServerStore(run.folder / "state", run.checkpoints)
     site, saved = run.server_site(), store.load()
     if saved is None:
         server = run.first_state(site)
@@ -97,11 +97,10 @@ def finish(run: BaseRun, progress: Progress) -> None:
         if saved is not None:
             store.tidy(saved)
             recorder.check_trained(saved)
-        engine.begin(start, counted, kept)
+        engine.begin(start, counted, kept, len(run_state.rollbacks))
         engine.stacked = run_state.stacked  # every checkpoint has what is decided until then
         recorder.keep_trained(start - 1)
-        if store.durable is not None:
-            engine.keep(store.durable.t)
+        engine.keep(store.needed)
         run_state.seconds["engine"] += time.perf_counter() - began
         try:
             server = rounds.run(

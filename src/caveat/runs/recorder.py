@@ -23,6 +23,7 @@ from ..files.ledger import About, Ledger, read_ledger
 from ..files.logs import AppendLog
 from ..files.manifest import STATES, sum_of, sums_of_folder
 from ..files.payloads import to_bytes
+from ..files.rollback import undone_messages
 from ..files.run_folder import FAILURE
 from ..files.schema.costs import PrivacyRecord
 from ..files.schema.rounds import LeftOut
@@ -33,7 +34,7 @@ from ..wrappers.base import find
 from ..wrappers.private import Private
 from .base import BaseRun, Engine
 from .progress import Progress
-from .robust import changed_counts, noted_rows
+from .robust import changed_counts, going_back, largest_part, noted_rows
 from .summary import count, rows, summarise
 
 logger = logging.getLogger(__name__)
@@ -108,6 +109,7 @@ class Recorder:
         about = About(round=done.number, phase=phase)
         self._left_out(about, done.replies.left_out)
         self._note(about, done)
+        self._say_largest(done)
         metrics: dict[str, float] = {}
         if done.step.trains and done.number % self.run.spec.evaluation.every == 0:
             for split in self.run.spec.evaluation.splits:
@@ -122,14 +124,15 @@ class Recorder:
             self.run_state.milestones.append({"round": done.number, **milestone})
             self.progress.note(", ".join(f"{name} {value:.4g}" for name, value in milestone.items()))
         self.run_state.number = done.number
-        self._save(done.t, server)
+        self._save(done, server)
         self.keep_trained(done.t)
         (self.run.folder / FAILURE).unlink(missing_ok=True)
         self.progress.round(done.number, phase, {**metrics, "seconds": seconds})
         self._lap("engine")
 
-    def _save(self, t: int, server: State) -> None:
+    def _save(self, done: FinishedRound, server: State) -> None:
         """Make a checkpoint, which every so many seconds is waited for until it is on the disk."""
+        t = done.t
         kept = self.engine.kept()
         self.states.add(kept)
         self.unsynced |= {each.silo: each for each in kept}
@@ -139,9 +142,9 @@ class Recorder:
         files |= self.trained_sum if t >= self.trained else {}
         if durable := time.perf_counter() - self.synced >= self.run.sync_seconds:
             self._sync()
-        self.store.save(t, server, self.run_state, files, durable)
+        self.store.save(t, server, self.run_state, files, durable, done.step.trains)
+        self.engine.keep(self.store.needed)
         if durable:
-            self.engine.keep(t)
             self.synced = time.perf_counter()
 
     def _watch(self, number: int, loss: float) -> None:
@@ -234,6 +237,8 @@ class Recorder:
             round=number,
             silo=getattr(error, "silo", ""),
         )
+        if known.diverged and self.run_state.number > 0 and self.run.checkpoints > 1:
+            self.progress.note(going_back(self.run.folder))
         with contextlib.suppress(RunError):
             write_record(self.run.folder / FAILURE, known)
 
@@ -246,7 +251,7 @@ class Recorder:
         """What clipping and noise come to, by what was sent."""
         if (private := find(self.run.complete_method, Private)) is None:
             return None
-        messages = read_ledger(self.ledger.log.path).messages
+        messages = [*read_ledger(self.ledger.log.path).messages, *undone_messages(self.run.folder, self.run_state)]
         return PrivacyRecord.model_validate(self.run.spec.privacy.outcome(messages, private.silos, private.covers))
 
     def _write_model(self, t: int, server: State) -> None:
@@ -297,11 +302,25 @@ class Recorder:
         """Name the silos whose updates were scaled down or far from all others, and those that count as others did."""
         if self.norms is not None:
             self.run_state.norms = self.norms.kept
-        for row in [*noted_rows(about, done), *changed_counts(about, done, self.run.counts)]:
+        rows = [*noted_rows(about, done), *changed_counts(about, done, self.run.counts)]
+        if rows and done.number > 1 and self.run.checkpoints > 1:
+            self.progress.note(going_back(self.run.folder, done.number - 1))
+        for row in rows:
             text = f"round {row.round}, {row.phase}: {row.silo}: {row.noted}"
             self.progress.note(text)
             logger.warning("%s: %s", self.run.folder, text)
             self.rows.add([row])
+
+    def _say_largest(self, done: FinishedRound) -> None:
+        """Say how much of a sum that no norm bounds one silo can move, where silos are believed what they say."""
+        if self.run.counts is None or not self.run.spec.robust.watches:
+            return
+        if (part := largest_part(done, self.run.info.silo_infos)) is not None:
+            self.run_state.largest.append(part)
+            self.progress.note(
+                f"{part.phase}: of the {part.split} inputs that are added up {part.share:.0%} are {part.silo}'s, as it "
+                "says: no other silo can move more of what all get from them"
+            )
 
     def _lap(self, name: str) -> float:
         now = time.perf_counter()

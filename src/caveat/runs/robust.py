@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from ..core import SiloId, keep, nothing
+from ..core.silo_info import SiloInfo
 from ..engines.checks.norms import NOTHING, TIMES, NormBound, Noted
 from ..engines.rounds import FinishedRound
 from ..files.ledger import About
 from ..files.schema.rounds import NotedUpdate
-from ..files.schema.small_files import RunState
+from ..files.schema.small_files import LargestPart, RunState
 from .base import BaseRun
 
 
@@ -44,12 +46,40 @@ def told(noted: Noted) -> str:
     return "; ".join(parts)
 
 
+def going_back(folder: Path, to: int | None = None) -> str:
+    """What to type to have a run go on after an earlier round: nothing goes back by itself."""
+    if to is None:
+        return (
+            "if a silo is the cause: this round has not counted, and the run goes on without the silo once it is left "
+            f"out; `caveat rollback {folder}` lists the rounds that it can go back to"
+        )
+    return (
+        f"round {to + 1} has counted: to have it not count, stop the run, then `caveat rollback {folder} --to {to}`, "
+        "and leave the silo out"
+    )
+
+
 def changed_counts(about: About, done: FinishedRound, said: Mapping[SiloId, int] | None) -> Iterator[NotedUpdate]:
     """A row for each silo whose update speaks for another number of training examples than it says to have."""
     for silo, update in done.replies.updates.items() if said and done.step.linear == "examples" else ():
         if (known := (said or {}).get(silo, update.examples)) != update.examples:
             text = f"its update speaks for {update.examples:,} examples, and it said to have {known:,}"
             yield NotedUpdate.model_validate({**about, "silo": silo, "noted": text})
+
+
+def largest_part(done: FinishedRound, cards: Mapping[SiloId, SiloInfo]) -> LargestPart | None:
+    """Whose inputs most of a round's sum are of; None where nothing is added up, or by nobody."""
+    if (sums := done.step.sums) is None:
+        return None
+    counts = {
+        silo: cards[silo].examples[sums.split]
+        for silo, update in done.replies.updates.items()
+        if any(bool(tensor.any()) for tensors in update.payload.values() for tensor in tensors.values())
+    }
+    if not (total := sum(counts.values())):
+        return None
+    silo = max(sorted(counts), key=counts.__getitem__)
+    return LargestPart(phase=done.step.name, split=sums.split, silo=silo, share=counts[silo] / total)
 
 
 def say_unbounded(run: BaseRun) -> list[str]:
@@ -67,6 +97,7 @@ def say_unbounded(run: BaseRun) -> list[str]:
     if run.counts is not None and sums:
         told.append(
             f"federation.robust is about rounds of training: what silos send in {', '.join(dict.fromkeys(sums))} is "
-            "counted as it comes, and a silo that lies can move what all get from it"
+            "counted if it can be a sum over as many inputs as they say to have, and a silo that lies can move what "
+            "all get from it by its share of these"
         )
     return told

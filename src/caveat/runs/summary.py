@@ -125,6 +125,8 @@ def summarise(
         device=_device(run.devices),
         newcomers=_newcomers_mean(method, newcomers, classes),
         reset=run_state.reset,
+        rollbacks=run_state.rollbacks,
+        largest=run_state.largest,
         stacked=training_works(run_state.stacked, method),
     )
 

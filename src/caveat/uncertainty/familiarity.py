@@ -10,6 +10,7 @@ al., Testing for Outliers with Conformal p-values, Annals of Statistics 2023, ar
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import reduce
 
 import torch
@@ -64,6 +65,30 @@ def sums(h: Tensor, group: Tensor, classes: int) -> Tensors:
     totals = h.new_zeros(classes + 1, h.shape[1]).index_add_(0, beside(group, h), h)
     rows, columns = torch.triu_indices(h.shape[1], h.shape[1], device=h.device)
     return {"counts": counts, "totals": totals, "squares": (h.T @ h)[rows, columns]}
+
+
+def impossible(added: Tensors, class_counts: Sequence[int]) -> str:
+    """Why these cannot be the `sums` of a silo with so many training inputs of each class; empty where they can."""
+    counts, totals, squares = (added[name].cpu().double() for name in ("counts", "totals", "squares"))
+    width, known = totals.shape[-1], torch.tensor(class_counts, dtype=torch.float64)
+    if counts.shape != (len(known) + 1,) or totals.shape != (len(counts), width):
+        return "sums of other classes or numbers than there are"
+    if squares.shape != (width * (width + 1) // 2,):
+        return "second moments of other numbers than there are"
+    whole = bool(((counts >= 0) & (counts == counts.floor())).all())
+    if not whole or bool((counts[:-1] > known).any()) or float(counts.sum()) > float(known.sum()):
+        return (
+            f"counts of more inputs of a class than the {int(known.sum()):,} training inputs that the silo says to have"
+        )
+    if bool((totals[counts == 0] != 0).any()) or (not counts.any() and bool((squares != 0).any())):
+        return "sums of no inputs"
+    if not counts.any():
+        return ""
+    _, covariance = moments({"counts": counts, "totals": totals, "squares": squares})
+    # What means take away was rounded as the squares were.
+    room = 1e-6 * width * (1 + float(squares.abs().max() / counts.sum()))
+    least = float(torch.linalg.eigvalsh(covariance)[0])
+    return "" if least >= -room else "second moments with a negative variance"
 
 
 def moments(added: Tensors) -> tuple[Tensor, Tensor]:

@@ -76,6 +76,31 @@ def message(own: Tensor) -> Tensor:
     return torch.stack([nll, first, second, first.square() - squares, second.square()])
 
 
+def impossible(sent: Tensor, inputs: int, classes: int) -> str:
+    """Why a `message` cannot be of so many inputs, or fewer, with so many classes; empty where it can.
+
+    With L = ln(C / e) each input's likelihood is between 0 and L nats, and its first derivative between -L and L: the
+    mean of b z under p is ln C below and L above, weighted. Its second is no larger than L + L^2 + C, as a logit b z
+    that is below the label's adds no more than exp(b z) (b z)^2 < 0.55 to the mean square. What is sent besides is told
+    by these but for the sum of squares of the first, which is n L^2 at most, and at least their squared sum over n.
+    """
+    if sent.shape != (5, len(POWERS)) or not sent.isfinite().all():
+        return "likelihoods that are none"
+    nll, first, second, excess, information = sent.double().cpu()
+    most = math.log(classes / CONTAMINATION)
+    room = 1e-6 * (1 + inputs * (most + most**2 + classes))
+    bend = inputs * (most + most**2 + classes)
+    fits = [
+        (nll >= -room) & (nll <= inputs * most + room),
+        first.abs() <= inputs * most + room,
+        second.abs() <= bend + room,
+        (information - second.square()).abs() <= room * (1 + bend),
+        excess >= first.square() - inputs * most**2 - room * (1 + inputs * most),
+        excess <= first.square() * (1 - 1 / max(inputs, 1)) + room * (1 + inputs * most),
+    ]
+    return "" if bool(torch.stack(fits).all()) else f"likelihoods that {inputs:,} validation inputs cannot come to"
+
+
 def agreed(sums: Tensor) -> Tensor:
     """(2,) float64: the power b that is best for all silos together, and the standard deviation of the silos' ln b.
 

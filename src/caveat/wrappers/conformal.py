@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..core import Answers, Payload, Prediction, Replies, Round, Site, State, Tensors, Update
+from ..core import Answers, Payload, Prediction, Replies, Round, Site, State, SumOver, Tensors, Update
+from ..core.silo_info import SiloInfo
 from ..uncertainty.sets import merged_threshold, prediction_sets, surprise, surprise_histogram, threshold
 from .base import Wrapper
+from .sums import no_counts
 from .switched import scalar
 
 
@@ -38,7 +40,15 @@ class Conformal(Wrapper):
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
-        yield Round(self.broadcast, self.conform, self.settle, everyone=True, trains=False, name="conform")
+        yield Round(
+            self.broadcast,
+            self.conform,
+            self.settle,
+            everyone=True,
+            trains=False,
+            name="conform",
+            sums=SumOver("calibration", self.wrong),
+        )
 
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server) | {"sets": server["sets"]}
@@ -55,6 +65,11 @@ class Conformal(Wrapper):
         """The histogram, empty where the silo has a quantile of its own: the common one is for those who need it."""
         counts = surprise_histogram(probs, y)
         return {"surprise": torch.zeros_like(counts) if len(y) >= self.least else counts}
+
+    def wrong(self, sent: Payload, card: SiloInfo) -> str:
+        """Why these are no histograms of a silo's calibration inputs."""
+        found = (no_counts(name, each, card.examples["calibration"]) for name, each in sent.get("sets", {}).items())
+        return next((why for why in found if why), "")
 
     def settle(self, server: State, replies: Replies, site: Site) -> State:
         """Add up the histograms, and keep the quantile of all silos without one of their own."""

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, Tensors, Update
+from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, SumOver, Tensors, Update
 from ..core.devices import brought
+from ..core.silo_info import SiloInfo
 from ..nn.stages import by_answer, numbers_of, recording
 from ..uncertainty import familiarity
 from .base import Wrapper
@@ -57,6 +58,7 @@ class Familiar(Wrapper):
         yield Round(
             self.base.broadcast, self.describe_own, self.pool,
             everyone=self.everyone, trains=False, linear="silos", name="familiarity",
+            sums=SumOver("train", self.wrong) if self.shared else None,
         )  # fmt: skip
 
     def broadcast(self, server: State) -> Payload:
@@ -108,6 +110,13 @@ class Familiar(Wrapper):
             for stage, sums in added.items()
             if whose_stage(stage) != INPUT and self.is_sent(whose)
         }
+
+    def wrong(self, sent: Payload, card: SiloInfo) -> str:
+        """Why these are no sums over a silo's training inputs: more of a class than it has, or a negative variance."""
+        for stage, sums in by_stage(sent.get(GROUP, {})).items():
+            if why := familiarity.impossible(sums, card.class_counts):
+                return f"{stage}: {why}"
+        return ""
 
     def pool(self, server: State, replies: Replies, site: Site) -> State:
         """The densities of all silos' training inputs, from the means of their sums."""

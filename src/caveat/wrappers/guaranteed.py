@@ -19,13 +19,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, Tensors, Update
+from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, SumOver, Tensors, Update
+from ..core.silo_info import SiloInfo
 from ..uncertainty.binomial import answers_needed
 from ..uncertainty.guarantee import Guarantee, fixed_sequence
 from ..uncertainty.histograms import BINS, histogram
 from ..uncertainty.limits import GRID, policy_counts, ranks, score_edges
 from .base import Wrapper
 from .groups import ABOUT, NOBODY, Per, Whose, domain_code, known_domains, members, row_of
+from .sums import no_counts
 from .switched import choose, nowhere, scalar
 
 NUMBERS = ("limit", "answered", "errors", "total", "upper", "needed", "enough", "enough_share")
@@ -83,8 +85,14 @@ class Guaranteed(Wrapper):
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
-        yield Round(self.broadcast, self.survey, self.set_edges, everyone=True, trains=False, name="survey")
-        yield Round(self.broadcast, self.count, self.set_limits, everyone=True, trains=False, name="count")
+        yield Round(
+            self.broadcast, self.survey, self.set_edges, everyone=True, trains=False, name="survey",
+            sums=SumOver("validation", self.wrong_survey),
+        )  # fmt: skip
+        yield Round(
+            self.broadcast, self.count, self.set_limits, everyone=True, trains=False, name="count",
+            sums=SumOver("calibration", self.wrong_count),
+        )  # fmt: skip
 
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server) | {"decision": server["decision"]}
@@ -102,6 +110,21 @@ class Guaranteed(Wrapper):
         kept = self.edges({name: each[None] for name, each in found.items()}) if own else {}
         sent = self.sent(site) | {f"scores.{name}": each for name, each in found.items()}
         return Update({"decision": sent}, len(site.validation)), state | {"decision": kept}
+
+    def wrong_survey(self, sent: Payload, card: SiloInfo) -> str:
+        """Why these are no histograms of a silo's validation scores."""
+        scores = {name: each for name, each in sent.get("decision", {}).items() if name.startswith("scores.")}
+        found = (no_counts(name, each, card.examples["validation"]) for name, each in scores.items())
+        return next((why for why in found if why), "")
+
+    def wrong_count(self, sent: Payload, card: SiloInfo) -> str:
+        """Why these are no counts of a silo's calibration inputs: the more a limit allows, the more are answered."""
+        n = card.examples["calibration"]
+        for answered, errors in sent.get("decision", {}).get("counts", torch.zeros(0, 2, GRID)):
+            fits = no_counts("answered", answered.diff(prepend=answered.new_zeros(1)), n)
+            if fits or bool(((errors < 0) | (errors > answered) | (errors != errors.floor())).any()):
+                return f"counts that {n:,} calibration inputs cannot come to"
+        return ""
 
     def sent(self, site: Site) -> Tensors:
         """What tells the server which domain a silo's numbers are of, where that matters."""

@@ -25,15 +25,18 @@ from ..core import (
     Round,
     Site,
     State,
+    SumOver,
     Tensors,
     Update,
     seeded,
 )
+from ..core.silo_info import SiloInfo
 from ..nn.last_layer import LastLayer, last_layer, unobserved
 from ..uncertainty import entropy, laplace
 from ..uncertainty.beside import beside
 from .base import Wrapper, find
 from .private import Private
+from .sums import no_counts, no_scatter, not_within
 
 BATCH = 500
 """Inputs that go through a model at a time."""
@@ -78,6 +81,7 @@ class Laplace(Wrapper):
         yield Round(
             self.broadcast, self.curve, self.settle,
             everyone=self.everyone, trains=False, linear="silos", name="curvature",
+            sums=SumOver("train", self.wrong),
         )  # fmt: skip
 
     def broadcast(self, server: State) -> Payload:
@@ -93,6 +97,24 @@ class Laplace(Wrapper):
             else:
                 kept |= prefixed(whose, laplace.posterior(found, layer.weight))
         return Update({"curvature": sent}, 1), state | {"laplace": kept}
+
+    def wrong(self, sent: Payload, card: SiloInfo) -> str:
+        """Why these are no sums over a silo's training inputs: of more than it has, or with a negative curvature."""
+        for whose in Decision:
+            if not (mine := named(whose, sent.get("curvature", {}))):
+                continue
+            n, outputs = mine["examples"], mine["outputs"]
+            found = (
+                no_counts("examples", n, card.examples["train"]),
+                no_scatter("inputs", mine["inputs"]),
+                no_scatter("outputs", outputs),
+                # Of each input p (1 - p) for a class, and what it takes from one class it gives to the others.
+                not_within("outputs", outputs.diagonal(), 0.0, float(n) / 4),
+                not_within("sums of outputs", outputs.sum(0) / (1 + float(n)), 0.0, 0.0),
+            )
+            if why := next((each for each in found if each), ""):
+                return f"{whose.name.lower()}: {why}"
+        return ""
 
     def shared(self, whose: Decision, layer: LastLayer, down: Payload) -> bool:
         """Whether silos have this layer in common, and what it was trained on may be added up."""

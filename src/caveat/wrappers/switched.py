@@ -14,10 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, Update
+from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, SumOver, Update
+from ..core.silo_info import SiloInfo
 from ..uncertainty.histograms import histogram, quantile
 from ..uncertainty.quantiles import finite_sample_quantile
 from .base import Wrapper
+from .sums import no_counts
 
 
 def choose(answers: Answers, within: Mapping[Decision, Tensor]) -> Prediction:
@@ -63,7 +65,10 @@ class Switched(Wrapper):
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
-        yield Round(self.broadcast, self.calibrate, self.settle, everyone=True, trains=False, name="calibrate")
+        yield Round(
+            self.broadcast, self.calibrate, self.settle, everyone=True, trains=False, name="calibrate",
+            sums=SumOver("calibration", self.wrong),
+        )  # fmt: skip
 
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server) | {"decision": server["decision"]}
@@ -78,6 +83,11 @@ class Switched(Wrapper):
         if Decision.GLOBAL in answers:
             sent["scores"] = histogram(self.score, answers[Decision.GLOBAL].score(self.score))
         return Update({"decision": sent}, len(site.calibration)), state | {"decision": kept}
+
+    def wrong(self, sent: Payload, card: SiloInfo) -> str:
+        """Why this is no histogram of a silo's calibration inputs."""
+        found = (no_counts(name, each, card.examples["calibration"]) for name, each in sent.get("decision", {}).items())
+        return next((why for why in found if why), "")
 
     def settle(self, server: State, replies: Replies, site: Site) -> State:
         """Add up the silos' histograms, and keep the threshold of the federation's model."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import Answers, Decision, Payload, Replies, Round, Site, State, Tensors, Update
+from ..core import Answers, Decision, Payload, Replies, Round, Site, State, SumOver, Tensors, Update
+from ..core.silo_info import SiloInfo
 from ..uncertainty import temperature
 from .base import Wrapper
 
@@ -44,7 +45,7 @@ class Tempered(Wrapper):
         yield from super().schedule()
         yield Round(
             self.broadcast, self.measure, self.settle, everyone=self.everyone, trains=False, linear="silos",
-            name="temperature",
+            name="temperature", sums=SumOver("validation", self.wrong) if self.shared else None,
         )  # fmt: skip
 
     def broadcast(self, server: State) -> Payload:
@@ -60,6 +61,12 @@ class Tempered(Wrapper):
             found[whose.name.lower()] = temperature.curve(answer.probs.log(), y)
         sent = {model: temperature.message(each) for model, each in found.items()} if self.shared else {}
         return Update({"likelihood": sent}, 1), state | {"likelihood": found}
+
+    def wrong(self, sent: Payload, card: SiloInfo) -> str:
+        """Why these are no likelihoods of a silo's validation inputs."""
+        n, classes = card.examples["validation"], len(card.class_counts)
+        found = (temperature.impossible(each, n, classes) for each in sent.get("likelihood", {}).values())
+        return next((why for why in found if why), "")
 
     def settle(self, server: State, replies: Replies, site: Site) -> State:
         """The power that is best for all silos together, and how far theirs lie apart."""

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ...core import Payload, SiloId, Update
+from ...core import Payload, Round, SiloId, Update
 from ...core.aggregation import all_finite
+from ...core.silo_info import SiloInfo
 
 LARGEST = 1e6
 """How many times as large as the median silo's (or as what was sent, or as 1) a tensor's largest entry may be."""
@@ -112,3 +113,20 @@ def _out_of_proportion(updates: Mapping[SiloId, Update], sent: Payload) -> dict[
 
 def _largest(tensor: Tensor) -> float:
     return float(tensor.double().abs().max()) if tensor.numel() else 0.0
+
+
+def impossible_sums(
+    step: Round, updates: Mapping[SiloId, Update], cards: Mapping[SiloId, SiloInfo]
+) -> dict[SiloId, str]:
+    """The silos whose updates cannot be sums over the inputs that they say to have, and why."""
+    reasons: dict[SiloId, str] = {}
+    if (sums := step.sums) is None:
+        return reasons
+    for silo, update in updates.items():
+        try:
+            why = sums.wrong(update.payload, cards[silo])
+        except Exception as error:  # whatever numbers that make no sense make anything raise
+            why = f"sums that make no sense: {type(error).__name__}: {error}"
+        if why:
+            reasons[silo] = why
+    return reasons

@@ -57,8 +57,8 @@ class EmbeddedEngine:
             self.examples = {name: len(silo.train) for name, silo in executor.silos.items()}
         self.states: dict[SiloId, KeptState] = {}
         """Which state each silo has kept last, where it has kept any."""
-        self.durable: int | None = None
-        """The round whose states stay on the disk."""
+        self.needed: list[int] = []
+        """The rounds whose states stay on the disk."""
         self.changed: dict[SiloId, KeptState] = {}
         self.down = SharedBuffer()
         self.count = workers if workers > 1 else 0
@@ -103,7 +103,9 @@ class EmbeddedEngine:
     def stacked(self, works: dict[str, StackedRecord]) -> None:
         self.stacking.works = works
 
-    def begin(self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState]) -> None:
+    def begin(
+        self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState], rollbacks: int = 0
+    ) -> None:
         """Have silos forget what they kept of a round that was never completed."""
         self.executor.states.forget_all(t - 1)
         self.states = dict(kept)
@@ -113,9 +115,9 @@ class EmbeddedEngine:
         changed, self.changed = self.changed, {}
         return [changed[silo] for silo in sorted(changed)]
 
-    def keep(self, t: int) -> None:
-        """Have the states of round t stay on the disk when there are later ones."""
-        self.durable = t
+    def keep(self, rounds: Sequence[int]) -> None:
+        """Have the states of these rounds, and of no others, stay on the disk when there are later ones."""
+        self.needed = list(rounds)
 
     def exchange(
         self,
@@ -135,7 +137,7 @@ class EmbeddedEngine:
         )
         if plan:
             chunks = ChunkExchange(
-                t, address, payload, plan, stacked, self.states, self.durable, linear, self.examples, self._keep,
+                t, address, payload, plan, stacked, self.states, self.needed, linear, self.examples, self._keep,
                 admission,
             )  # fmt: skip
             if self.workers:
@@ -149,7 +151,7 @@ class EmbeddedEngine:
             self._spread(t, address, payload, collector)
         else:
             for silo in chain.from_iterable(map(self.queue, collector.groups)):
-                done = self.executor.perform(t, address, payload, silo, self.states.get(silo), self.durable)
+                done = self.executor.perform(t, address, payload, silo, self.states.get(silo), self.needed)
                 self._take(collector, silo, done)
         return collector.replies(len(self.silos))
 
@@ -180,7 +182,7 @@ class EmbeddedEngine:
 
     def _spread(self, t: int, address: str, payload: Payload, collector: ReplyCollector) -> None:
         self.down.restart()
-        order = {"t": t, "work": address, "down": self.down.write(payload), "durable": self.durable}
+        order = {"t": t, "work": address, "down": self.down.write(payload), "needed": self.needed}
         idle, busy = list(self.workers), dict[object, Worker]()
 
         def collect() -> None:

@@ -141,7 +141,7 @@ def serve(executor: Executor, down: SharedBuffer, buffers: Sequence[SharedBuffer
 
 def _performed(executor: Executor, order: dict[str, Any], down: SharedBuffer, up: SharedBuffer) -> dict[str, Any]:
     update, kept = executor.perform(
-        order["t"], order["work"], down.read(order["down"]), order["silo"], _kept(order["kept"]), order["durable"]
+        order["t"], order["work"], down.read(order["down"]), order["silo"], _kept(order["kept"]), order["needed"]
     )
     answer: dict[str, Any] = {"up": up.write(update.payload), "examples": update.examples}
     answer["kept"] = None if kept is None else as_json(kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -34,7 +34,8 @@ class ChunkOrder:
     silos: Sequence[SiloId]
     kept: Mapping[SiloId, KeptState]
     """Which state each silo has kept, where it has any."""
-    durable: int | None
+    needed: Collection[int]
+    """The rounds whose states stay on the disk."""
     stacked: Mapping[str, bool]
     """The forms of states, see `StackedPlace.name`, with which the work is carried out stacked, and whether batches of
     different sizes are padded.
@@ -144,12 +145,12 @@ class StackedPlace:
         done.parts.append(ChunkPart(silos, ended.payload, [int(n) for n in ended.examples.tolist()]))
         if any(before[0].values()) or any(ended.state.values()):
             for k, silo in enumerate(silos):
-                done.kept.append(self.place.states.save(silo, order.t, one_of(ended.state, k), order.durable))
+                done.kept.append(self.place.states.save(silo, order.t, one_of(ended.state, k), order.needed))
 
     def _one_by_one(self, order: ChunkOrder, silos: Sequence[SiloId], done: ChunkDone) -> None:
         for silo in silos:
             update, kept = self.place.perform(
-                order.t, order.address, order.sent, silo, order.kept.get(silo), order.durable
+                order.t, order.address, order.sent, silo, order.kept.get(silo), order.needed
             )
             if kept is not None and kept != order.kept.get(silo):
                 done.kept.append(kept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
@@ -43,7 +43,7 @@ class ChunkExchange:
         chunks: Sequence[Sequence[SiloId]],
         stacked: Mapping[str, bool],
         kept: Mapping[SiloId, KeptState],
-        durable: int | None,
+        needed: Collection[int],
         linear: Weights | None,
         examples: Mapping[SiloId, int] | None,
         keep: Callable[[KeptState], None],
@@ -51,7 +51,7 @@ class ChunkExchange:
     ) -> None:
         """`keep` is told which states silos keep. Where updates have to be admitted, sums are made after that, here."""
         self.orders = [
-            ChunkOrder(t, address, sent, silos, {silo: kept[silo] for silo in silos if silo in kept}, durable, stacked)
+            ChunkOrder(t, address, sent, silos, {silo: kept[silo] for silo in silos if silo in kept}, needed, stacked)
             for silos in chunks
         ]
         self.linear, self.keep = linear is not None and admission is None, keep

@@ -15,7 +15,7 @@ from .replies import SummedPart, summed
 def as_order(order: ChunkOrder, down: dict[str, Any], linear: bool) -> dict[str, Any]:
     """An order whose payload lies in the buffer of what is sent."""
     return {
-        "t": order.t, "work": order.address, "down": down, "silos": list(order.silos), "durable": order.durable,
+        "t": order.t, "work": order.address, "down": down, "silos": list(order.silos), "needed": list(order.needed),
         "kept": [as_json(kept) for kept in order.kept.values()], "stacked": dict(order.stacked), "linear": linear,
     }  # fmt: skip
 
@@ -23,7 +23,7 @@ def as_order(order: ChunkOrder, down: dict[str, Any], linear: bool) -> dict[str,
 def order_of(message: dict[str, Any], sent: Payload) -> ChunkOrder:
     kept = [KeptState.model_validate(each) for each in message["kept"]]
     return ChunkOrder(
-        message["t"], message["work"], sent, message["silos"], {each.silo: each for each in kept}, message["durable"],
+        message["t"], message["work"], sent, message["silos"], {each.silo: each for each in kept}, message["needed"],
         message["stacked"],
     )  # fmt: skip
 

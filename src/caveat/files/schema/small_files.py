@@ -137,7 +137,10 @@ class OwnState(File):
     SCHEMA: ClassVar = 2
     SEALED: ClassVar = True
 
+    OMITTED: ClassVar = frozenset({"rollbacks"})
+
     states: list[KeptState] = []  # of the last rounds that it has worked in, oldest first
+    rollbacks: int = 0  # how often the server's run had gone back when it asked last
     afresh: bool = False  # whether it may begin without the state that it lost
     ledger: FileSum | None = None
     files: Sums = {}  # the model that it was measured with last
@@ -211,11 +214,28 @@ class Reset(Record):
     round: int
 
 
+class LargestPart(Record):
+    """Of what is added up in a round, and not bounded, how much is one silo's at most."""
+
+    phase: str
+    split: str  # whose inputs are counted
+    silo: str
+    share: float
+
+
+class Rollback(Record):
+    """That a run has gone back to an earlier round, by command."""
+
+    to: int  # the round of training after which it goes on
+    undone: int  # the last round of training that had been made
+    ledger: FileSum  # what left the silos in the rounds that are undone, beside the run's own ledger
+
+
 class RunState(Record):
     """What is counted along the way of a run that is under way."""
 
     model_config = ConfigDict(frozen=False)
-    OMITTED: ClassVar = frozenset({"best", "worse", "stopped", "stacked", "norms"})
+    OMITTED: ClassVar = frozenset({"best", "worse", "stopped", "stacked", "norms", "rollbacks", "largest"})
 
     number: int = 0
     """Rounds of training so far."""
@@ -235,6 +255,8 @@ class RunState(Record):
     stopped: bool = False
     """Training has ended before its last round."""
     reset: list[Reset] = []
+    rollbacks: list[Rollback] = []
+    largest: list[LargestPart] = []
     milestones: list[dict[str, Figure]] = []
     stacked: dict[str, StackedRecord] = {}
     """Which works are carried out for many silos at once, by address and what silos keep."""

@@ -19,7 +19,7 @@ from .figures import (
     Stream,
 )
 from .record import Figure, File, Record, Size
-from .small_files import Reset, StackedRecord, Sums
+from .small_files import LargestPart, Reset, Rollback, StackedRecord, Sums
 
 
 class Codewords(Record):
@@ -148,7 +148,7 @@ class Summary(File):
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({
         "absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "stopped", "classification", "device",
-        "stacked", "metrics",
+        "stacked", "metrics", "rollbacks", "largest",
     })  # fmt: skip
 
     schema_version: int = Field(alias="schema")
@@ -185,6 +185,8 @@ class Summary(File):
     device: DeviceRecord | None = None
     newcomers: Newcomers | None = None
     reset: list[Reset] = []  # silos that began afresh, since their states were lost
+    largest: list[LargestPart] = []  # of a federation's sums after training, whose inputs most of them are of
+    rollbacks: list[Rollback] = []  # that it went back to an earlier round, by command
     stacked: dict[str, StackedRecord] = {}  # by work, where silos were to be trained side by side
     files: Sums = {}
 

@@ -59,6 +59,12 @@ def afresh(run: RunFolder) -> str:
     return listed([f"{plain(each.silo)} (after round {each.round})" for each in reset], _MOST_NAMES)
 
 
+def went_back(run: RunFolder) -> str:
+    """To which rounds a run went back by command, in words; empty where it did not."""
+    backs = run.summary.rollbacks if run.summary else []
+    return listed([f"after round {each.undone} to round {each.to}" for each in backs], _MOST_NAMES)
+
+
 def unlike(run: RunFolder) -> str:
     """The silos whose updates exceeded the bound on norms or were far from all others, in words; empty without any."""
     bounded, far, other = dict[str, list[int]](), dict[str, list[int]](), dict[str, list[int]]()

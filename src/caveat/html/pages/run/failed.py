@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ....files.rollback import can_go_back
 from ....files.run_folder import RunFolder
 from ....files.schema.small_files import Failure
 from ...text import plain
@@ -45,6 +46,12 @@ def _told(run: RunFolder, failure: Failure, whose: str) -> Failed:
         used = _rate(run)
         was = f", which was {used}," if used else ""
         todo = f"No model came of it. Lower training.lr{was} and begin another run; this one would fail again."
+        if run.federated and can_go_back(run.path):
+            todo += (
+                " If a silo is the cause, leave it out: the round has not counted, and the run goes on without it, or "
+                "goes back first. This lists the rounds that it can go back to:"
+            )
+            return Failed(f"{what}: training diverged.", todo, error, f"caveat rollback {run.path.name}")
         return Failed(f"{what}: training diverged.", todo, error)
     if failure.lost:
         todo = "Put the silo's state back from a copy and resume, or have the silo begin afresh:"

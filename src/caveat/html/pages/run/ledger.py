@@ -22,12 +22,13 @@ FILE, KEPT = "ledger.jsonl", "kept.json"
 
 
 def ledger_tables(folder: Path) -> Iterator[Text | Table]:
-    """Of the folder of a run, and of each method beside it, or of the folder that a silo keeps of one method.
+    """Of the folder of a run, of what a rollback has undone, and of each method beside it, or of the folder that a silo
+    keeps of one method.
 
     A heading and a table per form of message, with its tensors, then one with a row per silo; bytes without units.
     Raises MissingError if the folder holds no ledger, DataError if it holds a damaged one.
     """
-    found = {part: _sent(part) for part in (folder, *sorted(folder.glob("beside/*")))}
+    found = {part: _sent(part) for part in (folder, *sorted(folder.glob("undone/*")), *sorted(folder.glob("beside/*")))}
     ledgers = {path: sent for path, sent in found.items() if sent}
     if not ledgers:
         raise MissingError(_without(folder))

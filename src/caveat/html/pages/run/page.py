@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ....files.atomic import write_bytes
+from ....files.rollback import can_go_back
 from ....files.run_folder import RunFolder, natural, read_run
 from ... import templates
 from . import figures, rounds, sections
-from .absence import absence, absent, afresh, lacking, newcomers, unlike, withdrawn
+from .absence import absence, absent, afresh, lacking, newcomers, unlike, went_back, withdrawn
 from .again import again
 from .classification import classification
 from .decisions import decisions
@@ -81,6 +82,8 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "absent": absent(run),
         "afresh": afresh(run),
         "noted": unlike(run),
+        "can_go_back": can_go_back(run.path),
+        "went_back": went_back(run),
         "lacking": lacking(run),
         "newcomers": newcomers(run),
         "withdrawn": withdrawn(run),

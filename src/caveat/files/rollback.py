@@ -1,0 +1,158 @@
+"""Going back to one of the last rounds of training of a run, by command.
+
+The server's checkpoints of these rounds are kept, and of silos' own states those that belong to them. What is undone of
+rows and ledger is moved to the folder `undone` of the run, since it has left the silos all the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..core import ConfigurationError, DataError, RunError, check_silo_name
+from .atomic import write_bytes, write_record
+from .checkpoints import DURABLE, NEWEST, ServerStore, SiloStore, forget_kept, kept_place, kept_positions, server_place
+from .ledger import read_ledger
+from .links import refuse_link
+from .logs import AppendLog
+from .manifest import GROWING, STATES, check_file, sum_of_bytes
+from .reading import checked, decoded, read, record_of
+from .run_folder import FAILURE
+from .schema.ledger import Message
+from .schema.small_files import Checkpoint, FileSum, KeptState, Rollback, RunState
+
+UNDONE = "undone"
+"""The folder of a run that has what is undone, in a folder for each time."""
+LEDGER, ROWS = "ledger.jsonl", "rounds.jsonl"
+RESULT = ("summary.json", "report.html", "gallery.json", "features.json", "delivered")
+"""What a run has once it is finished, beside its model, which the next result takes the place of."""
+
+
+def kept_rounds(run: Path) -> list[Checkpoint]:
+    """The checkpoints after the last rounds of training of the run in a folder, oldest first.
+
+    Raises DataError for one that is damaged.
+    """
+    newest = record_of(run / "state" / NEWEST, Checkpoint)
+    positions = [] if newest is None else [t for t in kept_positions(run / "state") if t <= newest.t]
+    return [read(run / "state" / kept_place(t), Checkpoint) for t in positions]
+
+
+def can_go_back(run: Path) -> bool:
+    """Whether there is a round that the run in a folder could go back to."""
+    return len(kept_positions(run / "state")) > 1
+
+
+def roll_back(run: Path, to: int) -> Rollback:
+    """Have the run in a folder continue after its round of training `to`, whatever came then.
+
+    A crash on the way leaves what the same call goes on with. The caller holds the lock. Raises ConfigurationError for
+    a round that it cannot go back to, DataError or RunError where something is damaged, before anything is changed.
+    """
+    store = ServerStore(run / "state")
+    if (saved := store.load()) is None:
+        raise ConfigurationError(f"{run}: no round is counted yet: there is nothing to go back to")
+    now, kept = saved.checkpoint, {each.number: each for each in kept_rounds(run)}
+    if to not in kept:
+        raise ConfigurationError(f"--to {to}: {_there_are(run, sorted(kept))}")
+    if now.t == kept[to].t and not (run / "summary.json").exists():
+        raise ConfigurationError(f"--to {to}: {run} goes on after round {to} as it is")
+    target = kept[to]
+    _check(run, target)
+    place = run / UNDONE / str(len(now.rollbacks) + 1)
+    back = Rollback(to=to, undone=now.number, ledger=_set_aside(run, place, target))
+    # What stays as it is while a run goes on, as it is now: more rounds may have been asked for since.
+    fixed = {name: known for name, known in now.files.items() if not _of_round(name)}
+    files = fixed | {name: known for name, known in target.files.items() if _of_round(name)}
+    new = target.model_copy(update={"files": files, "rollbacks": [*now.rollbacks, back]})
+    write_record(run / "state" / NEWEST, new, lasting=True)
+    (run / "state" / DURABLE).unlink(missing_ok=True)
+    (run / FAILURE).unlink(missing_ok=True)
+    forget_kept(run / "state", target.t)
+    for name in (LEDGER, ROWS, STATES):
+        AppendLog(run / name).rewind(target.files.get(name, FileSum(bytes=0)))
+    return back
+
+
+def undone_messages(run: Path, run_state: RunState) -> list[Message]:
+    """What left the silos in rounds that are undone, each round as one of its own.
+
+    Raises DataError where what a rollback has set aside is damaged or gone.
+    """
+    found = list[Message]()
+    for number, back in enumerate(run_state.rollbacks, 1):
+        path = run / UNDONE / str(number) / LEDGER
+        check_file(path, back.ledger)
+        apart = -number * 10**9  # no position of the schedule
+        found += [each.model_copy(update={"t": apart + (each.t or 0)}) for each in read_ledger(path).messages]
+    return found
+
+
+def _there_are(run: Path, rounds: list[int]) -> str:
+    """To which rounds a run can go back, in words."""
+    if not rounds:
+        return f"{run} keeps no round to go back to: engine.checkpoints says how many are kept, before a run begins"
+    return f"{run} can go back to {', '.join(map(str, rounds))}, of its rounds of training"
+
+
+def _of_round(place: str) -> bool:
+    """Whether a file of a run's folder is another one in each round."""
+    return place.endswith(GROWING) or place.startswith("state/")
+
+
+def _check(run: Path, target: Checkpoint) -> None:
+    """Raises DataError, StateLost or RunError unless all is there that a checkpoint needs."""
+    if target.server != server_place(target.t) or f"state/{target.server}" not in target.files:
+        raise DataError(f"{run / 'state' / kept_place(target.t)}: server = {target.server!r}, expected its own state")
+    for place, known in target.files.items():
+        if _of_round(place):
+            check_file(run / place, known, growing=place.endswith(GROWING))
+    states = SiloStore(run / "state" / "silos")
+    for kept in _states(run, target):
+        states.load(kept)
+
+
+def _states(run: Path, target: Checkpoint) -> list[KeptState]:
+    """The state that each silo had kept last, of those that keep no books of their own."""
+    found = dict[str, KeptState]()
+    lines = _first(run / STATES, target.files.get(STATES)).splitlines()
+    for number, line in enumerate(lines, 1):
+        where = f"{run / STATES}, line {number}"
+        kept = checked(decoded(line, where), KeptState, where)
+        check_silo_name(kept.silo, f"{where}: ")
+        found[kept.silo] = kept
+    return [kept for kept in found.values() if kept.sha256 is not None]
+
+
+def _set_aside(run: Path, place: Path, target: Checkpoint) -> FileSum:
+    """Move what will be undone to a folder of its own; return what the ledger there holds."""
+    try:
+        for folder in (place.parent, place, place / "result"):
+            refuse_link(folder)
+            folder.mkdir(exist_ok=True)
+        text = _undone_ledger(run, target)
+        write_bytes(place / LEDGER, text, lasting=True)
+        write_bytes(place / ROWS, _rest(run / ROWS, target.files.get(ROWS)), lasting=True)
+        for name in RESULT:
+            if (run / name).exists():
+                (run / name).replace(place / "result" / name)
+    except OSError as error:
+        raise RunError(f"cannot write {place}: {error.strerror}") from error
+    return sum_of_bytes(text)
+
+
+def _undone_ledger(run: Path, target: Checkpoint) -> bytes:
+    """The lines that are undone, behind those that say of which form messages are."""
+    lines = _first(run / LEDGER, target.files.get(LEDGER)).splitlines(keepends=True)
+    forms = [line for line in lines if "tensors" in decoded(line, str(run / LEDGER))]
+    return b"".join(forms) + _rest(run / LEDGER, target.files.get(LEDGER))
+
+
+def _first(path: Path, known: FileSum | None) -> bytes:
+    """What is known of a file that grows."""
+    return path.read_bytes()[: known.bytes] if known else b""
+
+
+def _rest(path: Path, known: FileSum | None) -> bytes:
+    """What was written to it after that, in whole lines."""
+    text = path.read_bytes()[known.bytes if known else 0 :] if path.exists() else b""
+    return text[: text.rfind(b"\n") + 1]
