@@ -251,12 +251,12 @@ def lose_silo(deployment: Deployment, step: Steps) -> None:
     """Kill a silo's processes but for the script that starts them anew; the federation goes on without it."""
     last = max(deployment.rounds())
     kill(processes(deployment.hospitals[VICTIM].home / VICTIM))
-    gone = deployment.counts("a round without the killed silo", None, last + 1, 240)
+    gone = deployment.counts("a round without the killed silo", None, last + 1, 480)
     missed = deployment.rounds() - deployment.rounds(VICTIM)
     if not missed:
         raise Failed(f"{VICTIM} was killed after round {last} and counted in all of {sorted(deployment.rounds())}")
     step(f"{VICTIM} killed after round {last}; the others went on to round {gone}")
-    back = deployment.counts(f"{VICTIM} is back", VICTIM, max(missed), 240)
+    back = deployment.counts(f"{VICTIM} is back", VICTIM, max(missed), 480)
     missed = deployment.rounds() - deployment.rounds(VICTIM)
     step(f"{VICTIM} is back in round {back}, and has missed {sorted(missed)}")
 

@@ -88,6 +88,10 @@ def call(out: Path, progress: Told | None = None, **as_then: Any) -> caveat.Run:
     )  # fmt: skip
 
 
+OTHERS: dict[str, dict[str, Any]] = {"UEFL": {"segments": 1}}
+"""Settings of methods whose defaults were others: who goes on with an old call passes them."""
+
+
 def described(method: str, out: Path) -> dict[str, Any]:
     """What a call of a method writes of itself before its first round, or compares with what is there."""
     kind = getattr(caveat, method)
@@ -98,7 +102,9 @@ def described(method: str, out: Path) -> dict[str, Any]:
     if method == "FedProx":
         asked["privacy"] = caveat.Privacy(clip=1.0, noise=0.5)
     try:
-        caveat.run(silos(), kind(rounds=2), model=SMALL, out=out, progress=Told(stop=True), **asked)
+        caveat.run(
+            silos(), kind(rounds=2, **OTHERS.get(method, {})), model=SMALL, out=out, progress=Told(stop=True), **asked
+        )
     except KeyboardInterrupt:
         found: dict[str, Any] = json.loads((out / "call.json").read_text())
         return found

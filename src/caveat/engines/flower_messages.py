@@ -118,16 +118,19 @@ class GridMessages:
     ) -> tuple[dict[int, RecordDict], dict[int, str]]:
         """By node, the answers that come before the point of time `until`, and the errors that come instead.
 
-        `slow` is called every `SLOW` seconds with the nodes that have not answered yet.
+        `slow` is called every `SLOW` seconds with the nodes that have not answered yet. Flower waits minutes for the
+        rest of a reply whose sender was killed while it sent it: whatever has come until then is looked for once more,
+        so that other replies are not lost with it.
         """
         told = time.monotonic()
         waiting = self.push(contents, kind, until - time.monotonic())
         answers, errors = dict[int, RecordDict](), dict[int, str]()
         while waiting:
+            began = time.monotonic()
             found, failed = self.pull(list(waiting))
             answers |= {waiting.pop(message): records for message, records in found.items()}
             errors |= {waiting.pop(message): why for message, why in failed.items()}
-            if not waiting or time.monotonic() > until:
+            if not waiting or began > until:
                 break
             if time.monotonic() - told > SLOW:
                 told = time.monotonic()
