@@ -8,9 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from caveat.core import Decision, Payload, Prediction, Update
+from caveat.core import Decision, Payload, Prediction, Round, SumOver, Update
+from caveat.core.silo_info import SiloInfo
 from caveat.engines.checks.measurements import left_out_measuring
-from caveat.engines.checks.updates import left_out
+from caveat.engines.checks.updates import left_out, miscounted
+from caveat.engines.flower_messages import pack, unpack
+from caveat.methods import FedAvg
 from caveat.metrics import class_sums
 from caveat.wrappers.evaluation import measured
 
@@ -198,3 +201,36 @@ def test_a_silo_whose_measurements_cannot_be_read_does_not_outvote_one_whose_can
         del payloads["a"][f"{stream}sums"]["score.total"]
     found = left_out_measuring({name: Update(p, N) for name, p in payloads.items()}, dict.fromkeys(payloads, N), read)
     assert found == {"a": "measurements that make no sense: KeyError: 'score.total'"}
+
+
+def silo_info(name: str, train: int, **others: int) -> SiloInfo:
+    examples = {"train": train, "validation": 6, "calibration": 6, "test": 9} | others
+    return SiloInfo(name, name, examples, (train,))
+
+
+@pytest.mark.parametrize(
+    ("step", "fair"),
+    [
+        (Round(dict, FedAvg.train, linear="examples", name="train"), 5),
+        (Round(dict, FedAvg.train, linear="silos", name="temperature"), 1),
+        (Round(dict, FedAvg.train, name="count", sums=SumOver("calibration", lambda payload, card: "")), 6),
+        (Round(dict, FedAvg.train, name="score"), 5),
+    ],
+    ids=["examples", "silos", "sums", "others"],
+)
+def test_an_update_weighs_what_its_silo_said_to_have(step: Round, fair: int) -> None:
+    """Up to the size of its largest split a silo could have any weight in what means and sums come to."""
+    cards = {"a": silo_info("a", 5, test=10**9), "b": silo_info("b", 5)}
+    told = f"expected {fair} by what it said to have"
+    for examples in (fair + 1, 9, 10**9):
+        found = miscounted(step, {"a": Update({}, examples), "b": Update({}, fair)}, cards)
+        assert found == {"a": f"speaks for {examples:,} examples, {told}"}
+    assert miscounted(step, {"a": Update({}, fair)}, cards) == {}
+
+
+def test_a_reply_that_names_a_group_again_is_none() -> None:
+    """Each is decoded by itself: 20,000 times the same model would hold up the server for half a minute."""
+    records = pack(honest())
+    records.config_records["order"]["groups"] = ["model"] * 20_000
+    with pytest.raises(ValueError, match="20000 groups, expected each once"):
+        unpack(records)

@@ -181,7 +181,7 @@ HOSTILE: dict[str, tuple[Callable[[Message], Message], str]] = {
         "of most silos missing",
     ),
     "float64": (rewritten(each(lambda t: t.double())), "float64, expected .* torch.float32 as sent"),
-    "too many examples": (rewritten(lambda p: p, examples=10**9), "speaks for 1000000000 examples"),
+    "too many examples": (rewritten(lambda p: p, examples=10**9), "speaks for 1,000,000,000 examples"),
 }
 
 

@@ -114,7 +114,8 @@ def test_a_silo_that_joins_later_with_too_many_rows_is_refused(tmp_path: Path) -
     federation.grid.push_messages = joins  # type: ignore[method-assign]
     run = federation.serve()
     assert members(run) == ["coast", "hill"]
-    assert any(f"node {node} is not admitted" in note and "more than 10 times" in note for note in federation.notes)
+    told = f"node {node} (silo valley) is not admitted"
+    assert any(told in note and "more than 10 times" in note for note in federation.notes)
 
 
 def many_times(times: float) -> Callable[[Message], Message]:
@@ -143,3 +144,16 @@ def test_a_silo_whose_sums_no_inputs_come_to_is_left_out_and_the_share_of_the_la
     told = [(each["phase"], each["split"], each["silo"], round(each["share"], 2)) for each in found]
     assert told == [("temperature", "validation", "coast", 0.5), ("familiarity", "train", "coast", 0.33)]
     assert any("temperature: of the validation inputs that are added up 50% are coast's" in n for n in federation.notes)
+
+
+@pytest.mark.long
+def test_one_whose_table_is_unlike_all_others_ends_the_run_for_nobody(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", 1)
+    table = federation.homes["hill"] / "hill.csv"
+    header, *rows = table.read_text().splitlines()
+    table.write_text("\n".join([f"more,{header}", *(f"1,{row}" for row in rows)]) + "\n")
+    run = federation.serve()
+    assert members(run) == ["coast", "valley"]
+    assert any(
+        note.startswith("silo hill is set aside, since the others agree without it") for note in federation.notes
+    )

@@ -21,7 +21,7 @@ from ..files.schema.small_files import KeptState, StackedRecord
 from .allocator import keep_freed_memory, use_huge_pages
 from .checks.measurements import left_out_measuring
 from .checks.norms import Admission
-from .checks.updates import VARIANCES, impossible_sums, left_out
+from .checks.updates import VARIANCES, impossible_sums, left_out, miscounted
 from .flower_messages import NEVER, GridMessages, Order, Words, legible, pack, unpack, words_of
 
 
@@ -162,9 +162,13 @@ class FlowerEngine:
 
     def _not_counted(self, t: int, updates: Mapping[SiloId, Update], sent: Payload) -> dict[SiloId, str]:
         step = next(islice(self.method.schedule(), t, None), None)
-        no_sums = {} if step is None else impossible_sums(step, updates, self.members.cards)
-        updates = {silo: update for silo, update in updates.items() if silo not in no_sums}
-        return no_sums | self._unlike(step, updates, sent)
+        wrong: dict[SiloId, str] = {}
+        if step is not None:
+            wrong = miscounted(step, updates, self.members.cards)
+            rest = {silo: update for silo, update in updates.items() if silo not in wrong}
+            wrong |= impossible_sums(step, rest, self.members.cards)
+            updates = {silo: update for silo, update in rest.items() if silo not in wrong}
+        return wrong | self._unlike(step, updates, sent)
 
     def _unlike(self, step: Round | None, updates: Mapping[SiloId, Update], sent: Payload) -> dict[SiloId, str]:
         reasons = left_out(updates, sent, self.members.most, self.variances)

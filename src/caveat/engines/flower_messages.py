@@ -67,6 +67,8 @@ def unpack(records: RecordDict) -> Payload:
     groups = records.config_records["order"]["groups"]
     if not isinstance(groups, list):
         raise ValueError(f"groups = {groups!r}, expected their names")
+    if len(set(groups)) != len(groups):  # each would be decoded again
+        raise ValueError(f"{len(groups)} groups, expected each once")
     return {group: dict(records.array_records[f"group.{group}"].to_torch_state_dict()) for group in map(str, groups)}
 
 

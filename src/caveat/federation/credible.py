@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from ..core import ConfigurationError, SiloId
+from ..core.silo_info import SPLITS
 
 TIMES_ROWS = 10
 """How many times the median of all others a silo may say to have without the operator's confirmation."""
@@ -15,8 +16,8 @@ FILE = ".rows"
 """What comes behind a silo's name in the file with which the operator confirms its rows."""
 
 
-COUNTED = ("train", "validation", "calibration")
-"""The splits that something is added up of: test splits count each silo by itself."""
+COUNTED = SPLITS
+"""Something is added up of each: models, sums after training, and the figures of all silos' test inputs together."""
 ROUNDED = 2
 """Rows by which a split of two silos may differ for being a rounded share."""
 

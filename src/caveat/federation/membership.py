@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from flwr.app import RecordDict
 
 from .._version import __version__
 from ..core import DataError, RunError, SiloId, check_silo_name
+from ..data import DataSettings
 from ..data.schema.agreement import DataSchema, check_fits, shared_schema
 from ..engines.flower_messages import GridMessages, legible, pack, words_of
 from .members import Members
@@ -72,7 +74,7 @@ class OpenMembership(Members):
                 self._set_aside()
                 here = self.connected(wire)
             if self.terms.agreement is None and len(self.sketches) >= count:
-                self._agree()
+                self._agree(least)
             elif time.monotonic() > end and (self.terms.agreement is None or len(here) < least):
                 why = "; ".join(f"not admitted: {each}" for each in dict.fromkeys(self._refused.values()))
                 raise RunError(
@@ -109,8 +111,17 @@ class OpenMembership(Members):
         online = wire.online()
         return [silo for silo in self.silo_infos if self.nodes.get(silo) in online]
 
-    def _agree(self) -> None:
-        agreement = shared_schema(dict(sorted(self.sketches.items())), self.terms.config.data)
+    def _agree(self, least: int) -> None:
+        sketches, data = dict(sorted(self.sketches.items())), self.terms.config.data
+        try:
+            agreement = shared_schema(sketches, data)
+        except DataError as error:
+            if (odd := odd_one_out(sketches, data)) is None or len(sketches) - 1 < least:
+                raise
+            self.note(f"silo {odd} is set aside, since the others agree without it: {legible(str(error))}")
+            self._until |= {self.nodes[odd]: time.monotonic() + AGAIN} if odd in self.nodes else {}
+            del self.sketches[odd], sketches[odd]
+            agreement = shared_schema(sketches, data)
         self.terms = self.agreed(agreement)
         # Who came before there was an agreement is greeted again, and then joins.
         self.nodes.clear()
@@ -192,3 +203,16 @@ class OpenMembership(Members):
     def _join(self, silo: SiloId, node: int, words: Mapping[str, Any]) -> None:
         self.take(silo, words)
         self.nodes[silo] = node
+
+
+def odd_one_out(sketches: Mapping[SiloId, DataSchema], settings: DataSettings) -> SiloId | None:
+    """The only silo without which the others agree on what data look like; None where that is not one of three or more.
+
+    Of two that differ nobody can say which of them is wrong.
+    """
+    found = []
+    for silo in sketches if len(sketches) > 2 else ():
+        with suppress(DataError):
+            shared_schema({name: sketch for name, sketch in sketches.items() if name != silo}, settings)
+            found.append(silo)
+    return found[0] if len(found) == 1 else None

@@ -26,6 +26,8 @@ UNFAMILIAR = "unfamiliar"
 """A count of inputs that is only there where predictions have a familiarity."""
 TOTALS = ("nll", "brier", "entropy", "aleatoric", "epistemic")
 """Sums of numbers that are not counts, and of which only the size is checked."""
+MOST_EACH = {"nll": 709.0, "brier": 2.0}
+"""What an input comes to at most, where that is known: -ln of the smallest probability that is told from 0; 1 + 1."""
 BINNED = ("bin_count", "bin_confidence", "bin_correct")
 """The sums per bin; there are others of each class, such as "class_bin_count"."""
 CLASSES = "class_"
@@ -143,7 +145,9 @@ def _check_sums(tensors: Tensors, n: float) -> None:
         _check_counts(name, tensors[name], COUNTS.get(name, (2, *tensors[name].shape[1:2])), n)
     for name in TOTALS:
         tensor = tensors[name]
-        if (tensor.shape, tensor.dtype) != ((), torch.float64) or not abs(float(tensor)) <= LARGEST * n:
+        if (tensor.shape, tensor.dtype) != ((), torch.float64) or not (
+            abs(float(tensor)) <= MOST_EACH.get(name, LARGEST) * n * (1 + 1e-9)
+        ):
             raise DataError(f"{name} is no sum over {n:.0f} inputs")
     for name in ("decisions", "quadrants", *scores):
         _check_total(name, tensors[name], n)

@@ -115,6 +115,27 @@ def _largest(tensor: Tensor) -> float:
     return float(tensor.double().abs().max()) if tensor.numel() else 0.0
 
 
+def miscounted(step: Round, updates: Mapping[SiloId, Update], cards: Mapping[SiloId, SiloInfo]) -> dict[SiloId, str]:
+    """The silos whose updates speak for another number of examples than they said to have, and why that counts.
+
+    Means weigh by it, so that a silo could have any weight up to that of its largest split. Of a round that is not
+    linear, and makes no sums, no more is known than that it is of training.
+    """
+    reasons: dict[SiloId, str] = {}
+    for silo, update in updates.items():
+        examples = cards[silo].examples
+        if step.linear == "silos":
+            expected, least = 1, 1
+        elif step.sums is not None:
+            expected = least = examples[step.sums.split]
+        else:
+            expected = examples["train"]
+            least = expected if step.linear == "examples" else 1
+        if not least <= update.examples <= expected:
+            reasons[silo] = f"speaks for {update.examples:,} examples, expected {expected:,} by what it said to have"
+    return reasons
+
+
 def impossible_sums(
     step: Round, updates: Mapping[SiloId, Update], cards: Mapping[SiloId, SiloInfo]
 ) -> dict[SiloId, str]:
