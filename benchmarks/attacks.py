@@ -50,7 +50,9 @@ from caveat.training.modules import in_batches
 from caveat.wrappers.robust import Robust
 
 RULES = ("off", "bound", "median", "trimmed", "geometric", "krum")
-ATTACKS = ("none", "x1e5", "x-10", "random", "change x-1", "rows", "rows x 10")
+BOTH = "change x-1.4 and rows x 10"
+"""The worst that is known of a liar within the bound whose rows are believed."""
+ATTACKS = ("none", "x1e5", "x-10", "random", "change x-1", "rows", "rows x 10", BOTH)
 MODEL = ModelSettings(name="mlp", width=64, features=32, hidden=32, norm=True)
 TRAINING = Training(local_epochs=3, batch_size=16, lr=0.003)
 ROUNDS = 15
@@ -70,12 +72,14 @@ def corrupted(update: Update, sent: Payload, attack: str, rows: int) -> Update:
             tensor = torch.randn_like(tensor)
         elif attack == "change x-1":
             tensor = 2 * before - tensor
+        elif attack == BOTH:
+            tensor = before - 1.4 * (tensor - before)
         else:
             tensor = tensor * float(attack.removeprefix("x"))
         return tensor.abs() if name.endswith("running_var") else tensor
 
     model = {name: lie(name, tensor, sent["model"][name]) for name, tensor in update.payload["model"].items()}
-    return Update(update.payload | {"model": model}, update.examples)
+    return Update(update.payload | {"model": model}, rows if attack == BOTH else update.examples)
 
 
 class Lying:
@@ -92,7 +96,7 @@ class Lying:
     @property
     def linear(self) -> Weights | None:
         # What is added up as it comes is checked against the rows that a silo has on this machine.
-        return None if self.attack.startswith("rows") else super().linear  # type: ignore[misc, no-any-return]
+        return None if "rows" in self.attack else super().linear  # type: ignore[misc, no-any-return]
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,9 @@ def accuracy(method: str, rule: str, attack: str, seed: int) -> dict[str, Any]:
     honest = {name: silo for name, silo in silos.by_name.items() if name != liar}
     counts = {name: len(silo.train) for name, silo in silos.by_name.items()}
     usual = median(counts[name] for name in honest)
-    rows = {"rows": 10**9, "rows x 10": int(TIMES_ROWS * usual)}.get(attack, counts[liar])
+    rows = {"rows": 10**9, "rows x 10": int(TIMES_ROWS * usual), BOTH: int(TIMES_ROWS * usual)}.get(
+        attack, counts[liar]
+    )
     refused = rule == "bound" and liar in incredible(counts | {liar: rows}, {})
     asked = honest if attack == ALONE or refused else silos.by_name
     row: dict[str, Any] = {"method": method, "rule": rule, "attack": attack, "seed": seed, "updates": 0, "exceeded": 0}
