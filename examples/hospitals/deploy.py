@@ -358,7 +358,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=os.environ.get("CAVEAT_DATA", "."), help="with uci_heart_*.csv")
     parser.add_argument("--method", choices=("uefl", "fedpn", "both"), default="both")
     parser.add_argument("--port", type=int, help="of the server [a free one]")
-    parser.add_argument("--limit", type=int, default=1800, help="seconds for everything")
+    parser.add_argument("--limit", type=int, default=5400, help="seconds for everything")
     given = parser.parse_args()
 
     def too_long(number: int, frame: object) -> None:
