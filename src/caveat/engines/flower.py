@@ -163,7 +163,7 @@ class FlowerEngine:
     def _not_counted(self, t: int, updates: Mapping[SiloId, Update], sent: Payload) -> dict[SiloId, str]:
         step = next(islice(self.method.schedule(), t, None), None)
         wrong: dict[SiloId, str] = {}
-        if step is not None:
+        if step is not None and not self.joining:  # of a silo that joins, nothing is sent, and nothing weighs
             wrong = miscounted(step, updates, self.members.cards)
             rest = {silo: update for silo, update in updates.items() if silo not in wrong}
             wrong |= impossible_sums(step, rest, self.members.cards)

@@ -68,7 +68,7 @@ class Joining(Wrapper):
             # Under the addresses of the base: a silo of a federation of machines knows no others.
             yield replace(
                 step, work=partial(self.alone, until, step), aggregate=keep, when=always if takes else never,
-                everyone=True, trains=step.trains and takes, linear=None,
+                everyone=True, trains=step.trains and takes, linear=None, sums=None,
             )  # fmt: skip
 
     def alone(self, until: int, step: Round, down: Payload, state: State, site: Site) -> tuple[Update, State]:

@@ -40,6 +40,23 @@ def versions(folder: Path) -> dict[Path, list[Path]]:
     return found
 
 
+def asked_for(states: Path) -> set[str]:
+    """The names of the states in a folder that a command may go back to: of the server, or in a silo's own books."""
+    kept = [read_json(path)["server"] for path in states.glob("checkpoint-[0-9]*.json")]
+    books = states.parents[2] / "kept.json"
+    own = read_json(books)["states"] if books.is_file() else []
+    return {*kept, *(f"{each.get('t', -1):06d}.safetensors" for each in own)}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What a file holds; nothing where it is damaged."""
+    try:
+        found = json.loads(path.read_text())
+    except ValueError:
+        return {"server": "", "states": []}
+    return {"server": "", "states": [], **found}
+
+
 def concerns(target: str, place: str) -> bool:
     """Whether damage to a file or folder shows in a file: in it, or in an older state, as the newest is gone."""
     a, b = Path(target), Path(place)

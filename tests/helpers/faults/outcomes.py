@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .bits import MOST_VERSIONS, versions
+from .bits import MOST_VERSIONS, asked_for, versions
 from .children import Ended
 
 MOST_SECONDS, MOST_MEGABYTES = 10.0, 1024.0
@@ -89,5 +89,7 @@ def compared(expected: Mapping[str, str], found: Mapping[str, str], folder: Path
 def leftovers(folder: Path) -> list[str]:
     """Temporary files that a command has left, and states that nothing needs any more."""
     left = [path for path in folder.rglob(".*") if path.is_file() or path.is_symlink()]
-    left += [path for states in versions(folder).values() for path in states[:-MOST_VERSIONS]]
+    for home, states in versions(folder).items():
+        needed = asked_for(home)
+        left += [path for path in states[:-MOST_VERSIONS] if path.name not in needed]
     return [str(path.relative_to(folder)) for path in left]
