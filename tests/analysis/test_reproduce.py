@@ -171,6 +171,12 @@ def test_a_table_decides_contrasts_once_all_of_its_seeds_are_there(
     assert "open: 2 seeds done" in missing.read_text()
 
 
+def test_a_contrast_by_input_and_by_share_of_known_inputs_is_refused() -> None:
+    """One of both would have no effect."""
+    with pytest.raises(ValueError, match="pooled and known: shares of known inputs are counted silo by silo"):
+        table.TableContrast(claim="a > b", a="a", b="b", pooled=True, known=0.5)
+
+
 def test_figures_without_a_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "FOLDER", tmp_path)
     for wrong in (TINY.replace("even = {acc", "odd = {acc"), TINY.replace("even = {accuracy", "even = {speed")):

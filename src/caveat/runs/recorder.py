@@ -34,7 +34,7 @@ from ..wrappers.base import find
 from ..wrappers.private import Private
 from .base import BaseRun, Engine
 from .progress import Progress
-from .robust import changed_counts, going_back, largest_part, noted_rows
+from .robust import going_back, largest_part, noted_rows
 from .summary import count, rows, summarise
 
 logger = logging.getLogger(__name__)
@@ -299,10 +299,10 @@ class Recorder:
         self.rows.add([LeftOut(**about, silo=silo, left_out=why) for silo, why in reasons.items()])
 
     def _note(self, about: About, done: FinishedRound) -> None:
-        """Name the silos whose updates were scaled down or far from all others, and those that count as others did."""
+        """Name the silos whose updates were scaled down or far from all others."""
         if self.norms is not None:
             self.run_state.norms = self.norms.kept
-        rows = [*noted_rows(about, done), *changed_counts(about, done, self.run.counts)]
+        rows = list(noted_rows(about, done))
         if rows and done.number > 1 and self.run.checkpoints > 1:
             self.progress.note(going_back(self.run.folder, done.number - 1))
         for row in rows:

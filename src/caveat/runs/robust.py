@@ -59,14 +59,6 @@ def going_back(folder: Path, to: int | None = None) -> str:
     )
 
 
-def changed_counts(about: About, done: FinishedRound, said: Mapping[SiloId, int] | None) -> Iterator[NotedUpdate]:
-    """A row for each silo whose update speaks for another number of training examples than it says to have."""
-    for silo, update in done.replies.updates.items() if said and done.step.linear == "examples" else ():
-        if (known := (said or {}).get(silo, update.examples)) != update.examples:
-            text = f"its update speaks for {update.examples:,} examples, and it said to have {known:,}"
-            yield NotedUpdate.model_validate({**about, "silo": silo, "noted": text})
-
-
 def largest_part(done: FinishedRound, cards: Mapping[SiloId, SiloInfo]) -> LargestPart | None:
     """Whose inputs most of a round's sum are of; None where nothing is added up, or by nobody."""
     if (sums := done.step.sums) is None:

@@ -19,7 +19,7 @@ from ..core import Answers, Payload, Prediction, Replies, Round, Site, State, Su
 from ..core.silo_info import SiloInfo
 from ..uncertainty.sets import merged_threshold, prediction_sets, surprise, surprise_histogram, threshold
 from .base import Wrapper
-from .sums import no_counts
+from .sums import no_histograms
 from .switched import scalar
 
 
@@ -68,8 +68,7 @@ class Conformal(Wrapper):
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
         """Why these are no histograms of a silo's calibration inputs."""
-        found = (no_counts(name, each, card.examples["calibration"]) for name, each in sent.get("sets", {}).items())
-        return next((why for why in found if why), "")
+        return no_histograms(sent.get("sets", {}), card.examples["calibration"])
 
     def settle(self, server: State, replies: Replies, site: Site) -> State:
         """Add up the histograms, and keep the quantile of all silos without one of their own."""

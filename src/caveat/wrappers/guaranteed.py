@@ -27,7 +27,7 @@ from ..uncertainty.histograms import BINS, histogram
 from ..uncertainty.limits import GRID, policy_counts, ranks, score_edges
 from .base import Wrapper
 from .groups import ABOUT, NOBODY, Per, Whose, domain_code, known_domains, members, row_of
-from .sums import no_counts
+from .sums import no_counts, no_histograms
 from .switched import choose, nowhere, scalar
 
 NUMBERS = ("limit", "answered", "errors", "total", "upper", "needed", "enough", "enough_share")
@@ -114,8 +114,7 @@ class Guaranteed(Wrapper):
     def wrong_survey(self, sent: Payload, card: SiloInfo) -> str:
         """Why these are no histograms of a silo's validation scores."""
         scores = {name: each for name, each in sent.get("decision", {}).items() if name.startswith("scores.")}
-        found = (no_counts(name, each, card.examples["validation"]) for name, each in scores.items())
-        return next((why for why in found if why), "")
+        return no_histograms(scores, card.examples["validation"])
 
     def wrong_count(self, sent: Payload, card: SiloInfo) -> str:
         """Why these are no counts of a silo's calibration inputs: the more a limit allows, the more are answered."""

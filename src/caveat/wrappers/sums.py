@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..core import Tensors
+
 SLACK = 1e-6
 """The relative error that is allowed in sums of numbers that are no counts."""
 
@@ -15,6 +17,12 @@ def no_counts(name: str, counts: Tensor, most: float) -> str:
     if whole and float(counts.sum()) <= most:
         return ""
     return f"{name} are no counts of {most:.0f} inputs at most"
+
+
+def no_histograms(histograms: Tensors, most: float) -> str:
+    """Why tensors are no histograms of so many inputs at most."""
+    found = (no_counts(name, each, most) for name, each in histograms.items())
+    return next((why for why in found if why), "")
 
 
 def not_within(name: str, numbers: Tensor, low: Tensor | float, high: Tensor | float) -> str:

@@ -19,7 +19,7 @@ from ..core.silo_info import SiloInfo
 from ..uncertainty.histograms import histogram, quantile
 from ..uncertainty.quantiles import finite_sample_quantile
 from .base import Wrapper
-from .sums import no_counts
+from .sums import no_histograms
 
 
 def choose(answers: Answers, within: Mapping[Decision, Tensor]) -> Prediction:
@@ -86,8 +86,7 @@ class Switched(Wrapper):
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
         """Why this is no histogram of a silo's calibration inputs."""
-        found = (no_counts(name, each, card.examples["calibration"]) for name, each in sent.get("decision", {}).items())
-        return next((why for why in found if why), "")
+        return no_histograms(sent.get("decision", {}), card.examples["calibration"])
 
     def settle(self, server: State, replies: Replies, site: Site) -> State:
         """Add up the silos' histograms, and keep the threshold of the federation's model."""

@@ -72,6 +72,12 @@ class TableContrast(Contrast):
 
     known: Annotated[float, Field(gt=0, lt=1)] | None = None
 
+    @model_validator(mode="after")
+    def _counted_by_silo(self) -> Self:
+        if self.pooled and self.known is not None:
+            raise ValueError("pooled and known: shares of known inputs are counted silo by silo")
+        return self
+
 
 @dataclass(frozen=True, config=FORBID)
 class TableRefinement(Refinement):
