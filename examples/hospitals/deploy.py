@@ -4,7 +4,8 @@ For each method: silos join over TLS with keys that the server knows; a server t
 codes and somebody who takes a silo's name are refused; a silo is killed and comes back, the server is killed and comes
 back, labels that were flipped in between are noticed; the result has the bits of a run on one machine in which silos
 take part in the same rounds, no surname has left its hospital, and tables that change later change no prediction. A
-silo that was away in the end gets the model, one that comes when all is over joins, and one that lies is named.
+silo that was away in the end gets the model, one that comes when all is over joins, and one that lies is named: its
+run goes back by command, and on without it.
 Ends with status 1 at the first thing that is not so.
 """
 
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from curious import CODES, add_surnames, flip, keep_predictions, recode, refuse_codes, refuse_digging, search_surnames
 from late import check_model, deliver, last_training, trained
-from lied import FOLDER, LIAR, tell_lies
+from lied import FOLDER, LIAR, go_back, tell_lies
 from machines import Failed, Machine, copy_of, kill, open_to_others, processes, wait_for
 from reference import counted, differences
 
@@ -340,7 +341,9 @@ def withstand_a_liar(deployment: Deployment, step: Steps) -> None:
     wait_for("four silos are online", 180, lambda: deployment.online() == 4)
     for found in tell_lies(deployment.server, deployment.method, deployment.hospitals[LIAR]):
         step(found)
-    for name in (*HOSPITALS, LIAR):
+    deployment.hospitals[LIAR].stop("silo")
+    step(go_back(deployment.server, deployment.method, 1))
+    for name in HOSPITALS:
         deployment.hospitals[name].stop("silo")
     deployment.server.stop("server")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,33 @@ def tell_lies(server: Machine, method: str, liar: Machine) -> Iterator[str]:
         found = lie.check(run, server.log(lie.name).read_text())
         _sound(run)
         yield found
+
+
+def go_back(server: Machine, method: str, to: int) -> str:
+    """The run with false weights goes back to a round, and on without the liar; what was found, in a line.
+
+    Raises Failed unless the rounds after that one are made again by the others alone, and the run is complete.
+    """
+    run = server.folder / "runs" / f"{method}-weights"
+    before = _counted(run)
+    told = server.call(sys.executable, "-m", "caveat", "rollback", str(run), "--to", str(to))
+    if (run / "summary.json").exists() or _counted(run) != {place for place in before if place[0] <= to}:
+        raise Failed(f"{run.name} has not gone back to round {to}: {told}")
+    server.start("back", "./run.sh", f"runs/{run.name}", *WEIGHTS)
+    wait_for("a run that went back ends", 600, lambda: server.ended("back") is not None)
+    if status := server.ended("back"):
+        raise Failed(f"a run that went back ended with status {status}; see {server.log('back')}")
+    after = _counted(run)
+    if after != {place for place in before if place[0] <= to or place[1] != LIAR}:
+        raise Failed(f"rounds and silos of {run.name} are {sorted(after)}")
+    _sound(run)
+    return f"back to round {to} by command: {len({n for n, _ in after}) - to} rounds made again without {LIAR}"
+
+
+def _counted(run: Path) -> set[tuple[int, str]]:
+    """The rounds, and the silos that sent something in them that was counted."""
+    lines = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+    return {(line["round"], line["silo"]) for line in lines if "silo" in line}
 
 
 def _named_each_round(run: Path, said: str) -> str:
