@@ -120,6 +120,7 @@ def test_every_variant_fits_its_method(name: str) -> None:
     assert config.method.name in METHODS
 
 
+@pytest.mark.long
 def test_the_command_trains_measures_and_writes_rows(tmp_path: Path) -> None:
     out = tmp_path / "out"
     asked = (

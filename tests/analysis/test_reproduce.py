@@ -138,6 +138,7 @@ def deciding(tiny: str, monkeypatch: pytest.MonkeyPatch) -> table.PaperTable:
     return reproduce.named(tiny)
 
 
+@pytest.mark.long
 def test_a_table_decides_contrasts_once_all_of_its_seeds_are_there(
     tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

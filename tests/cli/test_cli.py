@@ -110,6 +110,7 @@ def test_a_run_is_a_function_of_its_configuration(nowhere: Path) -> None:
     assert (nowhere / "one" / "rounds.jsonl").read_bytes() == (nowhere / "two" / "rounds.jsonl").read_bytes()
 
 
+@pytest.mark.long
 def test_workers_do_not_wait_for_threads_of_their_parent(nowhere: Path) -> None:
     """A forked worker has no OpenMP threads: weights large enough to be copied by several must not stop it."""
     settings = sets("method.name=fedavg", "model.width=16", "rounds=1", "training.local_steps=1", "beside=[]")

@@ -64,6 +64,7 @@ def test_what_is_read_is_what_memory_would_hold(kind: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.long
 def test_a_run_has_the_same_bits_and_holds_no_split_whole(method: str, tmp_path: Path) -> None:
     held, lazily = both(tmp_path / "data", "images")
     optimizer: Any = "sgd" if method in ("scaffold", "feddc") else "adam"

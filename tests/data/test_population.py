@@ -78,6 +78,7 @@ def test_silos_that_were_not_asked_say_how_familiar_inputs_are_where_nothing_is_
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.long
 def test_it_gives_the_bits_of_silos_in_memory(workers: int, tmp_path: Path) -> None:
     lazily = population(40, make, ["no", "yes"])
     held = Silos(tuple(lazily), lazily.classes)

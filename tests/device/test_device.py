@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.parametrize("cases", sorted(path.name for path in HERE.glob("cases_*.py")))
+@pytest.mark.long
 def test_on_a_device(cases: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-o", f"python_files={cases}"]
     done = subprocess.run([*command, str(HERE / cases)], text=True, capture_output=True, cwd=HERE.parents[1])

@@ -144,6 +144,7 @@ def test_a_buffer_knows_whether_anything_of_it_is_still_in_use() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
+@pytest.mark.long
 def test_shared_memory_descriptors_and_processes_stay_level_over_rounds(tmp_path: Path, method: Any) -> None:
     """Replies of the round before are given up before the next exchange, so that their memory is used again."""
     levels = levels_over_rounds(replace(method, rounds=24), tmp_path)
@@ -194,6 +195,7 @@ class Slow(FedAvg):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc")
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.long
 def test_no_worker_outlives_its_parent(tmp_path: Path, sign: signal.Signals) -> None:
     pids = tmp_path / "pids"
     pids.mkdir()

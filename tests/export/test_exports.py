@@ -168,6 +168,7 @@ def test_a_program_of_torch_answers_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::caveat.core.DataWarning")
+@pytest.mark.long
 def test_mlflow_serves_what_it_has_logged_in_a_process_without_caveat(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     run = table(tmp_path)

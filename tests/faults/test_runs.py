@@ -8,8 +8,13 @@ from faults.subjects import SUBJECTS
 
 from caveat.methods import METHODS
 
+USUAL = ("fedavg", "scaffold", "uefl", "fedpn", "trfeddis", "fedavg-beside")
+"""What is tried each time; all others take a minute more."""
 
-@pytest.mark.parametrize("subject", SUBJECTS)
+
+@pytest.mark.parametrize(
+    "subject", [pytest.param(each, marks=() if each in USUAL else pytest.mark.long) for each in SUBJECTS]
+)
 def test_a_fault_ends_in_the_same_bits_or_in_a_refusal(subject: str) -> None:
     told = [f"{name}: {found.kind}: {found.told}" for name, found in failures(subject, SHORT).items()]
     assert not told, "\n".join(told)

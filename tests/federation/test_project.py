@@ -367,6 +367,7 @@ def in_session(leader: int) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_what_a_node_started_ends_with_it_though_nobody_is_left_to_end_it(project: Path, commands: Commands) -> None:
     commands.put("flower-supernode", 'echo $$ >>"$SAID"; exec tail -f /dev/null')
     commands.put("python3", PYTHON.replace("REAL", sys.executable))

@@ -143,6 +143,7 @@ def test_a_comparison_is_the_same_when_read_and_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedpn"])
+@pytest.mark.long
 def test_an_audit_is_the_same_when_read_and_written(tmp_path: Path, method: str) -> None:
     asked = ("--seeds", "0,1", "--shares", "1/2,1")
     settings = sets(*TINY[1:], f"method.name={method}")

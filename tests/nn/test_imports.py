@@ -22,6 +22,7 @@ print(*[name for name in ("sympy", "mpmath", "torch._dynamo", "torch._inductor")
 
 
 @pytest.mark.parametrize("method", ["FedAvg", "FedPN"])
+@pytest.mark.long
 def test_training_imports_neither_a_compiler_nor_algebra(method: str) -> None:
     """Each of these takes half a second of CPU time or more."""
     folders = [str(Path(caveat.__file__).parents[1]), str(Path(__file__).parents[1] / "helpers")]

@@ -289,6 +289,7 @@ def middle(classes: int, method: FedPN) -> float:
         return float(network.posterior(centres[2].view(1, 1, 2), shares.log())[1] - log_evidence(torch.tensor(0.0), 2))  # type: ignore[operator]
 
 
+@pytest.mark.long
 def test_random_labels_lower_the_density_under_the_original_loss_and_not_under_equation_8() -> None:
     """Figure 2 of the paper: the true log-density in the middle is ln(1 / 3) - ln(2 pi 0.01) = 1.67 for any K."""
     corrected = [middle(k, FedPN(normalise=False, layers=8, floor=-50)) for k in (3, 200)]

@@ -113,6 +113,7 @@ def test_a_finished_run_goes_on_to_the_bits_of_a_longer_one(case: str, whole: An
 
 @each
 @pytest.mark.parametrize("after", [1, 2, 3])
+@pytest.mark.long
 def test_an_interrupted_run_does_so_too(case: str, after: int, whole: Any, tmp_path: Path) -> None:
     """In training, right after it, and among the rounds that follow it."""
     if after == 3 and case == "nothing after training":
@@ -124,6 +125,7 @@ def test_an_interrupted_run_does_so_too(case: str, after: int, whole: Any, tmp_p
 
 
 @pytest.mark.parametrize("at", ["restore", "settings", "configuration"])
+@pytest.mark.long
 def test_a_crash_on_the_way_leaves_what_the_same_call_goes_on_with(
     at: str, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -395,6 +395,7 @@ def promises(law: Law, n: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("law", "sizes"), [(one_model, (50, 200, 1000)), (two_models, (50, 200, 500))])
+@pytest.mark.long
 def test_promises_are_kept_and_the_naive_limit_breaks_them(law: Law, sizes: tuple[int, ...]) -> None:
     allowed = DELTA + 2 * math.sqrt(DELTA * (1 - DELTA) / FEDERATIONS)
     found = [promises(law, n) for n in sizes]

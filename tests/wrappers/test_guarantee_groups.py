@@ -257,6 +257,7 @@ LAWS: dict[str, tuple[float, Law]] = {
 
 
 @pytest.mark.parametrize("n", [60, 100, 300])
+@pytest.mark.long
 def test_every_silo_s_promise_is_kept(n: int) -> None:
     """The probability of a broken promise is at most 10 % for every silo by itself, whatever its errors are like."""
     draws = 400

@@ -46,6 +46,7 @@ each = pytest.mark.parametrize(
 
 
 @each
+@pytest.mark.long
 def test_states_over_rounds_are_the_same_bits_with_two_workers_and_after_an_interruption(
     method: Method, state: str, tmp_path: Path
 ) -> None:
