@@ -256,6 +256,7 @@ def test_p_values_of_calibrated_models_are_hardly_ever_small() -> None:
     assert among_seeds([0.01, 0.2, 0.02]) == pytest.approx(1.5 * 0.02)
 
 
+@pytest.mark.long
 def test_more_seeds_say_more_of_overconfidence() -> None:
     generator = np.random.default_rng(0)
 
@@ -279,6 +280,7 @@ def agreeing(seeds: int, correlation: float, generator: torch.Generator) -> list
 
 
 @pytest.mark.parametrize(("correlation", "verdict"), [(0.64, "does not hold"), (0.85, "holds")])
+@pytest.mark.long
 def test_more_seeds_say_more_of_whether_seeds_agree(correlation: float, verdict: str) -> None:
     """The range over pairs, which decided before, only ever grows: "cannot say" in 9 of 10 cases with 20 seeds."""
     generator = torch.Generator().manual_seed(0)

@@ -20,6 +20,7 @@ EVERY = sorted(FIRST.values(), key=lambda method: method.name)
 
 
 @pytest.mark.parametrize("method", EVERY, ids=lambda method: str(method.name))
+@pytest.mark.long
 def test_flower_gives_an_own_model_the_bits_of_one_machine_after_a_kill_too(method: Method, tmp_path: Path) -> None:
     whole, model = Guaranteed(Familiar(method), risk=0.9, confidence=0.6), partial(model_of, Unusual)
     here, there = Federation(whole, tmp_path / "here", model=model), Silos(whole, tmp_path / "there", model)

@@ -69,6 +69,7 @@ names = [type(method).__name__ for method in METHODS + WRAPPED]
 @pytest.mark.parametrize(
     "method", METHODS + WRAPPED, ids=[name + "-options" * names[:i].count(name) for i, name in enumerate(names)]
 )
+@pytest.mark.long
 def test_what_is_within_the_bound_has_the_bits_of_no_bound(method: Method, tmp_path: Path) -> None:
     bound = NormBound()
     off, on = Federation(method, tmp_path / "off"), Federation(method, tmp_path / "on")

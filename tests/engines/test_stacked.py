@@ -96,6 +96,7 @@ def assert_near(one: Payload, other: Payload, tolerance: float = TOLERANCE) -> N
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+@pytest.mark.long
 def test_stacked_silos_come_to_the_numbers_of_each_by_itself(method: Method, tmp_path: Path) -> None:
     short: Any = replace(method, rounds=2, training=FAST)  # type: ignore[call-arg,type-var]
     refused = REFUSED.get(type(method), {})

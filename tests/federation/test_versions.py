@@ -52,6 +52,7 @@ def test_a_server_refuses_a_silo_of_another_version(
     refused(federation, theirs if theirs == "9.8.7" else "before 0.2", __version__)
 
 
+@pytest.mark.long
 def test_a_silo_that_was_updated_in_the_middle_of_a_run_refuses_its_orders(tmp_path: Path) -> None:
     federation = Federation(tmp_path, "fedavg", rounds=1, patience=60)
     federation.serve()

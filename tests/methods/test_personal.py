@@ -90,6 +90,7 @@ def opposites() -> dict[str, Silo]:
     FedBABU(rounds=8, fine_tune="head", fine_tune_epochs=20), PerFedAvg(rounds=8, adapt_lr=0.5, adapt_steps=10),
     PerFedAvg(rounds=8, order="hessian-free", adapt_lr=0.5, adapt_steps=10),
 ])  # fmt: skip
+@pytest.mark.long
 def test_silos_that_contradict_each_other_are_served_by_models_of_their_own(method: FedAvg, tmp_path: Path) -> None:
     data = opposites()
 

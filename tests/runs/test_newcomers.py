@@ -176,6 +176,7 @@ def test_a_configured_run_is_continued_and_opened_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.long
 def test_methods_that_send_a_whole_model_have_something_to_answer_with(name: str, silos: Silos) -> None:
     settings = FAST | {"rounds": 1}
     if name in ("local", "fedper", "fedrep", "fedproto"):

@@ -58,6 +58,7 @@ def test_rounds_are_a_frame(run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.long
 def test_every_method_gives_a_silo_s_network(name: str) -> None:
     made = trained(METHODS[name](), uncertainty=caveat.Uncertainty(temperature=False, familiarity=False))
     x = made.silos["b"].test.x

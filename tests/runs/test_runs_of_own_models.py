@@ -54,6 +54,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("code", [Adapted, Unusual])
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.long
 def test_what_is_around_a_method_takes_own_models(
     way: str, code: type[nn.Module], silos: Silos, tmp_path: Path
 ) -> None:

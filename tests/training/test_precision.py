@@ -58,6 +58,7 @@ each = pytest.mark.parametrize(
 
 
 @each
+@pytest.mark.long
 def test_every_method_trains_to_the_same_bits_with_any_number_of_workers(method: Method, tmp_path: Path) -> None:
     """That nothing is NaN or infinite, engines check after every work."""
     one, two = (Federation(mixed(method), tmp_path / str(n), workers=n) for n in (1, 2))

@@ -92,6 +92,7 @@ ADAMS = ServerOptimizer(optimizer="adam")
 
 
 @pytest.mark.parametrize("method", LINEAR, ids=lambda method: type(method).__name__)
+@pytest.mark.long
 def test_every_method_of_means_has_the_same_bits_with_two_workers_and_after_an_interruption(
     method: Method, tmp_path: Path
 ) -> None:

@@ -233,6 +233,8 @@ def other_kind(folder: Path) -> str:
         return "is an audit: the command that began it continues it, and audit.html is its page"
     if (folder / "silo.toml").exists():
         return "is of a silo; what it keeps of a run is in STATE/FEDERATION/METHOD"
+    if methods := sorted(path.parent.name for path in folder.glob("*/silo.json")):
+        return f"is what a silo keeps of a federation; expected the folder of a method in it: {', '.join(methods)}"
     return ""
 
 

@@ -129,6 +129,8 @@ def open_run(folder: Path, device: str = "cpu") -> Run:
     """
     config = kept_config(folder)
     if not (folder / "summary.json").exists():
+        if instead := other_kind(folder):
+            raise ConfigurationError(f"{folder} {instead}")
         project = " --project DIR" if config.engine.name == "flower" else ""
         raise ConfigurationError(f"{folder} is not finished; `caveat resume {folder}{project}` continues it")
     if config.data.source == "silos":
