@@ -72,6 +72,8 @@ def section(name: str, record: Comparison) -> str:
 
 def tried(tuning: TuningReport) -> str:
     """What every row tried, and by what it chose."""
+    if tuning.runs == len(tuning.seeds):
+        return f" Every row has the one value of `{tuning.key}` that the table names: nothing was chosen."
     seeds = f"seed{'s' * (len(tuning.seeds) > 1)} {', '.join(map(str, tuning.seeds))}"
     return (
         f" Every row tried {(tuning.runs or 0) // len(tuning.seeds)} values of `{tuning.key}` on {seeds} and kept the "
