@@ -95,6 +95,17 @@ def test_more_numbers_than_rows_and_constant_numbers_have_a_density(width: int) 
     assert (familiarity.log_distances(density, moved) > own.max()).all()
 
 
+def test_a_stage_that_is_constant_throughout_has_a_density() -> None:
+    """As behind units that have died: the covariance is rounding alone, and what it says of directions is nothing."""
+    h = torch.rand(120, generator=torch.Generator().manual_seed(1)).expand(12_000, 120)
+    parts = [familiarity.sums(each, torch.arange(len(each)) % CLASSES, CLASSES) for each in h.split(601)]
+    added = {name: 0.05 * sum((part[name] for part in parts), torch.tensor(0.0)) for name in parts[0]}
+    density = familiarity.density(added, 12_000)
+    own = familiarity.log_distances(density, h[:5])
+    assert own.isfinite().all()
+    assert (familiarity.log_distances(density, h[:5] + 0.1) > own + 1).all()
+
+
 def naive(calibration: Tensor, new: Tensor) -> list[float]:
     """Full conformal p-values, input by input."""
     found, calibration, new = [], familiarity._settled(calibration), familiarity._settled(new)

@@ -30,6 +30,8 @@ SHRINKAGE = 0.01
 """Least weight of the diagonal in a covariance."""
 CONSTANT = 1e-6
 """Share of a stage's mean variance below which a number counts as constant."""
+ROUNDED = 1e-10
+"""Share of its mean square below which a number's variance is what rounding has left of sums of squares."""
 NEAR = 0.01
 """Share of the expected distance that is added to all, so that no distance of zero has a logarithm of its own."""
 TYPICAL = 0.9
@@ -115,12 +117,16 @@ def density(added: Tensors, inputs: float) -> Tensors:
     the classes' there. float32.
 
     The covariance is shrunk towards its diagonal, by d / (d + n) or `SHRINKAGE`, and numbers that are all but constant
-    get a variance of `CONSTANT` times the mean one.
+    get a variance of `CONSTANT` times the mean one, or of `ROUNDED` times their mean square where that is more.
     """
     means, covariance = moments(added)
     width = len(covariance)
     variance = covariance.diagonal().clamp_min(0)
     variance = variance + CONSTANT * variance.mean() + torch.finfo(torch.float32).tiny
+    # Where all are constant, what is left of their covariance is rounded sums of squares.
+    rows, columns = torch.triu_indices(width, width, device=variance.device)
+    mean_squares = added["squares"][rows == columns] / added["counts"].sum()
+    variance = torch.maximum(variance, ROUNDED * mean_squares)
     weight = max(SHRINKAGE, width / (width + inputs))
     deviation = variance.sqrt()
     correlation = (covariance / deviation / deviation[:, None]).fill_diagonal_(1.0) * (1 - weight)
