@@ -201,8 +201,8 @@ def table(rows: list[dict[str, Any]], found: Patients) -> Iterator[str]:
     constant = sum(unlike(found, seed) > 0 for seed in splits)
     single = sum(bool(divided(found["switzerland"], seed)[0].y.bool().all()) for seed in splits)
     yield ""
-    yield f"{len(splits)} other splits. At {constant} a feature is constant in a centre's training data and not in its test"
-    yield f"data, at {single} Switzerland has one class to train on. `first` shares ties, `alone` counts none."
+    yield f"{len(splits)} other splits. At {constant} a feature is constant in a centre's training data and not in its"
+    yield f"test data, at {single} Switzerland has one class to train on. `first` shares ties, `alone` counts none."
     ratio = sum(test for _, test in sizes.values()) / sum(train for train, _ in sizes.values())
     figures: dict[str, Callable[[Mapping[str, float]], float]] = {
         "mean over centres": lambda own: fmean(own.values()),
