@@ -342,7 +342,7 @@ def withstand_a_liar(deployment: Deployment, step: Steps) -> None:
     for found in tell_lies(deployment.server, deployment.method, deployment.hospitals[LIAR]):
         step(found)
     deployment.hospitals[LIAR].stop("silo")
-    step(go_back(deployment.server, deployment.method, 1))
+    step(go_back(deployment.server, deployment.method))
     for name in HOSPITALS:
         deployment.hospitals[name].stop("silo")
     deployment.server.stop("server")
