@@ -121,6 +121,6 @@ def _how_to_go_on(run: Path, federated: bool) -> str:
     if federated:
         return (
             f"the same run.sh, or `caveat resume {run} --project DIR`, goes on with it; a silo that is to take no part "
-            "any more is left out first, and federation.begin_with lowered by it (docs/robust.md)"
+            "any more is left out first, and waited for during federation.patience (docs/robust.md)"
         )
     return f"`caveat resume {run}` goes on with it"
