@@ -15,7 +15,7 @@ LIAR = "liar"
 FOLDER = Path(__file__).parent / LIAR
 """What its machine imports, which changes what it sends."""
 WEIGHTS = ("rounds=3", "federation.begin_with=4", "federation.quorum=3")
-WITHOUT = (*WEIGHTS, "federation.patience=30")
+WITHOUT = (*WEIGHTS, "federation.patience=120")
 """The same for a run that goes on without the fourth, for which it waits so many seconds."""
 ROWS = ("rounds=1", "federation.begin_with=4", "federation.quorum=3", "federation.patience=20")
 """What the server's configuration says beside its file: a fourth silo is waited for."""
