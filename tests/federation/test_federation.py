@@ -56,7 +56,9 @@ def test_a_federation_of_separate_silos_is_the_run_of_one_machine(method: str, m
     assert_same(read_payload(run / "model" / "model.safetensors"), read_payload(here / "model" / "model.safetensors"))
     for name in NAMES:
         there, ours = federation.kept(name) / "state" / "silos" / name, here / "state" / "silos" / name
-        assert states(there).keys() == states(ours).keys()
+        # On a slow machine the run of one keeps a state of its last durable checkpoint, too.
+        assert set() < states(there).keys() <= states(ours).keys()
+        assert max(states(there)) == max(states(ours))
         for file, path in states(there).items():
             assert_same(read_payload(path), read_payload(ours / file))
     assert summary(run) == summary(here)
