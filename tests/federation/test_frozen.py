@@ -29,6 +29,7 @@ from caveat.federation.name_keys import Asked
 from caveat.federation.silo_file import read_silo_file
 from caveat.federation.silo_side import SiloSide
 from caveat.federation.terms import Terms
+from caveat.files.payloads import read_payload
 
 Edit = Callable[[list[str]], list[str]]
 
@@ -234,7 +235,7 @@ def test_drop_of_too_many_is_refused_and_what_is_stored_can_be_deleted(hill: Hil
     with pytest.raises(DataChanged, match=r"74 rows gone.* it cannot train: .*`caveat flower forget (\S+)` deletes"):
         hill.side.run(terms)
     home = hill.side.home(terms)
-    assert command("flower", "forget", home.parent).exit_code == 2
+    assert command("flower", "forget", hill.home).exit_code == 2
     assert command("flower", "forget", home).exit_code == 0
     assert not [*home.glob("*.safetensors")]
     with pytest.raises(DataChanged, match=r"does not give the rows any more that .*data-\w+\.json was made of"):
@@ -394,3 +395,35 @@ def test_a_refusal_is_forgotten_once_the_silo_is_mended(hill: Hill) -> None:
     hear({**hill.side.join(terms), "version": caveat.__version__}, "join")
     assert members._refused == {}
     assert members.connected(wire) == ["hill"]  # type: ignore[arg-type]
+
+
+def numbers_in(folder: Path) -> set[float]:
+    """Every float of every tensor in a folder, float32."""
+    files = [read_payload(path) for path in folder.rglob("*.safetensors")]
+    return {
+        x for file in files for group in file.values() for t in group.values() for x in t.float().flatten().tolist()
+    }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["fedpn", "uefl"])
+def test_after_forgetting_no_number_of_a_row_is_left_and_predictions_stay(tmp_path: Path, method: str) -> None:
+    federation = Federation(tmp_path, method)
+    federation.serve()
+    kept = federation.kept(NAMES[0])
+    of = {path: read_payload(path) for path in kept.glob("state/silos/*/*.safetensors")}
+    rows = torch.cat([t.flatten() for s in of.values() for n, t in s["familiarity"].items() if n.startswith("input.")])
+    x = torch.cat([read_payload(path)["test"]["x"] for path in kept.parent.glob("data-*.safetensors")]).flatten()
+    telling = {v for v in (rows.tolist() + x.tolist()) if v not in (0.0, 1.0)}
+    assert len(telling) > 30
+    assert telling <= numbers_in(kept.parent)
+    table = federation.homes[NAMES[0]] / f"{NAMES[0]}.csv"
+    before, after = tmp_path / "before.csv", tmp_path / "after.csv"
+    assert command("predict", kept, table, "--silo", NAMES[0], "--out", before).exit_code == 0
+    said = command("flower", "forget", kept.parent.parent)
+    assert said.exit_code == 0
+    assert "numbers of calibration inputs replaced by distances" in said.output
+    assert not telling & numbers_in(kept.parent)
+    assert command("predict", kept, table, "--silo", NAMES[0], "--out", after).exit_code == 0
+    assert after.read_bytes() == before.read_bytes()
+    assert command("flower", "forget", kept.parent).exit_code == 0  # there is nothing more to forget

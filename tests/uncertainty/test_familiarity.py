@@ -108,7 +108,7 @@ def test_a_stage_that_is_constant_throughout_has_a_density() -> None:
 
 def naive(calibration: Tensor, new: Tensor) -> list[float]:
     """Full conformal p-values, input by input."""
-    found, calibration, new = [], familiarity._settled(calibration), familiarity._settled(new)
+    found, calibration, new = [], familiarity.settled(calibration), familiarity.settled(new)
     for each in new:
         points = torch.cat([calibration, each[None]])
         n = len(points)

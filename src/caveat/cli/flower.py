@@ -108,17 +108,19 @@ def status(folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's f
 
 
 @flower.command()
-def forget(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="STATE/FEDERATION.")]) -> None:
-    """Delete the rows that a silo has stored of a federation.
+def forget(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="STATE/FEDERATION, or STATE for all in it.")],
+) -> None:
+    """Delete the rows that a silo has stored of a federation, and its calibration inputs' numbers.
 
     For the machine of the silo. It takes no further part in that federation, unless its source gives the same rows
-    again; what it keeps of the model goes on predicting.
+    again; what it keeps of the model goes on predicting, with the same answers. With STATE, in all federations.
     """
     with reported():
-        from ..federation.frozen import forget as forget_rows
+        from ..federation.forgetting import forget as forget_rows
 
-        for path in forget_rows(folder):
-            typer.echo(f"{path}: deleted")
+        for line in forget_rows(folder):
+            typer.echo(line)
 
 
 @flower.command()

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..core import ConfigurationError, Data, DataError, Payload, RunError, Silo, SiloId
+from ..core import ConfigurationError, Data, DataError, Payload, Silo, SiloId
 from ..core.silo_info import SPLITS
 from ..data import DataSettings
 from ..data.pools import Pool
@@ -18,7 +18,7 @@ from ..data.rows import apart
 from ..data.schema.agreement import OwnSilos
 from ..data.sources.by_name import own_files, read_own
 from ..files.atomic import write_bytes, write_record
-from ..files.links import privately, refuse_link
+from ..files.links import privately
 from ..files.manifest import check_file, sum_of_bytes
 from ..files.payloads import read_payload, to_bytes
 from ..files.reading import record_of
@@ -204,24 +204,6 @@ def _without_rows(silo: Silo, positions: Tensor) -> tuple[Silo, dict[str, int]]:
     indices = {name: index[stays[name]] if name in stays else index for name, index in silo.indices.items()}
     left = {split: int((~each).sum()) for split, each in stays.items()}
     return Silo(silo.name, silo.domain, train, validation, calibration, test, indices, silo.streams), left
-
-
-def forget(folder: Path) -> list[Path]:
-    """Delete the rows that a silo has stored of a federation, and return the files that held them.
-
-    What prepares inputs stays, and with it the model predicts. Raises ConfigurationError for any other folder, RunError
-    for one with links.
-    """
-    refuse_link(folder)
-    found = sorted(folder.glob("data-*.safetensors"))
-    if not (folder / "config.toml").is_file() or not (found or [*folder.glob("data-*.json")]):
-        raise ConfigurationError(f"{folder}: no data that a silo has stored of a federation; expected STATE/FEDERATION")
-    try:
-        for path in found:
-            path.unlink()
-    except OSError as error:
-        raise RunError(f"cannot delete {path}: {error.strerror}") from error
-    return found
 
 
 def _tensors(silo: Silo) -> Payload:

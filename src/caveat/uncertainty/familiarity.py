@@ -195,14 +195,14 @@ def score(calibration: Tensor, new: Tensor) -> Tensor:
     """(N,) float64, the larger, the less an input is like the calibration inputs: 0 for their median at every stage,
     and 1 for their 90 % quantile. It goes on to grow where no calibration input lies, unlike a p-value.
     """
-    calibration, new = _settled(calibration), _settled(new)
+    calibration, new = settled(calibration), settled(new)
     if not len(calibration):
         return new.amax(1).double()
     median, unit = _units(calibration.sort(0).values)
     return ((new - median) / unit).amax(1).double()
 
 
-def _settled(distances: Tensor) -> Tensor:
+def settled(distances: Tensor) -> Tensor:
     """Log-distances, float32, without the digits that depend on how many inputs are asked at once, and finite.
 
     An input that is like a calibration input in all its numbers has to tie with it, in whatever company it comes.
@@ -212,8 +212,8 @@ def _settled(distances: Tensor) -> Tensor:
 
 
 def _by_stage(distances: Tensor) -> Tensor:
-    """(S, N) of (N, S), `_settled`: the numbers of a stage lie side by side, and there are few stages."""
-    return _settled(distances.T.contiguous())
+    """(S, N) of (N, S), `settled`: the numbers of a stage lie side by side, and there are few stages."""
+    return settled(distances.T.contiguous())
 
 
 def _largest(distances: Tensor, median: Tensor, unit: Tensor) -> Tensor:

@@ -29,6 +29,10 @@ GROUP = "familiarity"
 """What the wrapper sends and keeps."""
 READY = "ready"
 """The name of what is there once the densities are."""
+INPUTS, DISTANCES = ".calibration", ".distances"
+"""What names of tensors end with that a silo keeps of a stage: its calibration inputs' numbers, or what is left of them
+once the silo has forgotten its rows.
+"""
 PART = 2000
 """Training inputs whose numbers are in memory at once."""
 INPUT = "input"
@@ -90,7 +94,7 @@ class Familiar(Wrapper):
     def of_calibration(self, down: Payload, state: State, site: Site) -> Tensors:
         """By stage, the numbers of the calibration split."""
         _, numbers = self.observed(down, state, site, site.calibration.x)
-        return {f"{stage}.calibration": h for stage, h in numbers.items()}
+        return {f"{stage}{INPUTS}": h for stage, h in numbers.items()}
 
     def of_its_own(self, added: dict[str, Tensors]) -> Tensors:
         """The densities of stages whose sums stay at the silo."""
@@ -160,7 +164,7 @@ class Familiar(Wrapper):
         stages = [stage for stage in numbers if whose_stage(stage) in named and f"{stage}.whiten" in known]
         if not stages:
             return answer
-        theirs = torch.stack([distances(known, stage, known[f"{stage}.calibration"]) for stage in stages], 1)
+        theirs = torch.stack([distances_kept(known, stage) for stage in stages], 1)
         own = torch.stack([distances(known, stage, numbers[stage]) for stage in stages], 1)
         score = {familiarity.SCORE: familiarity.score(theirs, own)}
         return replace(
@@ -174,6 +178,30 @@ class Familiar(Wrapper):
 def distances(known: Tensors, stage: str, numbers: Tensor) -> Tensor:
     """(N,) log-distances of a stage's numbers (N, d)."""
     return familiarity.log_distances({name: known[f"{stage}.{name}"] for name in familiarity.DENSITY}, numbers)
+
+
+def distances_kept(known: Tensors, stage: str) -> Tensor:
+    """(n,) log-distances of a stage's calibration inputs, as they were kept or from the numbers that were."""
+    inputs = known.get(f"{stage}{INPUTS}")
+    return known[f"{stage}{DISTANCES}"] if inputs is None else distances(known, stage, inputs)
+
+
+def distances_alone(kept: Tensors, densities: Tensors) -> Tensors:
+    """What a silo has kept, with (n,) distances in place of its calibration inputs' numbers (n, d): all that p-values
+    and scores take, which stay what they are to the last bit.
+
+    They are rounded as those are, and the inputs are in the order of their distances, which is not the splits'.
+    """
+    known = densities | kept
+    names = [name.removesuffix(INPUTS) for name in kept if name.endswith(INPUTS)]
+    stages = [name for name in names if f"{name}.whiten" in known]
+    rest = {name: each for name, each in kept.items() if not name.endswith(INPUTS)}
+    if not stages:
+        return rest
+    table = torch.stack([familiarity.settled(distances_kept(known, stage)).double() for stage in stages], 1)
+    for column in reversed(range(len(stages))):
+        table = table[table[:, column].argsort(stable=True)]
+    return rest | {f"{stage}{DISTANCES}": table[:, i].contiguous() for i, stage in enumerate(stages)}
 
 
 def whose_stage(stage: str) -> str:
