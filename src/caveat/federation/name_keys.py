@@ -26,6 +26,8 @@ from cryptography.hazmat.primitives.serialization import (
 from ..core import ConfigurationError, DataError, SiloId
 from ..engines.flower_messages import Words
 
+SILO_KEYS = "silos"
+"""The folder of a project in which its operator keeps the silos' public keys, NAME.pub."""
 PURPOSE = "caveat greeting 1"
 """What a signature of this kind begins with, so that none that the key gives for anything else is one."""
 KEY, SIGNATURE = "key", "signature"
@@ -54,15 +56,21 @@ class Asked:
 
 def signed(words: Words, asked: Asked, key: Path) -> Words:
     """An answer with its signature. Raises ConfigurationError for a file that holds no private key of `key.sh`."""
-    try:
-        private = load_ssh_private_key(key.read_bytes(), None)
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ConfigurationError(f"{key}: cannot be read as a private key: {error}") from None
-    if not isinstance(private, ec.EllipticCurvePrivateKey):
-        raise ConfigurationError(f"{key}: expected an ECDSA key without a passphrase, as key.sh makes it")
+    private = private_key_in(key)
     signature = private.sign(asked.signed_text(words), ec.ECDSA(SHA384()))
     public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     return {**words, KEY: public.decode(), SIGNATURE: signature.hex()}
+
+
+def private_key_in(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Raises ConfigurationError, naming the file, for one that holds no private key of `key.sh`."""
+    try:
+        private = load_ssh_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigurationError(f"{path}: cannot be read as a private key: {error}") from None
+    if not isinstance(private, ec.EllipticCurvePrivateKey):
+        raise ConfigurationError(f"{path}: expected an ECDSA key without a passphrase, as key.sh makes it")
+    return private
 
 
 @dataclass
@@ -76,12 +84,12 @@ class NameKeys:
 
     def given(self) -> dict[SiloId, str]:
         """The keys in the operator's folder. Raises ConfigurationError, naming the file, for one that is none."""
-        return {silo: _fingerprint_in(path) for silo, path in self._files().items()}
+        return {silo: fingerprint_in(path) for silo, path in self._files().items()}
 
     def given_to(self, silo: SiloId) -> str | None:
         """The key that the operator gives a name, whatever the files of others hold; None without a file."""
         path = self._files().get(silo)
-        return None if path is None else _fingerprint_in(path)
+        return None if path is None else fingerprint_in(path)
 
     def _files(self) -> dict[SiloId, Path]:
         paths = [] if self.folder is None else sorted(self.folder.glob("*.pub"))
@@ -133,7 +141,8 @@ def _public_key(line: bytes) -> ec.EllipticCurvePublicKey:
     return key
 
 
-def _fingerprint_in(path: Path) -> str:
+def fingerprint_in(path: Path) -> str:
+    """Of the public key in a file. Raises ConfigurationError, naming the file, for one that holds none of `key.sh`."""
     try:
         return fingerprint(_public_key(path.read_bytes()))
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
