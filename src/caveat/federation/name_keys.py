@@ -38,6 +38,14 @@ UNSIGNED = ""
 """Stands for the fingerprint of a greeting's key where it has none."""
 
 
+class NameRefused(DataError):
+    """A greeting under a name that is not the greeter's. `told` is what it may know of that: nothing of others."""
+
+    def __init__(self, text: str, told: str) -> None:
+        super().__init__(text)
+        self.told = told
+
+
 @dataclass(frozen=True)
 class Asked:
     """What a greeting answers. A signature is of all of it, so that it is of no use anywhere or at any time else."""
@@ -98,17 +106,20 @@ class NameKeys:
     def check(self, silo: SiloId, words: Words, asked: Asked) -> str:
         """The key that a greeting is signed with; UNSIGNED for one without, where nothing binds the name.
 
-        Raises DataError for a signature that does not fit, and for a name that belongs to another key or to none.
+        Raises NameRefused for a signature that does not fit, and for a name that belongs to another key or to none.
         """
         expected = self.given_to(silo) or self.bound.get(silo)
         if self._files() and not expected:
-            raise DataError(f"silo {silo!r}: there is no {silo}.pub in {self.folder}")
+            told = f"the server has no key for the name {silo!r}: it needs ./admit.sh {silo}.pub"
+            raise NameRefused(f"silo {silo!r}: there is no {silo}.pub in {self.folder}", told)
         key = _signer(silo, words, asked)
         if expected and key != expected:
             greets = f"greets with key {key}" if key else "greets without a signature"
-            raise DataError(
+            raise NameRefused(
                 f"silo {silo!r} {greets}, but its name is bound to key {expected}; if that one is "
-                f"lost, put the new one into {silo}.pub in the project's folder silos"
+                f"lost, put the new one into {silo}.pub in the project's folder silos",
+                f"the server has another key for the name {silo!r} than {key or 'none'}: if that one is lost, it needs "
+                f"./admit.sh {silo}.pub with the new one; else the name in silo.toml is not this silo's",
             )
         return key
 
@@ -118,7 +129,7 @@ class NameKeys:
 
 
 def _signer(silo: SiloId, words: Words, asked: Asked) -> str:
-    """The fingerprint of the key that has signed. Raises DataError for a signature that is not the key's."""
+    """The fingerprint of the key that has signed. Raises NameRefused for a signature that is not the key's."""
     if KEY not in words and SIGNATURE not in words:
         return UNSIGNED
     line, signature = str(words.get(KEY, "")), str(words.get(SIGNATURE, ""))
@@ -129,7 +140,8 @@ def _signer(silo: SiloId, words: Words, asked: Asked) -> str:
         public.verify(bytes.fromhex(signature), asked.signed_text(words), ec.ECDSA(SHA384()))
     except (ValueError, UnsupportedAlgorithm, InvalidSignature) as error:
         why = str(error) or type(error).__name__
-        raise DataError(f"silo {silo!r}: its signature does not fit: {why}") from None
+        told = f"the signature under the name {silo!r} does not fit"
+        raise NameRefused(f"silo {silo!r}: its signature does not fit: {why}", told) from None
     return fingerprint(public)
 
 
