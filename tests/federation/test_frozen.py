@@ -315,7 +315,7 @@ def test_labels_flipped_between_interruption_and_resume_are_named_and_stop_the_s
     federation.grid.tamper.clear()
     table = federation.homes["hill"] / "hill.csv"
     edit(table, flipped)
-    told = r"3 silos are needed .* after 3 s 2 joined \(coast, valley\), hill greeted .*not admitted: .*DataChanged"
+    told = r"3 silos are needed .* after 3 s 2 joined \(coast, valley\), hill greeted .*\nnot admitted: .*DataChanged"
     with pytest.raises(RunError, match=told):
         federation.serve()
     told = "(silo hill) is not admitted: join: failed: DataChanged: its data are not those"

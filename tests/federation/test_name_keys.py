@@ -165,9 +165,44 @@ def test_a_node_that_takes_the_name_of_an_absent_silo_is_refused(tmp_path: Path)
     del federation.grid.node_config[2]["key"]
     assert [silo["name"] for silo in federation.begin(begin_with=2)["silos"]] == ["coast", "valley"]
     (signed_wrongly,), (unsigned,) = federation.refused(1), federation.refused(2)
-    assert "DataError: silo 'hill' greets with key SHA256:" in signed_wrongly
-    assert "DataError: silo 'hill' greets without a signature, but its name is bound to key SHA256:" in unsigned
+    assert "NameRefused: silo 'hill' greets with key SHA256:" in signed_wrongly
+    assert "NameRefused: silo 'hill' greets without a signature, but its name is bound to key SHA256:" in unsigned
     assert not list(federation.homes["hill"].glob("state/*/*/ledger.jsonl"))
+
+
+@pytest.mark.long
+def test_a_silo_hears_in_its_own_log_that_its_name_or_key_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its operator sees a node that is connected, and no work. Of other silos and of the server it hears nothing."""
+    monkeypatch.setattr("caveat.federation.membership.AGAIN", 0.1)
+    federation = Keyed(tmp_path)
+    federation.admit("coast"), federation.admit("hill")
+    del federation.grid.apps[federation.node["hill"]]
+    federation.speaks(1, "hill")
+    with pytest.raises(RunError, match="3 silos are needed"):
+        federation.begin()
+    said = set(capsys.readouterr().err.splitlines())
+    (named,) = [line for line in said if line.startswith("caveat: the server has not admitted silo 'valley': ")]
+    assert named.endswith("the server has no key for the name 'valley': it needs ./admit.sh valley.pub")
+    (keyed,) = [line for line in said if line.startswith("caveat: the server has not admitted silo 'hill': ")]
+    assert "the server has another key for the name 'hill' than SHA256:" in keyed
+    assert keyed.count("SHA256:") == 1
+    assert not any(str(federation.project) in line for line in said)
+    assert not [line for line in said if "not admitted silo 'coast'" in line]
+
+
+@pytest.mark.long
+def test_a_run_that_goes_on_tells_who_took_part_and_is_not_there(tmp_path: Path) -> None:
+    """What a silo said at an earlier start is no greeting of this one."""
+    federation, hill = Keyed(tmp_path, rounds=2, quorum=3), 8
+    federation.grid.tamper[hill] = losing(1)
+    with pytest.raises(RunError, match="fewer than the quorum"):
+        federation.begin()
+    federation.grid.tamper.clear()
+    del federation.grid.apps[hill]
+    with pytest.raises(RunError, match=r"2 joined \(coast, valley\); took part before and not there: hill$"):
+        federation.begin()
 
 
 @pytest.mark.long

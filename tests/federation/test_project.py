@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from silo_files import startable
 
 from caveat.core import ConfigurationError
 from caveat.federation.project import write_project
@@ -47,6 +48,7 @@ class Commands:
             # An environment's commands are on the path, as docs/federation.md asks for.
             "PATH": f"{self.folder}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "SAID": str(self.said), "TMPDIR": str(folder / "tmp"),
+            "HTTPS_PROXY": "http://127.0.0.1:9",  # by which silo.sh looks for no server
         }  # fmt: skip
         (folder / "tmp").mkdir()
 
@@ -248,9 +250,9 @@ def test_a_silo_tries_again_until_it_is_stopped(project: Path, commands: Command
         "flower-supernode", 'echo "$@" >>"$SAID"; [[ $(wc -l <"$SAID") -lt 3 ]] || exec tail -f /dev/null; exit 1'
     )
     commands.put("sleep", "exit 0")
-    (project / "a silo.toml").touch()
+    key = startable(project, "va", "a silo.toml")
     silo = subprocess.Popen(
-        [project / "silo.sh", project / "a silo.toml", "key", "fed.example.org:8443"],
+        [project / "silo.sh", project / "a silo.toml", "keys/va", "fed.example.org:8443"],
         env=commands.environment, cwd=project, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:
@@ -269,27 +271,11 @@ def test_a_silo_tries_again_until_it_is_stopped(project: Path, commands: Command
         said = silo.stderr.read()
         silo.stderr.close()
         silo.wait()
-    assert said.count("key: ended with status 1; again in 10 s") == 2
+    assert said.count("va: ended with status 1; again in 10 s") == 2
     first = commands.said.read_text().splitlines()[0]
-    assert f'--node-config silo="{project}/a silo.toml" key="{project}/key"' in first
+    assert f'--node-config silo="{project}/a silo.toml" key="{key}"' in first
     assert "--superlink fed.example.org:8443 --root-certificates certificates/ca.crt" in first
-    assert f"--auth-supernode-private-key {project}/key" in first
-
-
-def test_a_key_that_is_let_in_is_bound_to_its_name_and_replaced_by_the_same_command(
-    project: Path, commands: Commands, tmp_path: Path
-) -> None:
-    commands.put("flwr", 'echo "$@" >>"$SAID"; [[ ! -e refused ]]')
-    for text in ("first", "second"):
-        (tmp_path / "va.pub").write_text(text)
-        assert commands.run(project / "admit.sh", "va.pub", cwd=tmp_path).returncode == 0
-        assert (project / "silos" / "va.pub").read_text() == text
-    assert commands.run("./admit.sh", "silos/va.pub", cwd=project).returncode == 0
-    assert commands.said.read_text() == 3 * "supernode register silos/va.pub deploy\n"
-    (project / "refused").touch()
-    assert commands.run(project / "admit.sh", "va.pub", cwd=tmp_path).returncode == 1
-    for wrong in ((), ("va",), ("a.pub", "b.pub")):
-        assert "usage: admit.sh NAME.pub" in commands.run(project / "admit.sh", *wrong, cwd=tmp_path).stderr
+    assert f"--auth-supernode-private-key {key}" in first
 
 
 FLWR = """
@@ -331,6 +317,11 @@ def test_a_server_that_is_not_there_is_a_sentence(project: Path, commands: Comma
     done = commands.run(project / "run.sh", "runs/a")
     told = "run 7: the server does not answer any more; start ./server.sh, then the same command continues\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+    missing = GONE.replace("Connection to the SuperLink is unavailable. Check", "connection 'deploy' not found in x")
+    commands.put("flwr", f'cat <<"END"\n{missing.strip().removeprefix("echo ").strip(chr(39))}\nEND')
+    done = commands.run(project / "run.sh", "runs/a")
+    told = "this project's server has not been started yet: start ./server.sh first, on this machine\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
     refusal = '{"success": false, "error-message": "Using\\n\\nThe app is too large."}'
     commands.put("flwr", f"echo '{refusal}'")
     assert commands.run(project / "run.sh", "runs/a").stderr == "The app is too large.\n"
@@ -346,6 +337,24 @@ def test_a_run_shows_what_the_server_says_of_it_from_now_on(project: Path, comma
     said = commands.run(project / "run.sh", "runs/a").stdout
     assert "step 1: a asked\n" in said
     assert "of another time" not in said
+
+
+def test_why_a_run_failed_is_said_once(project: Path, commands: Commands) -> None:
+    """By its own log, which is shown as it is written; Flower's has all of it again, and a traceback."""
+    (project / "runs").mkdir()
+    failing = "run) echo '2026-01-01 00:00:00 the run has failed: 3 silos are needed' >>runs/.a.log ;"
+    commands.put("flwr", FLWR.replace("run)", failing).replace("$STATUS", "finished:failed"))
+    done = commands.run(project / "run.sh", "runs/a")
+    assert done.returncode == 1
+    assert (done.stdout + done.stderr).count("3 silos are needed") == 1
+    assert "the log of 7" not in done.stderr
+    assert "flwr log 7 deploy --show" in done.stderr
+    # what failed at an earlier start is no reason
+    commands.put("flwr", FLWR.replace("$STATUS", "finished:failed"))
+    assert "the log of 7" in commands.run(project / "run.sh", "runs/a").stderr
+    commands.put("flwr", FLWR.replace("$STATUS", "finished:stopped"))
+    done = commands.run(project / "run.sh", "runs/a")
+    assert (done.returncode, done.stderr) == (1, "run 7 was stopped; the same command goes on with it\n")
 
 
 PYTHON = """
@@ -371,9 +380,9 @@ def in_session(leader: int) -> list[str]:
 def test_what_a_node_started_ends_with_it_though_nobody_is_left_to_end_it(project: Path, commands: Commands) -> None:
     commands.put("flower-supernode", 'echo $$ >>"$SAID"; exec tail -f /dev/null')
     commands.put("python3", PYTHON.replace("REAL", sys.executable))
-    (project / "silo.toml").touch()
+    startable(project)
     silo = subprocess.Popen(
-        [project / "silo.sh", "silo.toml", "va", "fed.example.org:8443"],
+        [project / "silo.sh", "silo.toml", "keys/va", "fed.example.org:8443"],
         env=commands.environment, cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,
     )  # fmt: skip
@@ -396,9 +405,9 @@ def test_what_a_node_started_ends_with_it_though_nobody_is_left_to_end_it(projec
 
 
 def test_a_silo_without_flower_s_commands_says_so(project: Path, commands: Commands) -> None:
-    (project / "silo.toml").touch()
+    startable(project)
     commands.environment["PATH"] = "/usr/bin:/bin"
-    done = commands.run(project / "silo.sh", "silo.toml", "va", "fed.example.org:8443")
+    done = commands.run(project / "silo.sh", "silo.toml", "keys/va", "fed.example.org:8443", cwd=project)
     assert done.returncode == 1
     assert done.stderr.startswith("flwr-clientapp is not on the path: ")
 
@@ -418,9 +427,9 @@ def test_a_silo_says_whether_its_key_is_not_known_or_has_to_wait(project: Path, 
     """Flower says the same of both: what differs is whether the key was ever let in."""
     commands.put("flower-supernode", REFUSED)
     commands.put("sleep", "exec python3 -S -c 'import time; time.sleep(0.1)'")
-    (project / "silo.toml").touch()
+    startable(project)
     silo = subprocess.Popen(
-        [project / "silo.sh", "silo.toml", "va", "fed.example.org:8443"],
+        [project / "silo.sh", "silo.toml", "keys/va", "fed.example.org:8443"],
         env=commands.environment, cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip

@@ -150,10 +150,9 @@ class FlowerEngine:
             until = min(time.monotonic() + self.deadline, end)
             self.members.meet(self.wire, until)
         if len(updates) < least or not updates:
-            told = "; ".join(f"{silo}: {why}" for silo, why in sorted(reasons.items()))
-            raise RunError(
-                f"round {t}, work {address!r}: {len(updates)} of {len(cohort)} silos, fewer than the quorum; {told}"
-            )
+            told = [f"{silo}: {why}" for silo, why in sorted(reasons.items())]
+            what = f"round {t}, work {address!r}: {len(updates)} of {len(cohort)} silos, fewer than the quorum"
+            raise RunError("\n".join([what, *told]))
         if not measures:
             self.counted |= dict.fromkeys(updates, t)
         if admission is not None:

@@ -35,8 +35,8 @@ from ..wrappers.joining import Joining
 from .log import lock_of
 from .measurement_check import check_measurement
 from .membership import PAUSE, OpenMembership
-from .name_keys import NameKeys
-from .server import PATIENCE, SILO_KEYS, FlowerRun, StartCommand, parts_of
+from .name_keys import SILO_KEYS, NameKeys
+from .server import PATIENCE, FlowerRun, StartCommand, parts_of
 from .terms import Terms, lasting
 
 DELIVERED = "delivered"

@@ -26,6 +26,8 @@ FAILED = "the run has failed: "
 
 ROUND = re.compile(r" round +(\d+)/(\d+) ")
 """What is said once a round is counted."""
+NODE = re.compile(r"^\S+ \S+ node (\d+) is silo (.+)$")
+"""What is said once a silo has greeted, or speaks by another node."""
 BACK = re.compile(r" went back to round (\d+):")
 """What is said once a run went back to an earlier one."""
 
@@ -72,7 +74,9 @@ def logged(folder: Path) -> Iterator[Dated]:
         try:
             yield progress
         except Exception as error:
-            progress.note(f"{FAILED}{error}")
+            first, *more = str(error).splitlines() or [type(error).__name__]
+            for line in (*more, f"{FAILED}{first}"):  # by the last line it is known how a run ended
+                progress.note(line)
             raise
         progress.note("the run is complete")
 
@@ -95,7 +99,7 @@ def status_of(folder: Path) -> list[str]:
         said = path.read_text(encoding="utf-8", errors="replace").splitlines()
     if not said and not folder.is_dir():
         raise ConfigurationError(f"{folder}: no run, and {path.name} is not beside it; expected a run's folder")
-    return [*_how_far(folder, said), *_silos(folder), *(["", *said[-LAST:]] if said else [])]
+    return [*_how_far(folder, said), *_silos(folder, said), *(["", *said[-LAST:]] if said else [])]
 
 
 def _how_far(folder: Path, said: list[str]) -> list[str]:
@@ -114,20 +118,28 @@ def _how_far(folder: Path, said: list[str]) -> list[str]:
 
 
 def _whether_alive(folder: Path) -> str:
+    """A server's process may outlive the server that started it by half a minute: how old its last word is, too."""
     try:
         if lock_of(folder).exists():
             check_free(folder)
     except RunError:
+        with suppress(OSError):
+            ago = max(0.0, time.time() - log_of(folder).stat().st_mtime)
+            return f"under way, and has said something last {ago:.0f} s ago"
         return "under way"
     return "interrupted: the same run.sh goes on with it"
 
 
-def _silos(folder: Path) -> list[str]:
-    """When a silo was counted last: the round, and of how many that were counted of it."""
-    if not (folder / "ledger.jsonl").exists():
-        return []
+def _silos(folder: Path, said: list[str]) -> list[str]:
+    """Of each silo the node that it spoke by last, and the last round that it was counted in, of how many."""
+    nodes = {found[2]: found[1] for line in said if (found := NODE.match(line))}
     rounds = dict[str, list[int]]()
-    for sent in read_ledger(folder / "ledger.jsonl").messages:
-        if sent.round is not None:
-            rounds.setdefault(sent.silo, []).append(sent.round)
-    return [f"{silo}: counted last in round {max(of)}, in {len(set(of))} rounds" for silo, of in sorted(rounds.items())]
+    if (folder / "ledger.jsonl").exists():
+        for sent in read_ledger(folder / "ledger.jsonl").messages:
+            if sent.round is not None:
+                rounds.setdefault(sent.silo, []).append(sent.round)
+    counted = {silo: f"counted last in round {max(of)}, in {len(set(of))} rounds" for silo, of in rounds.items()}
+    return [
+        f"{silo}: {counted.get(silo, 'counted in no round')}{f'; node {nodes[silo]}' if silo in nodes else ''}"
+        for silo in sorted({*nodes, *counted})
+    ]

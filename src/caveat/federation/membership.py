@@ -22,13 +22,17 @@ from ..data import DataSettings
 from ..data.schema.agreement import DataSchema, check_fits, shared_schema
 from ..engines.flower_messages import GridMessages, legible, pack, words_of
 from .members import Members
-from .name_keys import UNSIGNED, Asked
+from .name_keys import UNSIGNED, Asked, NameRefused
 from .refusals import other_version
 
 PAUSE = 0.2
 """Seconds between two looks for silos before the first round."""
 AGAIN = 60.0
 """Seconds before a node is greeted again whose greeting failed, or was not answered."""
+
+
+SEE_THE_SERVER = "the log of the run at the server says why"
+"""What a silo is told that is not admitted, where the reason may say something of others."""
 
 
 class PendingGreeting(NamedTuple):
@@ -49,6 +53,8 @@ class OpenMembership(Members):
         self._until: dict[int, float] = {}
         self._refused: dict[int, str] = {}
         self._names: dict[int, SiloId] = {}
+        self._told: dict[int, str] = {}
+        """What a node is to be told when it is asked next."""
 
     def meet(self, wire: GridMessages, until: float) -> None:
         """Read what nodes have answered, and greet those that are new. Waits for nobody."""
@@ -76,11 +82,9 @@ class OpenMembership(Members):
             if self.terms.agreement is None and len(self.sketches) >= count:
                 self._agree(least)
             elif time.monotonic() > end and (self.terms.agreement is None or len(here) < least):
-                why = "; ".join(f"not admitted: {each}" for each in dict.fromkeys(self._refused.values()))
-                raise RunError(
-                    f"{count} silos are needed to begin; after {patience:.0f} s {self._so_far(here)}"
-                    f"{'; ' if why else ''}{why}"
-                )
+                so_far = f"{count} silos are needed to begin; after {patience:.0f} s {self._so_far(here)}"
+                why = (f"not admitted: {each}" for each in dict.fromkeys(self._refused.values()))
+                raise RunError("\n".join([so_far, *why]))
             elif time.monotonic() > end:
                 self.note(f"begins with {', '.join(sorted(here))}: {count} silos were waited for, for {patience:.0f} s")
                 break
@@ -92,10 +96,13 @@ class OpenMembership(Members):
             self.records = dict(sorted(self.records.items()))
 
     def _so_far(self, here: Sequence[SiloId]) -> str:
-        """Who has joined, and who has said no more than what its data look like."""
-        joined, greeted = ", ".join(sorted(here)), ", ".join(sorted(self.sketches.keys() - set(here)))
+        """Who has joined, who has said no more than what its data look like, and who took part and is not there."""
+        heard = set(self._names.values())  # since this start: an earlier one's are in sketches, too
+        joined, greeted = ", ".join(sorted(here)), ", ".join(sorted((self.sketches.keys() & heard) - set(here)))
         count = f"{len(here)} joined" + (f" ({joined})" if joined else "")
-        return f"{count}, {greeted} greeted and not joined yet" if greeted else count
+        count += f", {greeted} greeted and not joined yet" if greeted else ""
+        away = ", ".join(sorted(self.silo_infos.keys() - set(here) - heard))
+        return f"{count}; took part before and not there: {away}" if away else count
 
     def _set_aside(self) -> None:
         """Before a run begins, have silos whose numbers of rows are not to be believed greet again later."""
@@ -142,6 +149,8 @@ class OpenMembership(Members):
         terms = dataclasses.replace(self.terms, names=(*self.silo_infos, *names))
         asked = Asked(terms.federation, question, os.urandom(16).hex(), node)
         words = {"question": question, "nonce": asked.nonce, "terms": terms.to_text()}
+        if told := self._told.pop(node, ""):
+            words["refused"] = told
         sent = wire.push({node: pack({}, **words)}, "query", AGAIN)
         self._pending |= dict.fromkeys(sent, PendingGreeting(asked, time.monotonic() + AGAIN))
 
@@ -157,6 +166,8 @@ class OpenMembership(Members):
                 self._refused.pop(asked.node, None)
             except Exception as error:  # whatever a hostile answer makes anything raise
                 self._refuse(asked, f"{type(error).__name__}: {error}")
+                # What a silo refuses by itself is in its log already.
+                self._told[asked.node] = error.told if isinstance(error, NameRefused) else SEE_THE_SERVER
 
     def _refuse(self, asked: Asked, why: str) -> None:
         self._until[asked.node] = time.monotonic() + AGAIN
@@ -173,7 +184,10 @@ class OpenMembership(Members):
         key = self.keys.check(silo, words, asked)
         there = self.nodes.get(silo, node) != node and self.nodes[silo] in wire.online()
         if there and not self.keys.replaced(silo, key):
-            raise DataError(f"says that it is silo {silo!r}, but another node that is connected is")
+            told = f"another node that is connected is silo {silo!r} at the server"
+            raise NameRefused(f"says that it is silo {silo!r}, but another node that is connected is", told)
+        if self._names.get(node) != silo:
+            self.note(f"node {node} is silo {silo}")
         self._names[node] = silo
         if asked.question == "join":
             joined = silo in self.silo_infos

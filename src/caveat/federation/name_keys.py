@@ -26,6 +26,8 @@ from cryptography.hazmat.primitives.serialization import (
 from ..core import ConfigurationError, DataError, SiloId
 from ..engines.flower_messages import Words
 
+SILO_KEYS = "silos"
+"""The folder of a project in which its operator keeps the silos' public keys, NAME.pub."""
 PURPOSE = "caveat greeting 1"
 """What a signature of this kind begins with, so that none that the key gives for anything else is one."""
 KEY, SIGNATURE = "key", "signature"
@@ -34,6 +36,14 @@ LONGEST = 1000
 """Characters of a key or a signature: those of the largest curve have fewer than 300."""
 UNSIGNED = ""
 """Stands for the fingerprint of a greeting's key where it has none."""
+
+
+class NameRefused(DataError):
+    """A greeting under a name that is not the greeter's. `told` is what it may know of that: nothing of others."""
+
+    def __init__(self, text: str, told: str) -> None:
+        super().__init__(text)
+        self.told = told
 
 
 @dataclass(frozen=True)
@@ -54,15 +64,21 @@ class Asked:
 
 def signed(words: Words, asked: Asked, key: Path) -> Words:
     """An answer with its signature. Raises ConfigurationError for a file that holds no private key of `key.sh`."""
-    try:
-        private = load_ssh_private_key(key.read_bytes(), None)
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ConfigurationError(f"{key}: cannot be read as a private key: {error}") from None
-    if not isinstance(private, ec.EllipticCurvePrivateKey):
-        raise ConfigurationError(f"{key}: expected an ECDSA key without a passphrase, as key.sh makes it")
+    private = private_key_in(key)
     signature = private.sign(asked.signed_text(words), ec.ECDSA(SHA384()))
     public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     return {**words, KEY: public.decode(), SIGNATURE: signature.hex()}
+
+
+def private_key_in(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Raises ConfigurationError, naming the file, for one that holds no private key of `key.sh`."""
+    try:
+        private = load_ssh_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigurationError(f"{path}: cannot be read as a private key: {error}") from None
+    if not isinstance(private, ec.EllipticCurvePrivateKey):
+        raise ConfigurationError(f"{path}: expected an ECDSA key without a passphrase, as key.sh makes it")
+    return private
 
 
 @dataclass
@@ -76,12 +92,12 @@ class NameKeys:
 
     def given(self) -> dict[SiloId, str]:
         """The keys in the operator's folder. Raises ConfigurationError, naming the file, for one that is none."""
-        return {silo: _fingerprint_in(path) for silo, path in self._files().items()}
+        return {silo: fingerprint_in(path) for silo, path in self._files().items()}
 
     def given_to(self, silo: SiloId) -> str | None:
         """The key that the operator gives a name, whatever the files of others hold; None without a file."""
         path = self._files().get(silo)
-        return None if path is None else _fingerprint_in(path)
+        return None if path is None else fingerprint_in(path)
 
     def _files(self) -> dict[SiloId, Path]:
         paths = [] if self.folder is None else sorted(self.folder.glob("*.pub"))
@@ -90,17 +106,20 @@ class NameKeys:
     def check(self, silo: SiloId, words: Words, asked: Asked) -> str:
         """The key that a greeting is signed with; UNSIGNED for one without, where nothing binds the name.
 
-        Raises DataError for a signature that does not fit, and for a name that belongs to another key or to none.
+        Raises NameRefused for a signature that does not fit, and for a name that belongs to another key or to none.
         """
         expected = self.given_to(silo) or self.bound.get(silo)
         if self._files() and not expected:
-            raise DataError(f"silo {silo!r}: there is no {silo}.pub in {self.folder}")
+            told = f"the server has no key for the name {silo!r}: it needs ./admit.sh {silo}.pub"
+            raise NameRefused(f"silo {silo!r}: there is no {silo}.pub in {self.folder}", told)
         key = _signer(silo, words, asked)
         if expected and key != expected:
             greets = f"greets with key {key}" if key else "greets without a signature"
-            raise DataError(
+            raise NameRefused(
                 f"silo {silo!r} {greets}, but its name is bound to key {expected}; if that one is "
-                f"lost, put the new one into {silo}.pub in the project's folder silos"
+                f"lost, put the new one into {silo}.pub in the project's folder silos",
+                f"the server has another key for the name {silo!r} than {key or 'none'}: if that one is lost, it needs "
+                f"./admit.sh {silo}.pub with the new one; else the name in silo.toml is not this silo's",
             )
         return key
 
@@ -110,7 +129,7 @@ class NameKeys:
 
 
 def _signer(silo: SiloId, words: Words, asked: Asked) -> str:
-    """The fingerprint of the key that has signed. Raises DataError for a signature that is not the key's."""
+    """The fingerprint of the key that has signed. Raises NameRefused for a signature that is not the key's."""
     if KEY not in words and SIGNATURE not in words:
         return UNSIGNED
     line, signature = str(words.get(KEY, "")), str(words.get(SIGNATURE, ""))
@@ -121,7 +140,8 @@ def _signer(silo: SiloId, words: Words, asked: Asked) -> str:
         public.verify(bytes.fromhex(signature), asked.signed_text(words), ec.ECDSA(SHA384()))
     except (ValueError, UnsupportedAlgorithm, InvalidSignature) as error:
         why = str(error) or type(error).__name__
-        raise DataError(f"silo {silo!r}: its signature does not fit: {why}") from None
+        told = f"the signature under the name {silo!r} does not fit"
+        raise NameRefused(f"silo {silo!r}: its signature does not fit: {why}", told) from None
     return fingerprint(public)
 
 
@@ -133,7 +153,8 @@ def _public_key(line: bytes) -> ec.EllipticCurvePublicKey:
     return key
 
 
-def _fingerprint_in(path: Path) -> str:
+def fingerprint_in(path: Path) -> str:
+    """Of the public key in a file. Raises ConfigurationError, naming the file, for one that holds none of `key.sh`."""
     try:
         return fingerprint(_public_key(path.read_bytes()))
     except (OSError, ValueError, UnsupportedAlgorithm) as error:

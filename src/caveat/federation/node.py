@@ -19,7 +19,7 @@ from ..core.devices import find_device
 from ..data import load
 from ..engines.executor import Executor
 from ..engines.flower import silo_app_of
-from ..engines.flower_messages import Order, Words
+from ..engines.flower_messages import LONGEST, Order, Words
 from ..files.owner_only import owner_only
 from ..html.text import escaped
 from ..methods import METHODS
@@ -72,6 +72,9 @@ class NodeHandler:
             return {"silo": _partition(context, Terms.of_text(text))[0]}
         with without_details(), owner_only():
             member, asks = _member(context), str(question.get("question", ""))
+            if why := str(question.get("refused", "")):
+                told = f"caveat: the server has not admitted silo {member.file.silo!r}: {why[:LONGEST]}"
+                print(escaped(" ".join(told.split())), file=sys.stderr, flush=True)
             check_version(member.file.silo, text)
             terms = Terms.of_text(text)
             words = member.join(terms) if asks == "join" else member.introduce(terms)

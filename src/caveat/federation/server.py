@@ -43,7 +43,7 @@ from .credible import Confirmed
 from .log import lock_of
 from .measurement_check import check_measurement
 from .membership import OpenMembership
-from .name_keys import NameKeys
+from .name_keys import SILO_KEYS, NameKeys
 from .own_books import OwnBooks
 from .prevalence import unlike_others
 from .refusals import check_federation
@@ -55,10 +55,6 @@ EVERY_ROUND = 0.0
 """Seconds between durable checkpoints: silos keep the states of the last rounds alone."""
 PATIENCE = 600.0
 """Seconds, where the configuration says nothing."""
-
-
-SILO_KEYS = "silos"
-"""The folder of a project in which its operator keeps the silos' public keys, NAME.pub."""
 
 
 @dataclass(frozen=True)

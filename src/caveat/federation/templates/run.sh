@@ -65,6 +65,8 @@ gone() {
     local why
     why=$(field error-message <<<"$1")
     case $why in
+        *"connection '$link' not found"*)
+            echo "this project's server has not been started yet: start ./server.sh first, on this machine" >&2 ;;
         *"is unavailable"*) echo "the server does not answer: start ./server.sh on this machine" >&2 ;;
         "") echo "the server does not answer well: $1" >&2 ;;
         *) echo "${why##*$'\n'}" >&2 ;;
@@ -88,7 +90,15 @@ show() {
     ((now <= shown)) || sed -n "$((shown + 1)),${now}p" "$log"
     shown=$now
 }
-shown=$(lines)
+# why_not: of a run that failed. Where its own log says why, that was shown; else what Flower has of it is.
+why_not() {
+    if tail -n +"$((began + 1))" "$log" 2>/dev/null | grep ' the run has failed: ' >/dev/null; then
+        echo "the reason is above, and in $log; all that the process said: . ./environment.sh; flwr log $id $link --show" >&2
+    else
+        flwr log "$id" "$link" --show >&2 || true
+    fi
+}
+shown=$(lines) began=$shown
 answer=$(flwr run . "$link" --run-config "$temporary/settings.toml" "${options[@]}" --format json) || gone "$answer"
 id=$(field run-id <<<"$answer")
 [[ -n $id ]] || gone "$answer"
@@ -105,7 +115,8 @@ while true; do
     last=$status
     case $status in
         finished:completed) exit 0 ;;
-        finished:*) flwr log "$id" "$link" --show >&2 || true; exit 1 ;;
+        finished:stopped) echo "run $id was stopped; the same command goes on with it" >&2; exit 1 ;;
+        finished:*) why_not; exit 1 ;;
     esac
     sleep 3
 done

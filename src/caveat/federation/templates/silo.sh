@@ -1,13 +1,21 @@
 #!/usr/bin/env bash
 # silo.sh SILO.toml KEY SERVER:PORT   On the silo's machine: work for the federation until stopped.
 # Needs certificates/ca.crt from the server, and the server has to know KEY.pub. The silo signs with KEY who it is.
+# What cannot work is said before anything is started, with status 2.
 set -euo pipefail
 umask 077
 (($# == 3)) || { echo "usage: silo.sh SILO.toml KEY SERVER:PORT" >&2; exit 2; }
+[[ -f $1 ]] || { echo "$1: no such file; expected the silo's own copy of silo.toml" >&2; exit 2; }
+[[ -f $2 ]] || { echo "$2: no such file; expected the silo's private key, which ./key.sh NAME makes in keys" >&2; exit 2; }
 silo=$(realpath "$1") key=$(realpath "$2") server=$3
 cd "$(dirname "$0")"
 . ./environment.sh
 name=$(basename "$key")
+command=$(command -v flwr-clientapp) || {
+    echo 'flwr-clientapp is not on the path: activate the environment with caveat[flower] in it' >&2
+    exit 1
+}
+python3 -P -m caveat.federation.silo_start "$silo" "$key" "$server" || exit 2
 export FLWR_HOME="$FEDERATION/.flower/$name"
 mkdir -p "$FLWR_HOME"
 chmod 700 "$FLWR_HOME"
@@ -15,13 +23,9 @@ port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0));
 
 # Flower starts a process for each message. What is found first on its path hands the message to the silo's resident
 # process, which has imported torch once, and is started with the node and ends with it.
-command=$(command -v flwr-clientapp) || {
-    echo 'flwr-clientapp is not on the path: activate the environment with caveat[flower] in it' >&2
-    exit 1
-}
-door=$(python3 -c 'import caveat; print(*caveat.__path__)')/federation/door.py
+own=$(python3 -c 'import caveat; print(*caveat.__path__)')/federation
 mkdir -p "$FLWR_HOME/bin"
-printf '#!/bin/sh\nexec %q -IS %q %q %q "$@"\n' "$(command -v python3)" "$door" "$FLWR_HOME" "$command" \
+printf '#!/bin/sh\nexec %q -IS %q %q %q "$@"\n' "$(command -v python3)" "$own/door.py" "$FLWR_HOME" "$command" \
     >"$FLWR_HOME/bin/flwr-clientapp"
 chmod 700 "$FLWR_HOME/bin/flwr-clientapp"
 attend() {
@@ -43,11 +47,13 @@ heard() {
     done
 }
 
-# why: in a sentence, why the server has refused the key. Flower says the same of both.
+# why: in a sentence, why the server has refused the key. Flower says the same of both. What is older than the key is of
+# another one that had its name.
 why() {
-    if [[ -e $FLWR_HOME/let-in ]]; then
+    if [[ $FLWR_HOME/let-in -nt $key ]]; then
         echo "the server knows this key, and takes the node that had it last for connected until a minute has passed;" \
-            "if this goes on for longer, it has excluded the key, and needs ./admit.sh $name.pub"
+            "if this goes on for longer, it has excluded the key, which is used up then: move $key and $key.pub away," \
+            "./key.sh $name makes another, the server needs ./admit.sh $name.pub with it, and silo.sh a new start"
     else
         echo "the server does not know this key: it needs ./admit.sh $name.pub"
     fi
@@ -65,6 +71,7 @@ while true; do
         PATH="$FLWR_HOME/bin:$PATH"
         node=$BASHPID  # which becomes the SuperNode
         attend "$node" &
+        python3 -IS "$own/reach.py" "$node" "$name" "$server" certificates/ca.crt &
         exec flower-supernode --superlink "$server" --root-certificates certificates/ca.crt \
             --auth-supernode-private-key "$key" --port "$port" --node-config "silo=\"$silo\" key=\"$key\"" \
             > >(heard) 2>&1
