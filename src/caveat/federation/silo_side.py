@@ -169,7 +169,7 @@ class SiloSide:
         return _with_same_code(
             KeptSiloRun(
                 spec=spec, folder=folder, prepares=prepares, read_silos=lambda: self.data.stored(terms, prepares),
-                names=terms.names, devices=self.devices,
+                names=terms.names, devices=self.devices, positive_class=terms.config.data.positive,
             ),
             terms,
         )  # fmt: skip

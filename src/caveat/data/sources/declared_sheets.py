@@ -154,7 +154,7 @@ def _allowed(sheet: Sheet, rule: DictionaryColumn, outside: str, decimal: str, f
 def _mended(rule: DictionaryColumn, share: float, later: bool) -> str:
     """What to do about values that a dictionary does not allow, which are a share of all."""
     if later:
-        return f"correct them, or leave the cells empty, which is a missing value, or the rows out; {AS_TRAINED}"
+        return f"none of the file is read: correct them, empty the cells, or leave the rows out; {AS_TRAINED}"
     if rule.range is not None and share >= MOSTLY_OUTSIDE:
         return (
             f"so many look like another unit: say in {OWN} by which factor they come into "
