@@ -34,7 +34,10 @@ COMMANDS = {
     "audit": {"--plugin", "--set", "--seeds", "--shares", "--out", "--workers", "--quiet"},
     "list": {"--plugin"},
     "config": {"--plugin", "--set"},
-    "data": {"--target", "--silo", "--categorical", "--numeric", "--decimal", "--separator", "--dictionary"},
+    "data": {
+        "--target", "--silo", "--categorical", "--numeric", "--decimal", "--separator", "--dictionary", "--config",
+        "--plugin",
+    },
     "compare": {
         "--methods", "--variant", "--seeds", "--set", "--sweep", "--tune", "--tune-seeds", "--rounds-of", "--out",
         "--plugin", "--workers", "--device", "--quiet",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from commands import caveat as evaluate
 from federations import assert_same
 from flwr.app import Message, RecordDict
 from hospitals import Federation, hospital
@@ -212,6 +213,19 @@ def test_a_server_tells_silos_nothing_of_its_machine(tmp_path: Path) -> None:
 
 
 # Opening what a silo keeps
+
+
+@pytest.mark.parametrize("positive", ["ill", "well"])
+def test_what_a_silo_keeps_is_measured_as_a_run_is(positive: str, tmp_path: Path) -> None:
+    """On a table with labels, at the silo, which has no summary of the run; by the configured positive class."""
+    asked = Asked(tmp_path, more=(f"data.positive={positive}",))
+    table = asked.federation.homes["hill"] / "hill.csv"
+    found = evaluate("evaluate", asked.federation.kept("hill"), table, "--silo", "hill", "--target", "outcome")
+    assert found.exit_code == 0, found.stderr
+    figures = json.loads(found.stdout)
+    assert figures["examples"] == 80
+    row = figures["confusion"][["ill", "well"].index(positive)]
+    assert figures["sensitivity"] == pytest.approx(row[["ill", "well"].index(positive)] / sum(row))
 
 
 def everything(folder: Path) -> dict[str, bytes | None]:

@@ -138,7 +138,7 @@ def test_none_of_sixty_surnames_leaves_its_silo(tmp_path: Path, capsys: pytest.C
     )
     log = capsys.readouterr().err
     assert "hill.csv: column 'surname' holds text" in log
-    assert "name the column in categorical, [data] of silo.toml" in log
+    assert "leave the column out, 'surname' = false in [data.columns] of silo.toml; naming it in categorical" in log
     notes = federation.notes
     silo(home, more="[data.columns]\nsurname = false\n")
     federation.serve(load(str(tmp_path / "config.toml"), ["federation.patience=30"]))

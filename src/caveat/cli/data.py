@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .console import reported, show
+from .console import Plugins, reported, show
 
 if TYPE_CHECKING:
     from ..data.declared import DictionaryColumn
+    from ..federation.joining_check import JoiningCheck
 
 
 def data(
@@ -34,14 +35,20 @@ def data(
     dictionary: Annotated[
         Path | None, typer.Option(metavar="FILE", help="csv: a data dictionary, to see what it would refuse.")
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="silo.toml: the federation's config.toml, to check all that joining checks."),
+    ] = None,
+    plugins: Plugins = None,
 ) -> None:
     """Show what a data source holds.
 
     Samples per silo or domain and per class, and what each column of a table will become, before any training. With the
-    silo.toml of a silo: what it says of its table, read as a federation would read it.
+    silo.toml of a silo: what it says of its table, read as a federation would read it, then all that joining one would
+    check; nothing is written or sent, and what could not be checked is said.
     """
     with reported(named=True):
-        from ..core import DataError
+        from ..core import ConfigurationError, DataError
         from ..data import survey
         from .output import column_table, refusals, survey_table
 
@@ -50,33 +57,39 @@ def data(
             "decimal": decimal if decimal != "." else None, "separator": separator and separator.replace("\\t", "\t"),
         }  # fmt: skip
         declared = {key: value for key, value in given.items() if value}
+        joining = None
         if path.endswith(".toml"):
-            found = _own(Path(path), declared, dictionary)
-        else:
-            found = survey(path, dictionary=_columns(dictionary), **declared)
+            joining = _joining(Path(path), declared, dictionary, config)
+        elif config is not None:
+            raise ConfigurationError(f"--config {config} is for the silo.toml of a silo, and {path} is none")
+        found = survey(path, dictionary=_columns(dictionary), **declared) if joining is None else joining.survey()
         show(survey_table(found))
         if "columns" in found:
             typer.echo()
             show(column_table(found))
             if refused := refusals(found):
                 raise DataError(refused)
+        if joining is not None:
+            unknown = joining.check(found)
+            typer.echo("checked as when it joins a federation: nothing is refused")
+            for line in unknown:
+                typer.echo(f"not checked: {line}")
 
 
-def _own(path: Path, declared: dict[str, Any], dictionary: Path | None) -> dict[str, Any]:
-    """What a silo's own source holds, read as its silo.toml says."""
+def _joining(path: Path, declared: dict[str, Any], dictionary: Path | None, config: Path | None) -> JoiningCheck:
+    """What is known of a silo, and of the federation that it is to join."""
     from ..core import ConfigurationError
-    from ..data import survey
-    from ..federation.silo_file import OWN_KEYS, read_silo_file
+    from ..federation.joining_check import JoiningCheck, federation_of
+    from ..federation.silo_file import read_silo_file
 
     file = read_silo_file(path)
     if declared:
         raise ConfigurationError(f"--{next(iter(declared))}: {path} says how its table is read; leave the option out")
     if file.dictionary is not None and dictionary is not None:
         raise ConfigurationError(f"--dictionary {dictionary}: {path} names the silo's own copy; leave the option out")
-    if not file.is_table:
-        return survey(file.source)
-    said = {key: value for key in OWN_KEYS if (value := getattr(file, key)) is not None}
-    return survey(file.source, dictionary=file.dictionary or _columns(dictionary), **said)
+    if config is not None and dictionary is not None:
+        raise ConfigurationError(f"--dictionary {dictionary}: {config} has the dictionary; leave the option out")
+    return JoiningCheck(file, None if config is None else federation_of(config), _columns(dictionary))
 
 
 def _columns(dictionary: Path | None) -> tuple[DictionaryColumn, ...]:

@@ -69,7 +69,7 @@ def _part(pool: Pool) -> dict[str, Any]:
 
 
 def _table(name: str, reading: Reading) -> dict[str, Any]:
-    found_wrong: Refusals = {}
+    found_wrong = Refusals()
     sheets = read_sheets(csv_paths(name.partition(":")[2]), reading.separator)
     sheets = surveyed_sheets(sheets, reading.declared, reading.decimal, reading.target, found_wrong)
     if reading.declared.dictionary:  # columns that it lacks are not read, and files may differ in them

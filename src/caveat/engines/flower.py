@@ -24,6 +24,8 @@ from .checks.norms import Admission
 from .checks.updates import VARIANCES, impossible_sums, left_out, miscounted
 from .flower_messages import NEVER, GridMessages, Order, Words, legible, pack, unpack, words_of
 
+LATE = "no reply in time"
+
 
 class Membership(Protocol):
     """The silos that take part, and their nodes, as the server's loop has to know them."""
@@ -152,7 +154,9 @@ class FlowerEngine:
         if len(updates) < least or not updates:
             told = [f"{silo}: {why}" for silo, why in sorted(reasons.items())]
             what = f"round {t}, work {address!r}: {len(updates)} of {len(cohort)} silos, fewer than the quorum"
-            raise RunError("\n".join([what, *told]))
+            longer = [self._longer] if LATE in reasons.values() else []
+            raise RunError("
+".join([what, *told, *longer]))
         if not measures:
             self.counted |= dict.fromkeys(updates, t)
         if admission is not None:
@@ -206,7 +210,7 @@ class FlowerEngine:
         for silo in silos:
             node = nodes.get(silo, NEVER)
             if (records := answers.get(node)) is None:
-                reasons[silo] = errors.get(node, "no reply in time" if node in orders else "not connected")
+                reasons[silo] = errors.get(node, LATE if node in orders else "not connected")
                 continue
             try:
                 update = Update(unpack(records), int(words_of(records)["examples"]))
@@ -214,7 +218,17 @@ class FlowerEngine:
                 updates[silo] = update
             except Exception as error:  # whatever a hostile reply makes Flower or torch raise
                 reasons[silo] = f"a reply that cannot be read: {type(error).__name__}: {error}"
+        if late := _listed(silo for silo, why in reasons.items() if why == LATE):
+            self.tell(f"{about}: {LATE} from {late}{self._longer}")
         return updates, reasons
+
+    @property
+    def _longer(self) -> str:
+        """What to do about silos that are late, at the end of a sentence."""
+        return (
+            f"they had federation.deadline = {self.deadline:g} s: set it to more where they are only slow, when the "
+            "run is started again"
+        )
 
 
 def _listed(silos: Iterable[SiloId]) -> str:

@@ -14,8 +14,9 @@ import torch
 
 from .._version import __version__
 from ..core import ConfigurationError, DataError, Refused, Silo, SiloId
+from ..core.errors import MissingError
 from ..core.silo_info import SPLITS
-from ..data import DataSettings
+from ..data import DataSettings, Silos
 from ..data.declared import DictionaryColumn
 from ..data.sources.columns import number
 from .silo_file import SiloFile
@@ -36,9 +37,17 @@ RULES: Mapping[str, str] = {
     "range": "values are in the range of data.dictionary, or declared to be missing where they are not",
     "values": "values are those of data.dictionary, or declared to be missing where they are not",
     "reading": "a column cannot be read as it is declared",
+    "named": f"columns that the silo's own file names, {WHERE}, are in its table, and in any dictionary",
+    "names": "texts that look like names of persons or free text are told to nobody: such a column is left out",
+    "unlabelled": "every row has a label",
+    "source": f"its data are where its own file says, {WHERE} source",
+    "file": "tables are csv files in UTF-8 with a header and rows of its length, or parquet files",
+    "training": "every split has rows, and that of training two classes and a batch",
     "small counts": f"counts from 1 to {LEAST - 1} of rows leave only where the silo allows it, {WHERE} small_counts",
 }
 """By rule, what was expected and where it is declared."""
+NAMING = ("data.target", "data.categorical", "data.numeric", "data.columns")
+"""The keys that name columns."""
 
 
 class ToldRefusal(DataError):
@@ -67,6 +76,11 @@ def told_by_rule(file: SiloFile, terms: Terms) -> Iterator[None]:
         known = error.column in _known(file, terms)
         about = f", {error.column!r}" if known else ", of a column that is not agreed on" if error.column else ""
         raise ToldRefusal(f"silo {file.silo!r} refuses{about}: {RULES[error.rule]}") from error
+    except (MissingError, ConfigurationError) as error:
+        if isinstance(error, ConfigurationError) and error.key not in NAMING:
+            raise
+        rule = "source" if isinstance(error, MissingError) else "named"
+        raise ToldRefusal(f"silo {file.silo!r} refuses: {RULES[rule]}") from error
 
 
 def _known(file: SiloFile, terms: Terms) -> set[str | None]:
@@ -128,6 +142,14 @@ def check_federation(data: DataSettings) -> None:
     """Raises ConfigurationError for a new federation of tables whose classes are not named."""
     if data.source == "silos" and data.target is not None and (why := lacks_classes(data)):
         raise ConfigurationError(why, "data.classes")
+
+
+def check_usable(silo: Silo, classes: tuple[str, ...], batch_size: int) -> None:
+    """Raises Refused for a silo that cannot train, as `Silos.check` says it."""
+    try:
+        Silos((silo,), classes).check(batch_size)
+    except DataError as error:
+        raise Refused(str(error), "training") from None
 
 
 def check_counts(silo: Silo, classes: tuple[str, ...], file: SiloFile) -> None:

@@ -13,12 +13,14 @@ from ..core import DataError, Silo
 from ..core.silo_info import SPLITS, SiloInfo
 from ..data import DataSettings, Preparation, Silos, augmented, splits_record
 from ..data.declared import NOTHING
+from ..data.pools import Pool
 from ..data.rows import Rearrange
-from ..data.schema.agreement import SharedSchema, own_silos, silos_of
+from ..data.schema.agreement import OwnSilos, SharedSchema, own_silos, silos_of
 from ..data.sources.by_name import read_own
 from ..files.schema.small_files import DataFile
 from .frozen import FrozenData
 from .held_out import HELD_OUT, hold_out, rearranged_by, row_key
+from .refusals import check_usable
 from .silo_file import SiloFile
 from .terms import Terms
 
@@ -73,7 +75,7 @@ class SiloData:
         classes, batch_size = agreement(terms).classes, terms.config.training.batch_size
         return FrozenData(
             self.home(terms) / f"data-{key}.json", self.file.silo, self.settings(terms), self.file.changed,
-            lambda: row_key(self.file.secret()), lambda silo: Silos((silo,), classes).check(batch_size),
+            lambda: row_key(self.file.secret()), lambda silo: check_usable(silo, classes, batch_size),
         )  # fmt: skip
 
     def silo(self, terms: Terms) -> Silo:
@@ -86,11 +88,21 @@ class SiloData:
             known = frozen.checked(known)
         return self._augmented(terms, frozen.read(known))
 
+    def read_anew(self, terms: Terms) -> Silo:
+        """The same, read anew and checked as where it joins; nothing is stored."""
+        frozen = self.frozen(terms)
+        _, own = self._read(terms, frozen.settings)
+        frozen.check(own.silos[0])
+        return own.silos[0]
+
+    def _read(self, terms: Terms, settings: DataSettings) -> tuple[Pool, OwnSilos]:
+        pool = read_own(settings, self.file.silo)
+        return pool, silos_of(pool, settings, terms.config.seed, agreement(terms), self.rearranged(settings))
+
     def _freeze(self, terms: Terms, frozen: FrozenData, again: DataFile | None) -> DataFile:
         """Read its source, and store what comes of it."""
         source, settings = frozen.state(), frozen.settings
-        pool = read_own(settings, self.file.silo)
-        own = silos_of(pool, settings, terms.config.seed, agreement(terms), self.rearranged(settings))
+        pool, own = self._read(terms, settings)
         known, data = frozen.made(pool, own, source, again)
         frozen.check(own.silos[0])
         splits = {split: own.silos[0].indices[split].numpy() for split in SPLITS}

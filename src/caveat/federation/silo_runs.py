@@ -30,6 +30,11 @@ class ByOwnBooks(AnsweringRun):
     def manifest(self) -> Manifest:
         return own_manifest(self.folder)
 
+    @property
+    def positive(self) -> str | None:
+        # No summary is kept at a silo.
+        return self.info.positive
+
     def kept(self, silo: SiloId, t: int) -> KeptState | None:
         own = OwnBooks(self.folder).read()
         if own is None:
@@ -50,8 +55,9 @@ class SiloRun(ByOwnBooks, LocalRun):
             self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes, self.silos.dtype
         ).silo_infos
         return FederationInfo(
-            self.silos.shape, self.silos.classes, unknown(self.names) | dict(own), dtype=self.silos.dtype
-        )
+            self.silos.shape, self.silos.classes, unknown(self.names) | dict(own), dtype=self.silos.dtype,
+            positive=self.silos.positive,
+        )  # fmt: skip
 
     def executor(self) -> Executor:
         return replace(super().executor(), secret=secret_of(self.secret, self.spec, len(self.names)))
@@ -67,11 +73,15 @@ class KeptSiloRun(ByOwnBooks, KeptRun):
     """A run as one silo has kept it, without its data."""
 
     names: tuple[SiloId, ...]
+    positive_class: str | None = None
+    """Which of two classes figures are of, as the federation's configuration says."""
 
     @cached_property
     def info(self) -> FederationInfo:
         prepares = self.prepares
-        return FederationInfo(prepares.shape, prepares.classes, unknown(self.names), dtype=prepares.dtype)
+        return FederationInfo(
+            prepares.shape, prepares.classes, unknown(self.names), dtype=prepares.dtype, positive=self.positive_class
+        )
 
 
 def secret_of(secret: int, spec: RunSpec, silos: int) -> int:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
 from .. import config as configuration
-from ..core import ConfigurationError, DataError, Payload, RunError, SiloId, Update
+from ..core import ConfigurationError, DataError, Payload, RunError, Silo, SiloId, Update
 from ..core.devices import find_device
 from ..data import Silos
-from ..data.schema.agreement import own_schema
+from ..data.schema.agreement import DataSchema, own_schema, shared_schema
 from ..engines.executor import Executor
 from ..engines.flower_messages import NEVER, Order
 from ..files.atomic import write_bytes, write_record
@@ -67,6 +67,16 @@ class SiloSide:
                 lambda counts, classes: None if begun else check_count("train", counts, classes, self.file),
             )  # fmt: skip
         return {"silo": silo, "sketch": json.dumps(schema.to_json())}
+
+    def check_joining(self, terms: Terms) -> None:
+        """All that `introduce` and `join` check, as if no other silo were there to agree with; nothing is written.
+
+        Raises what they raise: ToldRefusal, with the whole as its cause, for what the silo refuses by a rule,
+        BeyondLimits, DataError and ConfigurationError for what else cannot be used.
+        """
+        schemas = {self.file.silo: DataSchema.of_json(json.loads(str(self.introduce(terms)["sketch"])))}
+        alone = replace(terms, names=(self.file.silo,), agreement=shared_schema(schemas, terms.config.data))
+        self._silos(alone, self.data.read_anew)
 
     def join(self, terms: Terms) -> dict[str, str | int]:
         """Its sizes, class counts and the hashes of its splits, under what was agreed."""
@@ -137,14 +147,18 @@ class SiloSide:
 
     def run(self, terms: Terms) -> SiloRun:
         """The run that these terms make of its data."""
+        return self._run(terms, self._silos(terms, self.data.silo), self.folder(terms), self.file.secret())
+
+    def _silos(self, terms: Terms, read: Callable[[Terms], Silo]) -> Silos:
+        """Its one silo, as read by what was agreed. Raises ToldRefusal for what its own rules do not allow."""
         begun = self._began_before(terms)
         with told_by_rule(self.file, terms):
             if not begun:
                 check_terms(self.file, terms)
-            silos = Silos((self.data.silo(terms),), agreement(terms).classes)
+            silos = Silos((read(terms),), agreement(terms).classes)
             if not begun:
                 check_counts(silos[0], silos.classes, self.file)
-        return self._run(terms, silos, self.folder(terms), self.file.secret())
+        return silos
 
     def predicting(self, terms: Terms, folder: Path) -> SiloRun | KeptSiloRun:
         """The run in a folder, to predict with; it writes nothing. What version 0.1 kept needs the data once more."""
@@ -155,7 +169,7 @@ class SiloSide:
         return _with_same_code(
             KeptSiloRun(
                 spec=spec, folder=folder, prepares=prepares, read_silos=lambda: self.data.stored(terms, prepares),
-                names=terms.names, devices=self.devices,
+                names=terms.names, devices=self.devices, positive_class=terms.config.data.positive,
             ),
             terms,
         )  # fmt: skip

@@ -25,6 +25,7 @@ from ..files.manifest import STATES, Manifest, manifest_of
 from ..files.payloads import read_payload
 from ..files.reading import read
 from ..files.schema.small_files import KeptState, ModelFile
+from ..files.schema.summary import Summary
 from ..nn.frozen import Whole
 from ..training.modules import on_device
 from ..wrappers.base import find
@@ -90,6 +91,12 @@ class AnsweringRun(BaseRun):
     def manifest(self) -> Manifest:
         """What the files of the finished run have to hold."""
         return manifest_of(self.folder)
+
+    @property
+    def positive(self) -> str | None:
+        """Which of two classes figures are of; None for the second one, and where there are more."""
+        found = read(self.folder / "summary.json", Summary).classification
+        return (found.positive if found is not None else None) or None
 
     def kept(self, silo: SiloId, t: int) -> KeptState | None:
         """Which state a silo has kept in the end."""

@@ -181,8 +181,8 @@ class Run:
         labels = data.labels_of(y, self.preparation.classes, "y")
         if len(labels) != len(found.x):
             raise ConfigurationError(f"{len(labels)} labels for {len(found.x)} inputs", "y")
-        named = (self.summary.get("classification") or {}).get("positive")
-        return evaluated(self.predictor(silo)(found), labels, positive_class(named or None, self.preparation.classes))
+        positive = positive_class(self.experiment.positive, self.preparation.classes)
+        return evaluated(self.predictor(silo)(found), labels, positive)
 
     def predictor(self, silo: SiloId) -> Callable[[Tensor | Array | data.Inputs], Prediction]:
         """A function from inputs to the silo's `Prediction` of them: normalised tensors (N, ...) as in the

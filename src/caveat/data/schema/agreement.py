@@ -21,7 +21,7 @@ from ..declared import LabelCode, OwnColumn
 from ..fitting import check_normalise
 from ..image_format import common_format
 from ..lazy import changed, some_rows
-from ..pools import Index, Pool, TableColumn, ordered
+from ..pools import Index, Pool, TableColumn, ordered, shown
 from ..rows import Rearrange
 from ..settings import DataSettings
 from ..silos import Silos
@@ -81,34 +81,52 @@ def own_schema(
     since these would leave the silo; Refused for a column of texts that is not among those `allowed`.
     """
     pool = read_own(settings, name)
+    index = own_indices(pool, settings, seed, rearrange).indices["train"]
     for column in pool.table:
         if allowed is not None and column.categories is not None and column.name not in allowed:
             raise Refused(
-                f"silo {name!r}: {settings.source.removeprefix('csv:')}: column {column.name!r} holds text, and its "
-                "categories would leave the silo: name the column in categorical, [data] of silo.toml, to allow that, "
-                "or leave it out in [data.columns], NAME = false",
+                f"silo {name!r}: {settings.source.removeprefix('csv:')}: column {shown(column.name)} holds text, and "
+                f"its categories would leave the silo: {_instead(pool, column, index)}",
                 "categorical",
                 column.name,
             )
-    index = own_indices(pool, settings, seed, rearrange).indices["train"]
     check(np.bincount(pool.y[index], minlength=len(pool.classes)).tolist(), pool.classes)
-    return _schema_of(pool, index)
+    return _schema_of(pool, index, settings.target or "")
 
 
-def _schema_of(pool: Pool, index: Index) -> DataSchema:
+def _instead(pool: Pool, column: TableColumn, index: Index) -> str:
+    """What to do about a column whose categories the silo does not allow to leave it."""
+    left_out = f"leave the column out, {shown(column.name)} = false in [data.columns] of silo.toml"
+    (known,) = [each for each in seen(pool.table, [some_rows(pool.x, index)]) if each.name == column.name]
+    if _like_names(known.categories or (), index):
+        return f"{left_out}; naming it in categorical would not help, as its texts look like names"
+    return f"{left_out}; or name it in categorical, [data] of silo.toml, to allow that"
+
+
+def _like_names(texts: Sequence[str], index: Index) -> bool:
+    """Whether texts that would be told to the server are so many for the rows of training that they may be names."""
+    return len(texts) > max(TELLING, len(index) / 2)
+
+
+def _schema_of(pool: Pool, index: Index, target: str) -> DataSchema:
     # The server names the column to predict, unless the silo does.
-    if len(pool.classes) > max(TELLING, len(index) / 2):
-        raise DataError(
+    if _like_names(pool.classes, index):
+        raise Refused(
             f"{pool.origin or pool.domain}: {len(pool.classes)} labels in {len(index)} rows; {LIKE_NAMES}: set "
-            "data.target in silo.toml to the column to predict"
+            "data.target in silo.toml to the column to predict",
+            "names",
+            target,
         )
     train = some_rows(pool.x, index) if pool.table else pool.x[:0]
     known = seen(pool.table, [train])
     for column in known:
-        if len(column.categories or ()) > max(TELLING, len(train) / 2):
-            raise DataError(
-                f"{pool.origin or pool.domain}: column {column.name!r} has {len(column.categories or ())} texts in "
-                f"{len(train)} rows; {LIKE_NAMES}: leave the column out"
+        if _like_names(column.categories or (), index):
+            raise Refused(
+                f"{pool.origin or pool.domain}: column {shown(column.name)} has {len(column.categories or ())} texts "
+                f"in {len(train)} rows; {LIKE_NAMES}: leave the column out, {shown(column.name)} = false in "
+                "[data.columns] of silo.toml",
+                "names",
+                column.name,
             )
     try:
         absent = zip(all_missing(pool.x), some_missing(train), strict=True) if pool.table else ()
@@ -199,7 +217,7 @@ def silos_of(
     """The one silo that a pool is, as `own_silos` makes it of what it reads, its splits rearranged after the draw."""
     check_samples([pool])
     own = own_indices(pool, settings, seed, rearrange)
-    schema = _schema_of(pool, own.indices["train"])
+    schema = _schema_of(pool, own.indices["train"], settings.target or "")
     check_fits(shared, pool.domain, schema)
     number = np.array([shared.classes.index(label) for label in pool.classes], dtype=np.int64)
     layout = shared.layout

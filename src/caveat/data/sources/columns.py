@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..declared import NOTHING, Declared
-from ..pools import Array, TableColumn, ordered
+from ..pools import Array, TableColumn, ordered, shown
 from ..settings import DataSettings
 from .sheets import Sheet, first_place, missing
 
@@ -205,12 +205,15 @@ def _refusal(
     numbers = sum(count for text, count in present.items() if text not in texts or text in marked)
     rows = sum(present.values())
     if texts and texts == marked and numbers == rows:
+        codes = "" if name in reading.numeric else ", or name the column in data.categorical if its values are codes"
         return (
             f"{first_place(sheets, name, texts)}, a number with a decimal {'comma' if other == ',' else 'point'}: set "
-            f'data.decimal = "{other}", or name the column in data.categorical if its values are codes'
+            f'data.decimal = "{other}"{codes}'
         )
     if texts and name in reading.numeric:
-        return f"{first_place(sheets, name, texts)}, but data.numeric has the column, expected a number: {MEND}"
+        says = "the dictionary says that the column holds numbers"
+        says = says if name in reading.declared.of_type("number") else "data.numeric has the column"
+        return f"{first_place(sheets, name, texts)}, but {says}, expected a number: {MEND}"
     if texts and numbers >= MOSTLY * rows:
         return (
             f"{first_place(sheets, name, texts)}, but {rows - sum(present[text] for text in texts)} of {rows} values "
@@ -221,7 +224,9 @@ def _refusal(
     if texts and len(present) > max(TELLING, rows / 2):
         return (
             f"{first_place(sheets, name, texts)}, one of {len(present)} different texts in {rows} rows, which look "
-            "like names or free text: take the column out of the file, or name it in data.categorical"
+            f"like names or free text: leave the column out, {shown(name)} = false in [data.columns]; or where all is "
+            "on one machine, name it in data.categorical if these are categories: a silo of a federation tells nobody "
+            "so many"
         )
     return ""
 

@@ -6,13 +6,26 @@ from collections.abc import Sequence
 
 from ...core import ConfigurationError, Refused
 from ..declared import NOTHING, Declared, DictionaryColumn, OwnColumn
+from ..pools import shown
 from .columns import number
 from .sheets import Sheet, missing
 
-Refusals = dict[str, Refused]
-"""By column, why a table is refused."""
 OWN = "[data.columns] of silo.toml (data.columns of a configuration)"
 """Where names, units and values of one's own columns are declared."""
+LABELS = "[data.labels] of silo.toml (data.codes of a configuration)"
+"""Where codes of labels are declared."""
+AS_TRAINED = "a model reads rows as its own table was declared when it was trained"
+MOSTLY_OUTSIDE = 0.5
+"""From this share of values out of range on, the unit is taken for another one."""
+
+
+class Refusals(dict[str, Refused]):
+    """By column, why a table is refused."""
+
+    def __init__(self, later: bool = False) -> None:
+        super().__init__()
+        self.later = later
+        """Whether the rows are for a model that is trained, so that nothing can be declared otherwise any more."""
 
 
 def declared_sheets(
@@ -22,7 +35,7 @@ def declared_sheets(
 
     Raises Refused for what is not as it is declared, ConfigurationError for columns that no file has.
     """
-    found: Refusals = {}
+    found = Refusals()
     made = surveyed_sheets(sheets, declared, decimal, target, found)
     for refusal in found.values():
         raise refusal
@@ -46,7 +59,7 @@ def surveyed_sheets(
 
 def declared_rows(sheet: Sheet, declared: Declared, decimal: str) -> Sheet:
     """Rows to predict brought to the same; whoever reads them says which columns they lack. Raises Refused."""
-    found: Refusals = {}
+    found = Refusals(later=True)
     made = _with_values(_with_names(sheet, declared, decimal, found), declared, decimal, found)
     for refusal in found.values():
         raise refusal
@@ -55,7 +68,7 @@ def declared_rows(sheet: Sheet, declared: Declared, decimal: str) -> Sheet:
 
 def declared_labels(sheet: Sheet, declared: Declared, target: str) -> list[str]:
     """The class of each row of a file, whose `target` has the agreed name or the file's own. Raises Refused."""
-    found: Refusals = {}
+    found = Refusals(later=True)
     own = {column.own: column.name for column in declared.columns}
     named = sheet.renamed({name: own.get(name) or name for name in sheet.columns})
     made = _with_classes(named, declared, own.get(target) or target, found)
@@ -84,7 +97,8 @@ def _with_names(sheet: Sheet, declared: Declared, decimal: str, found: Refusals)
     kept = sheet.with_columns({name: None for name, agreed in names.items() if not agreed})
     agreed = [names[name] for name in kept.columns]
     if twice := next((name for name in agreed if agreed.count(name) > 1), None):
-        told = f"{sheet.path}: several columns are {twice!r}, expected one: leave the others out in {OWN}, NAME = false"
+        how = f"of the file; {AS_TRAINED}" if found.later else f"in {OWN}, NAME = false"
+        told = f"{sheet.path}: several columns are {twice!r}, expected one: leave the others out {how}"
         found.setdefault(twice, Refused(told, "columns", twice))
         return kept
     kept = kept.renamed(names)
@@ -131,11 +145,23 @@ def _allowed(sheet: Sheet, rule: DictionaryColumn, outside: str, decimal: str, f
         present = sum(not missing(text) for text in cells)
         told = (
             f"{sheet.path}: column {rule.name!r}: {len(bad)} of {present} values are not {_expected(rule)}, the first: "
-            f"{sheet.place(rule.name, bad[0])}; correct them, or say in {OWN} by which factor "
-            'they come into that unit, or there or in the dictionary that they are missing, outside = "missing"'
+            f"{sheet.place(rule.name, bad[0])}; {_mended(rule, len(bad) / present, found.later)}"
         )
         found.setdefault(rule.name, Refused(told, "range" if rule.range else "values", rule.name))
     return cells
+
+
+def _mended(rule: DictionaryColumn, share: float, later: bool) -> str:
+    """What to do about values that a dictionary does not allow, which are a share of all."""
+    if later:
+        return f"none of the file is read: correct them, empty the cells, or leave the rows out; {AS_TRAINED}"
+    if rule.range is not None and share >= MOSTLY_OUTSIDE:
+        return (
+            f"so many look like another unit: say in {OWN} by which factor they come into "
+            f"{rule.unit or 'that of the dictionary'}, {rule.name} = {{ factor = ... }}"
+        )
+    missing_there = f'say in {OWN}, or in the dictionary, that such values are missing, outside = "missing"'
+    return f"correct them, or {missing_there}"
 
 
 def _is_outside(rule: DictionaryColumn, text: str, value: float | None) -> bool:
@@ -159,9 +185,12 @@ def _with_classes(sheet: Sheet, declared: Declared, target: str, found: Refusals
     classes = [meaning.get(text, text) for text in labels]
     unknown = [i for i, label in enumerate(classes) if not missing(labels[i]) and label not in declared.classes]
     if declared.classes and unknown:
-        told = (
-            f"{sheet.place(target, unknown[0])}, expected one of data.classes ({', '.join(declared.classes)}): say in "
-            "[data.labels] of silo.toml (data.codes of a configuration) which class each label of the file means"
-        )
-        found.setdefault(target, Refused(told, "labels", target))
+        label, named = labels[unknown[0]], classes[unknown[0]]
+        means = f", which {LABELS} says is {shown(named)}" if label in meaning else ""
+        nearest = next((each for each in declared.classes if each.lower() == named.lower()), "")
+        same = f"; {shown(nearest)} is written so" if nearest else ""
+        how = "mend that" if means else f"say in {LABELS} which class each label of the file means"
+        how = AS_TRAINED if found.later else how
+        told = f"{sheet.place(target, unknown[0])}{means}, expected one of data.classes ({', '.join(declared.classes)})"
+        found.setdefault(target, Refused(f"{told}{same}: {how}", "labels", target))
     return sheet.with_columns({target: classes}) if declared.codes else sheet

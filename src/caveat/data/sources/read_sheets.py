@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...core import DataError
+from ...core import DataError, Refused
 from ..pools import shown
 from .parquet import SUFFIX, ParquetSheet
 from .sheets import CsvSheet, Sheet
+
+NEWLINE = b"\n"
 
 
 def read_sheet(path: Path, separator: str | None = None) -> Sheet:
@@ -30,16 +32,33 @@ def read_sheet(path: Path, separator: str | None = None) -> Sheet:
             file.seek(0)
             reader = csv.reader(file, delimiter=separator or max(",;\t", key=header.count), strict=True)
             numbered = [(reader.line_num, row) for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not a readable csv file in UTF-8 ({error})") from error
+    except UnicodeDecodeError as error:
+        raise Refused(_not_utf8(path), "file") from error
+    except (OSError, csv.Error) as error:
+        raise Refused(f"{path}: not a readable csv file in UTF-8 ({error})", "file") from error
     if len(numbered) < 2:
-        raise DataError(f"{path}: {len(numbered)} lines, expected a header and at least one row")
+        lines = f"{len(numbered)} line{'s' * (len(numbered) != 1)}"
+        raise Refused(f"{path}: {lines}, expected a header and at least one row", "file")
     columns = tuple(name.strip() for name in numbered[0][1])
     _check_columns(path, columns)
     for line, row in numbered[1:]:
         if len(row) != len(columns):
-            raise DataError(f"{path}, line {line}: {len(row)} values, expected {len(columns)} as in the header")
+            raise Refused(f"{path}, line {line}: {len(row)} values, expected {len(columns)} as in the header", "file")
     return CsvSheet(path, columns, [row for _, row in numbered[1:]], [line for line, _ in numbered[1:]])
+
+
+def _not_utf8(path: Path) -> str:
+    """Where a file is not in UTF-8, and how it comes into that."""
+    whole = path.read_bytes()
+    where, known = f"{path}: not in UTF-8", "UTF-16" if whole.startswith((b"\xff\xfe", b"\xfe\xff")) else "ISO-8859-1"
+    try:
+        whole.decode()
+    except UnicodeDecodeError as error:
+        where = f"{path}, line {whole.count(NEWLINE, 0, error.start) + 1}: not in UTF-8"
+    return (
+        f"{where}, expected a csv file in UTF-8: save the table so; of one in {known}, "
+        f"`iconv -f {known} -t UTF-8 OLD.csv > NEW.csv` makes it"
+    )
 
 
 def _check_columns(path: Path, columns: Sequence[str]) -> None:

@@ -20,6 +20,8 @@ from .read_sheets import check_same_columns, read_sheet, read_sheets
 from .sheets import Sheet, missing, spaces
 from .table_rows import encoded_rows, mapped_rows
 
+MEND_ROW = "mend the cell (empty, ? or NA where the value is missing), or leave the row out; none of the file is read"
+
 
 def csv_source(paths: Sequence[Path], reading: Reading, lazy: bool = False) -> DataSource:
     """One pool per silo where there are several files or a silo column, otherwise one pool to partition.
@@ -35,7 +37,7 @@ def csv_source(paths: Sequence[Path], reading: Reading, lazy: bool = False) -> D
     check_names(sheets, reading)
     check_labels(sheets, reading)
     if refused := label_refusal(sheets, target):
-        raise DataError(refused)
+        raise Refused(refused, "names", target)
     table = _schema(features_of(sheets, reading))
     if not table:
         raise DataError(f"{sheets[0].path}: no columns but {target!r}, expected at least one feature")
@@ -94,7 +96,10 @@ def read_rows(path: Path, table: Sequence[TableColumn], csv_format: CsvFormat) -
     absent = [column.name for column in table if column.name not in sheet.columns]
     if absent:
         raise DataError(f"{path}: no column {absent[0]!r}, expected those the model was trained on")
-    return encoded_rows([sheet], table, csv_format.decimal)
+    try:
+        return encoded_rows([sheet], table, csv_format.decimal)
+    except DataError as error:
+        raise DataError(f"{error}, with {csv_format.decimal!r} for the decimal mark: {MEND_ROW}") from error
 
 
 def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
@@ -103,7 +108,8 @@ def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
     for name, key in ((reading.target, "target"), (reading.silo, "silo"), *features):
         if name is not None and name not in sheets[0].columns:
             columns = ", ".join(sheets[0].columns)
-            raise ConfigurationError(f"data.{key} = {name!r}: {sheets[0].path} has {columns}", f"data.{key}")
+            why = "; columns that the data dictionary lacks are not read" if reading.declared.dictionary else ""
+            raise ConfigurationError(f"data.{key} = {name!r}: {sheets[0].path} has {columns}{why}", f"data.{key}")
     if reading.target is not None and reading.target in (reading.silo, *(name for name, _ in features)):
         raise ConfigurationError(
             f"data.target = {reading.target!r} cannot be the silo column or a feature too", "data.target"
@@ -116,8 +122,8 @@ def check_labels(sheets: Sequence[Sheet], reading: Reading) -> None:
         for sheet in sheets if name is not None else ():
             for row, text in enumerate(sheet.column(name or "")):
                 if missing(text):
-                    line = sheet.lines[row]
-                    raise DataError(f"{sheet.path}, line {line}: {name!r} is missing ({text!r}), expected a value")
+                    told = f"{sheet.path}, line {sheet.lines[row]}: {name!r} is missing ({text!r}), expected a value"
+                    raise Refused(f"{told}: write it there, or take the row out of the file", "unlabelled", name or "")
 
 
 def warn_of_spaces(sheets: Sequence[Sheet], columns: Sequence[str]) -> None:

@@ -1,0 +1,105 @@
+"""What joining a federation would refuse of a silo, found out at the silo, before any server asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from .. import config as configuration
+from ..config import Config, EngineSettings, MethodSettings
+from ..core import DataError
+from ..data import DataSettings, survey
+from ..data.declared import DictionaryColumn
+from ..data.sources.columns import number
+from ..training.fit import Training
+from .limits import BeyondLimits, Limits
+from .refusals import ToldRefusal
+from .silo_file import OWN_KEYS, SiloFile
+from .silo_side import SiloSide
+from .terms import Terms
+
+NAME = "check"
+"""In place of a federation's name, of which a silo keeps nothing."""
+SHARED_KEYS = ("classes", "dictionary", "categorical", "numeric", "decimal", "separator")
+"""What a configuration says of all silos' tables."""
+UNKNOWN = ("a class of the server's", "another one")
+"""In place of classes that nothing says."""
+OTHERS = "whether its columns, categories and shapes go together with those of the other silos"
+USUAL = "checked without the federation's configuration, with the usual shares of splits: --config FILE checks with it"
+WITHOUT = (
+    "what the federation's configuration says (classes, dictionary, target, method, rounds, batches, and shares of "
+    "splits, of which the usual ones were taken): --config FILE checks that too, with the config.toml of the project"
+)
+
+
+@dataclass(frozen=True)
+class JoiningCheck:
+    """A silo, and what is known of the federation that it is to join."""
+
+    file: SiloFile
+    config: Config | None = None
+    """The federation's configuration; None where the silo does not have it."""
+    dictionary: Sequence[DictionaryColumn] = ()
+    """The data dictionary, where neither the configuration nor the silo's own file has it."""
+
+    def survey(self) -> dict[str, Any]:
+        """What its source holds, as `caveat.data.survey` describes it, read as its file and the federation say."""
+        if not self.file.is_table:
+            return survey(self.file.source)
+        shared = {} if self.config is None else {key: getattr(self.config.data, key) for key in SHARED_KEYS}
+        own = {key: value for key in OWN_KEYS if (value := getattr(self.file, key)) is not None}
+        return survey(self.file.source, **{"dictionary": self._dictionary} | shared | own)
+
+    def check(self, found: Mapping[str, Any]) -> list[str]:
+        """Do all that joining checks, by the same code; return what could not be checked, a line each.
+
+        `found` is what `survey` gave. Without a configuration classes are what the silo's file and table have, and all
+        else is as by default. Nothing is written. Raises DataError for what would be refused, with a line on what the
+        server would be told; ConfigurationError as joining does.
+        """
+        if self.config is None and not self.file.is_table:
+            return [WITHOUT, "the inputs, which are read as the configuration says", OTHERS]
+        config, file = self.config, self.file
+        if config is None:  # what it may do is for the configuration to say
+            config, file = self._assumed(found), replace(file, limits=Limits())
+        try:
+            SiloSide(file).check_joining(Terms(NAME, config, config.method.name, "", (file.silo,)))
+        except (ToldRefusal, BeyondLimits) as error:
+            whole, told = (error, error.told) if isinstance(error, BeyondLimits) else (error.__cause__, error)
+            hint = "" if self.config is not None else f"\n{USUAL}"
+            raise DataError(f"{whole}\nof this a server would be told: {told}{hint}") from error
+        return [OTHERS] if self.config is not None else [WITHOUT, OTHERS]
+
+    @property
+    def _dictionary(self) -> tuple[DictionaryColumn, ...]:
+        return self.file.dictionary or tuple(self.dictionary)
+
+    def _assumed(self, found: Mapping[str, Any]) -> Config:
+        """A configuration that refuses nothing which that of some server would accept, but for shares of splits."""
+        return Config(
+            data=DataSettings(
+                source="silos", target=self.file.target, classes=self._classes(found), dictionary=self._dictionary
+            ),
+            method=MethodSettings("fedavg"),
+            training=Training(batch_size=2),
+            engine=EngineSettings(name="flower"),
+        )
+
+    def _classes(self, found: Mapping[str, Any]) -> tuple[str, ...]:
+        """Classes that fit the silo's labels. Raises DataError for codes, which fit those of no server."""
+        labels = [str(label) for label in found.get("classes", ())]
+        if codes := [label for label in labels if number(label, ".") is not None]:
+            raise DataError(
+                f"{self.file.path}: data.target = {self.file.target!r} has labels that are codes, "
+                f"{', '.join(codes[:10])}, and a federation names classes in words: say in [data.labels] what each "
+                f'means, such as {codes[0]} = "healthy"'
+            )
+        classes = tuple(dict.fromkeys([*(each.meaning for each in self.file.codes or ()), *labels]))
+        return classes if len(classes) > 1 else (*classes, *UNKNOWN)[:2]
+
+
+def federation_of(config: Path) -> Config:
+    """A federation's configuration, as `caveat flower init` reads it. Raises ConfigurationError for any other."""
+    return configuration.load(str(config), ["engine.name=flower"])

@@ -1,0 +1,110 @@
+"""What a refusal of a table says is to be done, which has to help where it is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from caveat.core import DataError, Refused
+from caveat.data.declared import Declared, DictionaryColumn, LabelCode
+from caveat.data.pools import CsvFormat, TableColumn
+from caveat.data.settings import DataSettings
+from caveat.data.sources.columns import Reading
+from caveat.data.sources.declared_sheets import declared_labels
+from caveat.data.sources.read_sheets import read_sheet
+from caveat.data.sources.tables import csv_source, read_rows
+
+CHOL = DictionaryColumn(name="chol", unit="mg/dl", range=(80, 700))
+SEX = DictionaryColumn(name="sex", type="category", values=("0", "1"))
+CLASSES = ("healthy", "ill")
+
+
+def table(folder: Path, chol: list[str], sex: str = "1", labels: tuple[str, str] = CLASSES) -> Path:
+    rows = [f"{value};{sex if i == 1 else 0};{labels[i % 2]}" for i, value in enumerate(chol)]
+    (folder / "a.csv").write_text("\n".join(["chol;sex;disease", *rows]) + "\n")
+    return folder / "a.csv"
+
+
+def refusal(path: Path, *, codes: tuple[LabelCode, ...] = (), dictionary: tuple[DictionaryColumn, ...] = ()) -> str:
+    """Why a silo does not read its table."""
+    settings = DataSettings(
+        source=f"csv:{path}", target="disease", classes=CLASSES, codes=codes, dictionary=dictionary or (CHOL, SEX)
+    )
+    with pytest.raises(Refused) as refused:
+        csv_source([path], Reading.of(settings))
+    return str(refused.value)
+
+
+def test_another_unit_is_advised_where_most_of_a_column_is_out_of_range(tmp_path: Path) -> None:
+    whole = refusal(table(tmp_path, ["6.03", "7.4", "5.9", "6.6"]))
+    assert "4 of 4 values are not from 80 to 700 mg/dl" in whole
+    assert "by which factor they come into mg/dl, chol = { factor = ... }" in whole
+    assert 'outside = "missing"' not in whole
+    one = refusal(table(tmp_path, ["233", "0.5", "204", "192"]))
+    assert 'that such values are missing, outside = "missing"' in one
+    assert "factor" not in one
+
+
+def test_categories_have_no_unit(tmp_path: Path) -> None:
+    told = refusal(table(tmp_path, ["233", "286", "204", "192"], sex="7"))
+    assert "1 of 4 values are not among 0, 1" in told
+    assert "factor" not in told
+    assert 'outside = "missing"' in told
+
+
+def test_a_number_of_the_dictionary_is_never_to_be_a_category(tmp_path: Path) -> None:
+    comma = refusal(table(tmp_path, ["233,5", "286,1", "204,0", "192,3"]))
+    assert comma.endswith('a number with a decimal comma: set data.decimal = ","')
+    text = refusal(table(tmp_path, ["233", "high", "204", "192"]))
+    assert "is 'high', but the dictionary says that the column holds numbers, expected a number" in text
+    assert "data.numeric" not in text
+
+
+def test_a_class_that_is_none_is_named_with_the_one_that_it_may_be(tmp_path: Path) -> None:
+    told = refusal(table(tmp_path, ["233", "286"], labels=("Healthy", "ill")))
+    assert "is 'Healthy', expected one of data.classes (healthy, ill); 'healthy' is written so: say in" in told
+    coded = table(tmp_path, ["233", "286"], labels=("0", "ill"))
+    told = refusal(coded, codes=(LabelCode(code="0", meaning="Healthy"),))
+    assert "'disease' is '0', which [data.labels] of silo.toml" in told
+    assert "says is 'Healthy', expected one of data.classes (healthy, ill)" in told
+
+
+def test_what_a_finished_model_is_given_is_to_be_mended_in_the_file(tmp_path: Path) -> None:
+    """Nothing that its own table was declared by can change any more."""
+    columns = (TableColumn("chol"), TableColumn("sex", ("0", "1")))
+    declared = Declared(classes=CLASSES, dictionary=(CHOL, SEX))
+    csv_format = CsvFormat(None, ".", declared)
+    for path, place in (
+        (table(tmp_path, ["233", "2860"]), "line 3: 'chol' is '2860'; none of the file is read: correct them"),
+        (table(tmp_path, ["233", "286"], sex="7"), "line 3: 'sex' is '7'; none of the file is read: correct them"),
+        (table(tmp_path, ["233", "x"]), "line 3: 'chol' is 'x', expected a finite number or nothing, with '.' for the"),
+    ):
+        with pytest.raises(DataError) as refused:
+            read_rows(path, columns, csv_format)
+        assert place in str(refused.value)
+        assert "none of the file is read" in str(refused.value)
+        assert "data.columns" not in str(refused.value)
+    other = read_sheet(table(tmp_path, ["233", "286"], labels=("Healthy", "ill")))
+    with pytest.raises(Refused, match=r"is 'Healthy', expected one of data\.classes") as labels:
+        declared_labels(other, declared, "disease")
+    assert "data.labels" not in str(labels.value)
+
+
+@pytest.mark.parametrize(("encoding", "told"), [("latin-1", "line 3: not in UTF-8"), ("utf-16", "one in UTF-16")])
+def test_a_file_that_is_not_in_utf_8_says_where_and_how_it_comes_into_it(
+    encoding: str, told: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("town,ill\nUlm,1\nKöln,0\n", encoding=encoding)
+    with pytest.raises(Refused, match=r"iconv -f .* -t UTF-8 OLD\.csv > NEW\.csv") as refused:
+        read_sheet(path)
+    assert told in str(refused.value)
+
+
+def test_free_text_is_to_be_left_out_of_a_federation(tmp_path: Path) -> None:
+    rows = [f"Person {i};{i % 2}" for i in range(40)]
+    (tmp_path / "a.csv").write_text("\n".join(["surname;disease", *rows]) + "\n")
+    settings = DataSettings(source=f"csv:{tmp_path / 'a.csv'}", target="disease")
+    with pytest.raises(Refused, match=r"leave the column out, 'surname' = false in \[data\.columns\]; or where all is"):
+        csv_source([tmp_path / "a.csv"], Reading.of(settings))
