@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ..core import Payload, SiloId
+from ..files.schema.rounds import NO_PART
 
 POLL = 0.1
 """Seconds between two looks for replies."""
@@ -36,6 +37,12 @@ UNREADABLE = (DecodeError, ValueError, LookupError, TypeError, AttributeError, R
 
 Words = Mapping[str, str | int]
 """What a message says beside its arrays."""
+
+
+def comes_after(silo: SiloId) -> str:
+    """What is said of a silo that came after training, or was away for all of it."""
+    todo = f"`caveat flower deliver RUN --silo {silo}` has it join once the run is complete"
+    return f"silo {silo} {NO_PART}, and takes none in what follows: {todo}"
 
 
 class Order(NamedTuple):

@@ -16,7 +16,8 @@ from ..core import ConfigurationError, RunError
 from ..files.ledger import read_ledger
 from ..files.links import privately, refuse_link
 from ..files.locks import held
-from ..html.text import escaped
+from ..files.schema.rounds import NO_PART
+from ..html.text import escaped, plural
 from ..runs.progress import Plain
 
 LAST = 12
@@ -26,6 +27,8 @@ FAILED = "the run has failed: "
 
 ROUND = re.compile(r" round +(\d+)/(\d+) ")
 """What is said once a round is counted."""
+LATE = re.compile(rf" (silo \S+ {NO_PART}, .*)$")
+"""What is said of a silo that comes after training."""
 BACK = re.compile(r" went back to round (\d+):")
 """What is said once a run went back to an earlier one."""
 
@@ -95,7 +98,7 @@ def status_of(folder: Path) -> list[str]:
         said = path.read_text(encoding="utf-8", errors="replace").splitlines()
     if not said and not folder.is_dir():
         raise ConfigurationError(f"{folder}: no run, and {path.name} is not beside it; expected a run's folder")
-    return [*_how_far(folder, said), *_silos(folder), *(["", *said[-LAST:]] if said else [])]
+    return [*_how_far(folder, said), *_silos(folder), *_late(said), *(["", *said[-LAST:]] if said else [])]
 
 
 def _how_far(folder: Path, said: list[str]) -> list[str]:
@@ -123,11 +126,19 @@ def _whether_alive(folder: Path) -> str:
 
 
 def _silos(folder: Path) -> list[str]:
-    """When a silo was counted last: the round, and of how many that were counted of it."""
+    """When a silo was counted last: the round, and of how many that were counted of it, measurements apart."""
     if not (folder / "ledger.jsonl").exists():
         return []
     rounds = dict[str, list[int]]()
     for sent in read_ledger(folder / "ledger.jsonl").messages:
-        if sent.round is not None:
+        if sent.round is not None and not sent.measured:
             rounds.setdefault(sent.silo, []).append(sent.round)
-    return [f"{silo}: counted last in round {max(of)}, in {len(set(of))} rounds" for silo, of in sorted(rounds.items())]
+    return [
+        f"{silo}: counted last in round {max(of)}, in {plural(len(set(of)), 'round')}"
+        for silo, of in sorted(rounds.items())
+    ]
+
+
+def _late(said: list[str]) -> list[str]:
+    """The silos that came after training, and what to do about it."""
+    return sorted({found[1] for line in said if (found := LATE.search(line))})
