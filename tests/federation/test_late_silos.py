@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 from flwr.app import Message
-from hospitals import NAMES, Federation, Notes, summary
+from hospitals import NAMES, Federation, Notes, losing, summary
+from html_page import Page
 from test_delivery import LATE, arrives, delivered, files
 
 import caveat
 from caveat.core import RunError
+from caveat.engines.flower import FlowerEngine
 from caveat.federation.log import logged, status_of
 from caveat.federation.server import serve
 from caveat.files.ledger import read_ledger
@@ -138,8 +142,14 @@ def test_a_silo_that_missed_one_round_after_training_makes_it_up_with_what_build
     assert "personalise" not in trained(federation.run)["hill"]
     assert "own" not in caveat.load(federation.kept("hill")).experiment.at("hill").state
     found = summary(federation.run)
-    assert found["models"]["local"]["silos"] == found["models"]["global"]["silos"] == 2
-    assert len(found["silos"]) == 3
+    models = {name: each for name, each in found["models"].items() if name != "oracle"}
+    assert [each["silos"] for each in models.values()] == [2, 2, 2]
+    best = max(models[name]["mean"]["accuracy"] for name in ("local", "global"))
+    assert found["models"]["oracle"]["mean"]["accuracy"] >= best
+    assert found["mean"]["accuracy"] == pytest.approx(fmean(silo["test"]["accuracy"] for silo in found["silos"]))
+    page = Page((federation.run / "report.html").read_text()).text
+    assert "mean over 3 silos" in page
+    assert all(f"{name} (2 of 3 silos)" in page for name in ("local", "global", "oracle"))
     federation.grid.tamper.clear()
     delivered(federation, "hill")
     made = trained(federation.run / "delivered")["hill"]
@@ -150,3 +160,37 @@ def test_a_silo_that_missed_one_round_after_training_makes_it_up_with_what_build
     before = len(read_ledger(federation.run / "delivered" / "ledger.jsonl").messages)
     delivered(federation, "hill")
     assert len(read_ledger(federation.run / "delivered" / "ledger.jsonl").messages) == before + 1
+
+
+@pytest.mark.long
+def test_a_silo_that_an_earlier_version_asked_after_training_alone_joins_by_delivery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the run's ledger, and was taken for one that has all."""
+    federation = Federation(tmp_path, "fedpn", patience=60, more=TEMPERED)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(FlowerEngine, "end_training", lambda engine: None)
+        serve(federation.config, federation.grid, federation.run, After(3, lambda: arrives(federation)))
+    assert "temperature" in trained(federation.run)[LATE]
+    assert "train" not in trained(federation.run)[LATE]
+    notes = delivered(federation, LATE, rounds=2)
+    assert any(note.startswith(f"{LATE} has the model of fedpn after 2 rounds by itself") for note in notes)
+    assert caveat.load(federation.kept(LATE)).experiment.at(LATE).state["own"]
+
+
+@pytest.mark.long
+def test_joining_that_was_interrupted_goes_on_with_the_rounds_that_are_left(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedper", patience=60, more=TEMPERED)
+    federation.serve()
+    arrives(federation)
+    waits = dataclasses.replace(federation.config.federation, patience=2)
+    patient, federation.config = federation.config, dataclasses.replace(federation.config, federation=waits)
+    federation.grid.tamper[federation.node[LATE]] = losing(1)
+    with pytest.raises(RunError, match=f"no model for {LATE}"):
+        delivered(federation, LATE, rounds=3)
+    federation.grid.tamper.clear()
+    federation.config = patient
+    notes = delivered(federation, LATE, rounds=3)
+    assert any(note.startswith(f"{LATE} has the model of fedper after 2 rounds by itself") for note in notes)
+    found = [m for m in read_ledger(federation.run / "delivered" / "ledger.jsonl").messages if m.silo == LATE]
+    assert [m.t for m in found if m.phase == "train"] == [0, 1, 2]

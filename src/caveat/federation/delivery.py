@@ -1,9 +1,9 @@
 """Models of a finished federation for silos that are late: a short server run that waits for them by name.
 
 A silo that trained with the others is sent what it has missed after training, and one that never did joins: rounds of
-the schedule that it carries out by itself (`caveat.wrappers.joining`). Then each measures itself with the finished model, and keeps
-it as it would have after the last round. The run's own files stay as they are: what is told, and what left the silos,
-is in its folder `delivered`.
+the schedule that it carries out by itself (`caveat.wrappers.joining`). Then each measures itself with the finished
+model, and keeps it as it would have after the last round. The run's own files stay as they are: what is told, and what
+left the silos, is in its folder `delivered`.
 """
 
 from __future__ import annotations
@@ -167,7 +167,9 @@ class Delivery:
     def _missed(self, past: Past) -> list[tuple[int, Round]]:
         """The rounds that a silo has still to carry out, in the order of the schedule."""
         steps = [
-            (t, step) for t, step in enumerate(self.engine.method.schedule()) if t <= self.last and step.when(self.server)
+            (t, step)
+            for t, step in enumerate(self.engine.method.schedule())
+            if t <= self.last and step.when(self.server)
         ]
         if not past.trained:  # it joins, or goes on joining
             return [(t, step) for t, step in steps if t > past.last]

@@ -93,7 +93,8 @@ def _with_all_models(each: BySilo) -> BySilo:
 
 def mean_of_silos(method: Method, payloads: Mapping[SiloId, Payload]) -> Metrics:
     """The mean over all silos of what each predicts on its test split, whichever models it has."""
-    return Metrics.model_validate(_over_silos(next(iter(by_model(method, p).values())) for p in payloads.values())["mean"])
+    predicted = [next(iter(by_model(method, payload).values())) for payload in payloads.values()]
+    return Metrics.model_validate(_over_silos(predicted)["mean"])
 
 
 def _over_silos(sums: Iterable[Tensors]) -> dict[str, dict[str, float]]:

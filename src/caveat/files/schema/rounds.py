@@ -8,7 +8,6 @@ from .figures import Metrics
 from .record import Figure, Record
 from .summary import Codewords
 
-
 NO_PART = "had no part in training"
 """Why a silo that came after training, or was away for all of it, is left out of what follows."""
 

@@ -179,11 +179,16 @@ def _number(value: float | None) -> str:
 
 
 def cost_table(run: RunFolder) -> Table | None:
-    """Traffic and wall-clock time, in total and per round."""
+    """Traffic and wall-clock time, in total and per round; what silos send for figures is known by the ledger alone."""
     if run.summary is None:
         return None
     traffic, rounds = run.summary.traffic, run.rounds_run
-    sent = [("sent by silos", traffic.bytes_up), ("sent to silos", traffic.bytes_down)] if traffic else []
+    measuring = [("sent by silos for figures", run.sent.total.measuring)] if run.sent else []
+    sent = (
+        [("sent by silos in rounds", traffic.bytes_up), *measuring, ("sent to silos in rounds", traffic.bytes_down)]
+        if traffic
+        else []
+    )
     rows = [(name, size(n), size(n / rounds) if rounds else "") for name, n in sent if n is not None]
     for name, seconds in run.summary.seconds.items():
         called = f"time to {name}" if name != "engine" else "time of the engine"
@@ -192,7 +197,8 @@ def cost_table(run: RunFolder) -> Table | None:
         return None
     names, totals, each = zip(*rows, strict=True)
     columns = [words("", names), column("in total", totals), column("per round", each)]
-    return table(columns, "What the run moved and how long it took, on the machine that ran it.")
+    about = "" if not measuring else " What silos sent is by silo and tensor under What left the silos."
+    return table(columns, f"What the run moved and how long it took, on the machine that ran it.{about}")
 
 
 def headline(run: RunFolder) -> list[tuple[str, str]]:
@@ -200,7 +206,9 @@ def headline(run: RunFolder) -> list[tuple[str, str]]:
     count, summary = len(run.silos), run.summary
     of = Markup(" ") + element("small", f"of {count + len(run.absent)}") if run.absent else ""
     nats = Markup(" ") + element("small", "nats")
-    sent = summary.traffic.bytes_up if summary and summary.traffic else None
+    # All that left them, as the ledger has it, where there is one.
+    rounds = summary.traffic.bytes_up if summary and summary.traffic else None
+    sent = run.sent.total.bytes if summary and run.sent else rounds
     seconds = sum(summary.seconds.values()) if summary else 0
     early = Markup(" ") + element("small", "ended early") if summary and summary.stopped else ""
     begun = Markup(" ") + element("small", f"begun with {run.numbers[0]}") if run.numbers else ""
