@@ -89,6 +89,7 @@ class Acquainted:
         self.node, self.grid, self.cards = node, grid, cards
         self.most = {name: max(card.examples["train"], card.examples["test"]) for name, card in cards.items()}
         self.nodes: dict[SiloId, int] = {}
+        self.late: list[SiloId] = []
         self.meet(GridMessages(grid), 0)
 
     @property
@@ -97,6 +98,9 @@ class Acquainted:
 
     def hear(self, silo: SiloId, words: Words) -> None:
         """Nothing is said beside updates."""
+
+    def close(self) -> None:
+        """Who comes later is known all the same."""
 
     def meet(self, wire: GridMessages, until: float) -> None:
         self.nodes |= {silo: node for silo, node in self.node.items() if node in self.grid.apps}

@@ -127,7 +127,7 @@ def test_where_it_abstains_the_answered_are_counted(tmp_path: Path) -> None:
     assert "silos' own models would be right about 90.0 %, the federation's about 50.0 %" in page
 
 
-def test_foreign_inputs_that_are_answered_are_amber_and_said_first(tmp_path: Path) -> None:
+def test_foreign_inputs_that_are_answered_have_a_colour_of_their_own_and_are_said_first(tmp_path: Path) -> None:
     folder = decided_run(tmp_path / "run")
     assert ("open", "Not for inputs that silos do not know: of ood_local 28.0 % were answered wrongly; of ood_global "
             "20.0 % were answered wrongly.") in lines(told(folder))  # fmt: skip
@@ -137,6 +137,8 @@ def test_foreign_inputs_that_are_answered_are_amber_and_said_first(tmp_path: Pat
     assert [kind for kind, _ in widths] == [
         "right", "wrong", "abstain", "right", "foreign", "abstain", "right", "wrong", "abstain", "foreign", "abstain",
     ]  # fmt: skip
+    fills = dict(re.findall(r"\.((?:outcome|share)\.\w+) \{ fill: (#\w+)", page))
+    assert fills["outcome.foreign"] not in (fills["share.global"], fills["outcome.wrong"])
     assert widths[4][1] == pytest.approx(480 * 0.7 * 0.4 - 1.4, abs=0.01)  # 70 % answered, 60 % of these right
     assert "ood_global: wrong 20.0 %, abstained 80.0 %" in page
 

@@ -8,7 +8,7 @@ import torch
 from caveat.core import Decision, Payload, Prediction
 from caveat.files.schema.record import as_json
 from caveat.methods import APFL, FedAvg
-from caveat.runs.streams import by_model, summarise_streams
+from caveat.runs.streams import by_model, mean_of_silos, summarise_streams
 from caveat.wrappers.evaluation import measured
 
 Y = torch.tensor([0, 1, 2, 0])
@@ -35,14 +35,18 @@ def alone(labels: list[int]) -> Payload:
 RIGHT, HALF, WRONG = [0, 1, 2, 0], [0, 1, 0, 1], [1, 2, 0, 1]
 
 
-def test_a_silo_with_one_model_counts_with_its_only_answer() -> None:
-    """In the mean of what is predicted, of the federation's model, and of the best that could be chosen."""
+def test_models_are_compared_over_the_silos_that_have_all_of_them() -> None:
+    """Means over other silos cannot be compared: the best choice would come out below one of the models."""
     payloads = {"a": alone(HALF), "b": both(RIGHT, HALF, Decision.LOCAL), "c": both(WRONG, RIGHT, Decision.LOCAL)}
     found = summarise_streams(APFL(), payloads)["ind"]
     accuracy = {name: each.mean.accuracy for name, each in found.models.items()}
-    assert accuracy == pytest.approx({"switch": (0.5 + 1 + 0) / 3, "global": (0.5 + 0.5 + 1) / 3, "local": 0.5})
+    assert accuracy == pytest.approx({"switch": (1 + 0) / 2, "global": (0.5 + 1) / 2, "local": (1 + 0) / 2})
+    assert {each.silos for each in found.models.values()} == {2}
     assert found.oracle is not None
-    assert found.oracle.accuracy == pytest.approx((0.5 + 1 + 1) / 3)
+    assert found.oracle.accuracy == pytest.approx((1 + 1) / 2)
+    # What is predicted is counted at all of them, in the silos' mean and where inputs are added up.
+    assert mean_of_silos(APFL(), payloads).accuracy == pytest.approx((0.5 + 1 + 0) / 3)
+    assert found.chosen.pooled.accuracy == pytest.approx((2 + 4 + 0) / 12)
     assert found.silos == 3
     assert found.examples == 12
     assert found.right["only_local"] == {"global": 0, "local": 2, "abstain": 0}

@@ -17,12 +17,13 @@ from flwr.clientapp import ClientApp
 
 from ..core import Method, Payload, Replies, Round, RunError, SiloId, Update, Weights, keep
 from ..core.silo_info import SiloInfo
+from ..files.schema.rounds import NO_PART
 from ..files.schema.small_files import KeptState, StackedRecord
 from .allocator import keep_freed_memory, use_huge_pages
 from .checks.measurements import left_out_measuring
 from .checks.norms import Admission
 from .checks.updates import VARIANCES, impossible_sums, left_out, miscounted
-from .flower_messages import NEVER, GridMessages, Order, Words, legible, pack, unpack, words_of
+from .flower_messages import NEVER, GridMessages, Order, Words, comes_after, legible, pack, unpack, words_of
 
 LATE = "no reply in time"
 
@@ -55,6 +56,13 @@ class Membership(Protocol):
 
     def meet(self, wire: GridMessages, until: float) -> None:
         """Greet nodes that are not known yet, until a point of time: silos may join and come back at any time."""
+
+    def close(self) -> None:
+        """Admit no silo from now on that has not joined before."""
+
+    @property
+    def late(self) -> Collection[SiloId]:
+        """The silos that have come since then, and take no part."""
 
 
 def accept_any(split: str, silo: SiloId, payload: Payload) -> None:
@@ -92,10 +100,14 @@ class FlowerEngine:
     """Is told who is asked, and who is waited for."""
     joining: bool = False
     """Whether the federation is finished, and silos work for themselves alone."""
+    draws: bool = False
+    """Whether rounds of training ask some of the silos, so that one may be there and never train."""
     counted: dict[SiloId, int] = field(default_factory=dict)
     """The last round of which each silo's reply was counted."""
     rollbacks: int = 0
     """How often the run has gone back to an earlier round, by command."""
+    untrained: frozenset[SiloId] = field(default=frozenset(), init=False)
+    """Silos that had joined when training ended, and of which no round was counted."""
     stacked: dict[str, StackedRecord] = field(default_factory=dict, init=False)
     """None: each silo is by itself."""
 
@@ -116,6 +128,14 @@ class FlowerEngine:
     def keep(self, rounds: Sequence[int]) -> None:
         """Nothing to be done: silos keep the states that an order may still ask for."""
 
+    def end_training(self) -> None:
+        """Ask no silo from now on that has had no part in training: it lacks what the others have of their own."""
+        self.members.close()
+        if self.counted and not self.draws:
+            before, self.untrained = self.untrained, frozenset(self.silos) - self.counted.keys()
+            for silo in sorted(self.untrained - before):
+                self.tell(comes_after(silo))
+
     def exchange(
         self,
         t: int,
@@ -132,6 +152,7 @@ class FlowerEngine:
         measures = address in self.method.evaluations
         updates: dict[SiloId, Update] = {}
         reasons: dict[SiloId, str] = {}
+        cohort = [silo for silo in cohort if silo not in self.untrained]
         least = min(self.quorum, len(cohort))
         until = time.monotonic() + self.deadline
         end = until + self.patience
@@ -161,7 +182,8 @@ class FlowerEngine:
             self.counted |= dict.fromkeys(updates, t)
         if admission is not None:
             updates = admission.admit(dict(sorted(updates.items())))
-        return Replies(updates, len(self.silos), reasons)
+        late = dict.fromkeys(sorted(self.untrained.union(self.members.late)), NO_PART)
+        return Replies(updates, len(self.silos), reasons | late)
 
     def _not_counted(self, t: int, updates: Mapping[SiloId, Update], sent: Payload) -> dict[SiloId, str]:
         step = next(islice(self.method.schedule(), t, None), None)
@@ -219,7 +241,7 @@ class FlowerEngine:
             except Exception as error:  # whatever a hostile reply makes Flower or torch raise
                 reasons[silo] = f"a reply that cannot be read: {type(error).__name__}: {error}"
         if late := _listed(silo for silo, why in reasons.items() if why == LATE):
-            self.tell(f"{about}: {LATE} from {late}{self._longer}")
+            self.tell(f"{about}: {LATE} from {late}; {self._longer}")
         return updates, reasons
 
     @property

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from threading import Thread
 from typing import NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -17,6 +19,7 @@ from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ..core import Payload, SiloId
+from ..files.schema.rounds import NO_PART
 
 POLL = 0.1
 """Seconds between two looks for replies."""
@@ -27,6 +30,13 @@ SLOW = 30.0
 NEVER = -1
 """What stands for the last round that was counted of a silo, where none was yet."""
 
+HASTE = 2.0
+"""Seconds in which a reply is usually there as a whole, once it is looked for."""
+REST = 180.0
+"""Seconds after the deadline for the rest of a reply: so long Flower keeps what has come after its last piece."""
+ONLINE = 1.0
+"""Seconds between two looks at who is connected, while the rest of a reply is waited for."""
+GONE = "gone while it sent its reply"
 GRACE = 600.0
 """Seconds after the deadline that a message is still kept for, since clocks differ."""
 LONGEST = 500
@@ -36,6 +46,12 @@ UNREADABLE = (DecodeError, ValueError, LookupError, TypeError, AttributeError, R
 
 Words = Mapping[str, str | int]
 """What a message says beside its arrays."""
+
+
+def comes_after(silo: SiloId) -> str:
+    """What is said of a silo that came after training, or was away for all of it."""
+    todo = f"`caveat flower deliver RUN --silo {silo}` has it join once the run is complete"
+    return f"silo {silo} {NO_PART}, and takes none in what follows: {todo}"
 
 
 class Order(NamedTuple):
@@ -80,9 +96,15 @@ def words_of(records: RecordDict) -> dict[str, str | int]:
 
 @dataclass
 class GridMessages:
-    """Messages to nodes and their replies."""
+    """Messages to nodes and their replies.
+
+    Flower waits minutes for the rest of a reply whose sender was killed while it sent it. So a thread looks for each
+    reply, and none holds up the others.
+    """
 
     grid: Grid
+    _looks: dict[str, Future[RecordDict | str | None]] = field(default_factory=dict, init=False, repr=False)
+    """The looks that are under way, by message."""
 
     def online(self) -> set[int]:
         """The nodes that are connected."""
@@ -97,19 +119,38 @@ class GridMessages:
         return dict(zip(self.grid.push_messages(messages), contents, strict=True))
 
     def pull(self, sent: Sequence[str]) -> tuple[dict[str, RecordDict], dict[str, str]]:
-        """The answers to those messages that have come so far, and the errors."""
+        """The answers to those messages that have come so far, and the errors; none of which a part has come."""
         answers, errors = dict[str, RecordDict](), dict[str, str]()
         for message in sent:
-            try:
-                # One by one: a reply that Flower cannot decode takes those that are pulled with it along.
-                for reply in self.grid.pull_messages([message]):
-                    if reply.has_error():
-                        errors[message] = f"failed: {_last_line(reply.error.reason) or f'code {reply.error.code}'}"
-                    else:
-                        answers[message] = reply.content
-            except UNREADABLE as error:
-                errors[message] = f"a reply that Flower cannot read: {type(error).__name__}"
+            found = self._looked(message)
+            if isinstance(found, str):
+                errors[message] = found
+            elif found is not None:
+                answers[message] = found
         return answers, errors
+
+    def _looked(self, message: str) -> RecordDict | str | None:
+        """The answer to a message, or the error; None if neither is there yet, or not all of it."""
+        look = self._looks.get(message)
+        if look is None:
+            look = self._looks[message] = Future()
+            Thread(target=self._look, args=(message, look), daemon=True).start()
+            wait([look], HASTE)
+        if not look.done():
+            return None
+        del self._looks[message]
+        return look.result()
+
+    def _look(self, message: str, look: Future[RecordDict | str | None]) -> None:
+        try:
+            # One by one: a reply that Flower cannot decode takes those that are pulled with it along.
+            replies = list(self.grid.pull_messages([message]))
+        except UNREADABLE as error:
+            look.set_result(f"a reply that Flower cannot read: {type(error).__name__}")
+        except BaseException as error:  # raised where the look is waited for
+            look.set_exception(error)
+        else:
+            look.set_result(_said(replies[0]) if replies else None)
 
     def ask(
         self,
@@ -120,11 +161,10 @@ class GridMessages:
     ) -> tuple[dict[int, RecordDict], dict[int, str]]:
         """By node, the answers that come before the point of time `until`, and the errors that come instead.
 
-        `slow` is called every `SLOW` seconds with the nodes that have not answered yet. Flower waits minutes for the
-        rest of a reply whose sender was killed while it sent it: whatever has come until then is looked for once more,
-        so that other replies are not lost with it.
+        `slow` is called every `SLOW` seconds with the nodes that have not answered yet. The rest of a reply that has
+        come in part is waited for beyond that time, for `REST` seconds, and no longer than its sender is connected.
         """
-        told = time.monotonic()
+        told = seen = time.monotonic()
         waiting = self.push(contents, kind, until - time.monotonic())
         answers, errors = dict[int, RecordDict](), dict[int, str]()
         while waiting:
@@ -132,13 +172,26 @@ class GridMessages:
             found, failed = self.pull(list(waiting))
             answers |= {waiting.pop(message): records for message, records in found.items()}
             errors |= {waiting.pop(message): why for message, why in failed.items()}
-            if not waiting or began > until:
+            parts = waiting.keys() & self._looks.keys()
+            if parts and began - seen > ONLINE:
+                seen, online = began, self.online()
+                errors |= {waiting.pop(message): GONE for message in parts if waiting[message] not in online}
+                parts &= waiting.keys()
+            if not waiting or (began > until and not parts) or began > until + REST:
                 break
             if time.monotonic() - told > SLOW:
                 told = time.monotonic()
                 slow(waiting.values())
             time.sleep(POLL)
         return answers, errors
+
+
+def _said(reply: Message) -> RecordDict | str:
+    """What a reply says, or in words which error it is."""
+    if reply.has_error():
+        return f"failed: {_last_line(reply.error.reason) or f'code {reply.error.code}'}"
+    content: RecordDict = reply.content
+    return content
 
 
 def _last_line(reason: str | None) -> str:

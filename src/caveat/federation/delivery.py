@@ -1,16 +1,17 @@
 """Models of a finished federation for silos that are late: a short server run that waits for them by name.
 
-A silo that took part is sent what it has missed after training, and one that never did joins: rounds of the schedule
-that it carries out by itself (`caveat.wrappers.joining`). Then each measures itself with the finished model, and keeps
-it as it would have after the last round. The run's own files stay as they are: what is told, and what left the silos,
-is in its folder `delivered`.
+A silo that trained with the others is sent what it has missed after training, and one that never did joins: rounds of
+the schedule that it carries out by itself (`caveat.wrappers.joining`). Then each measures itself with the finished
+model, and keeps it as it would have after the last round. The run's own files stay as they are: what is told, and what
+left the silos, is in its folder `delivered`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -18,11 +19,11 @@ from flwr.serverapp import Grid
 
 from .. import metrics
 from ..config import Config
-from ..core import ConfigurationError, RunError, SiloId, State
+from ..core import ConfigurationError, Method, Round, RunError, SiloId, State
 from ..engines.flower import FlowerEngine
 from ..engines.flower_messages import NEVER, GridMessages
 from ..files.checkpoints import ServerStore
-from ..files.ledger import Ledger, read_ledger
+from ..files.ledger import Entries, Ledger, read_ledger
 from ..files.locks import held
 from ..files.manifest import manifest_of
 from ..files.owner_only import owner_only
@@ -53,9 +54,9 @@ def deliver(
 ) -> None:
     """Wait for silos and give each the finished model of the federation in a folder, and of those beside it.
 
-    A silo that never took part joins in `rounds` rounds of training, 5 unless they are given. Raises ConfigurationError
-    for a federation that is not finished or has another configuration, RunError for silos that do not come within
-    `federation.patience`, or that have no model in the end; what comes is delivered all the same.
+    A silo that never trained with the others joins in `rounds` rounds of training, 5 unless they are given. Raises
+    ConfigurationError for a federation that is not finished or has another configuration, RunError for silos that do
+    not come within `federation.patience`, or that have no model in the end; what comes is delivered all the same.
     """
     if config.data.source != "silos":
         raise ConfigurationError(f"{folder}: only silos with data of their own keep models")
@@ -126,6 +127,7 @@ class Delivery:
     """The position in the schedule of the last round that was carried out."""
     ledger: Ledger
     progress: Progress
+    pasts: Mapping[SiloId, Past]
 
     @classmethod
     def of(cls, run: FlowerRun, part: Path, rounds: int | None, progress: Progress) -> Delivery:
@@ -142,19 +144,15 @@ class Delivery:
         ledger = Ledger(part / DELIVERED / "ledger.jsonl")
         (part / DELIVERED).mkdir(exist_ok=True)
         ledger.recover(None)
-        # Of a silo that joined in an earlier call, that says how far it came.
-        counted = read_ledger(part / "ledger.jsonl").counted | read_ledger(part / DELIVERED / "ledger.jsonl").counted
+        pasts = pasts_of(read_ledger(part / "ledger.jsonl"), read_ledger(ledger.log.path), method.base)
+        counted = {silo: past.done[-1] for silo, past in pasts.items() if past.done}
         engine.begin(saved.checkpoint.t, counted, {}, len(saved.checkpoint.rollbacks))
-        return cls(method, engine, saved.server, saved.checkpoint.last, ledger, progress)
+        return cls(method, engine, saved.server, saved.checkpoint.last, ledger, progress, pasts)
 
     def to(self, silo: SiloId) -> None:
         """Have a silo carry out what it has missed, and keep the model. Raises RunError if it does not answer well."""
-        counted = self.engine.counted.get(silo, NEVER)
         number = 0
-        for t, step in enumerate(self.engine.method.schedule()):
-            # Training is for those who never took part: a model is not to be trained on and not counted.
-            if t <= counted or t > self.last or not step.when(self.server) or (step.trains and counted != NEVER):
-                continue
+        for t, step in self._missed(self.pasts.get(silo, Past())):
             number += step.trains
             replies = self.engine.exchange(t, step.address, step.broadcast(self.server), [silo])
             self.ledger.add(replies.updates, t=t, phase=step.name)
@@ -165,3 +163,57 @@ class Delivery:
         after = f" after {number} rounds by itself" if number else ""
         told = ", ".join(f"{name} {found[name]:.3f}" for name in ("accuracy", "nll"))
         self.progress.note(f"{silo} has the model of {self.method.name}{after}: {told}")
+
+    def _missed(self, past: Past) -> list[tuple[int, Round]]:
+        """The rounds that a silo has still to carry out, in the order of the schedule."""
+        steps = [
+            (t, step)
+            for t, step in enumerate(self.engine.method.schedule())
+            if t <= self.last and step.when(self.server)
+        ]
+        if not past.trained:  # it joins, or goes on joining
+            return [(t, step) for t, step in steps if t > past.last]
+        # Training is for those who never took part: a model is not to be trained on and not counted.
+        after = [(t, step) for t, step in steps if not step.trains and t > past.last_trained]
+        first = next((i for i, (t, _) in enumerate(after) if t not in past.done), len(after))
+        # What follows a round builds on it: a temperature is that of the model which the round has made.
+        return after[first:]
+
+
+@dataclass
+class Past:
+    """What a silo has done so far in a federation."""
+
+    done: list[int] = field(default_factory=list)
+    """The rounds whose states it has, by their positions in the schedule: a round done again undoes later ones."""
+    trained: bool = False
+    """Whether it trained with the others, or has joined to the end."""
+    last_trained: int = NEVER
+    """The last of these that was of training."""
+
+    @property
+    def last(self) -> int:
+        """Where it goes on joining: after the last round of training that it made by itself, and what followed that."""
+        return NEVER if self.last_trained == NEVER else self.done[-1]
+
+    def add(self, t: int, trains: bool) -> None:
+        """Note that it has carried out a round."""
+        self.done = [*(each for each in self.done if each < t), t]
+        self.last_trained = t if trains else self.last_trained
+
+
+def pasts_of(run: Entries, delivered: Entries, method: Method) -> dict[SiloId, Past]:
+    """What silos have done by the ledgers of a run and of its deliveries, with the method of the run."""
+    trains = [step.trains for step in method.schedule()]
+    pasts = defaultdict[SiloId, Past](Past)
+    for message in run.messages:
+        if message.split is None and message.t is not None:
+            pasts[message.silo].add(message.t, trains[message.t])
+            pasts[message.silo].trained |= trains[message.t]
+    for message in delivered.messages:
+        past = pasts[message.silo]
+        if message.split is None and message.t is not None:
+            past.add(message.t, trains[message.t])
+        elif past.last_trained != NEVER:  # it was measured with the model in the end
+            past.trained = True
+    return dict(pasts)

@@ -16,7 +16,8 @@ from ..core import ConfigurationError, RunError
 from ..files.ledger import read_ledger
 from ..files.links import privately, refuse_link
 from ..files.locks import held
-from ..html.text import escaped
+from ..files.schema.rounds import NO_PART
+from ..html.text import escaped, plural
 from ..runs.progress import Plain
 
 LAST = 12
@@ -28,6 +29,8 @@ ROUND = re.compile(r" round +(\d+)/(\d+) ")
 """What is said once a round is counted."""
 NODE = re.compile(r"^\S+ \S+ node (\d+) is silo (.+)$")
 """What is said once a silo has greeted, or speaks by another node."""
+LATE = re.compile(rf" (silo \S+ {NO_PART}, .*)$")
+"""What is said of a silo that comes after training."""
 BACK = re.compile(r" went back to round (\d+):")
 """What is said once a run went back to an earlier one."""
 
@@ -99,7 +102,7 @@ def status_of(folder: Path) -> list[str]:
         said = path.read_text(encoding="utf-8", errors="replace").splitlines()
     if not said and not folder.is_dir():
         raise ConfigurationError(f"{folder}: no run, and {path.name} is not beside it; expected a run's folder")
-    return [*_how_far(folder, said), *_silos(folder, said), *(["", *said[-LAST:]] if said else [])]
+    return [*_how_far(folder, said), *_silos(folder, said), *_late(said), *(["", *said[-LAST:]] if said else [])]
 
 
 def _how_far(folder: Path, said: list[str]) -> list[str]:
@@ -131,15 +134,22 @@ def _whether_alive(folder: Path) -> str:
 
 
 def _silos(folder: Path, said: list[str]) -> list[str]:
-    """Of each silo the node that it spoke by last, and the last round that it was counted in, of how many."""
+    """Of each silo the node that it spoke by last, and the last round that it was counted in, of how many, measurements apart."""
     nodes = {found[2]: found[1] for line in said if (found := NODE.match(line))}
     rounds = dict[str, list[int]]()
     if (folder / "ledger.jsonl").exists():
         for sent in read_ledger(folder / "ledger.jsonl").messages:
-            if sent.round is not None:
+            if sent.round is not None and not sent.measured:
                 rounds.setdefault(sent.silo, []).append(sent.round)
-    counted = {silo: f"counted last in round {max(of)}, in {len(set(of))} rounds" for silo, of in rounds.items()}
+    counted = {
+        silo: f"counted last in round {max(of)}, in {plural(len(set(of)), 'round')}" for silo, of in rounds.items()
+    }
     return [
         f"{silo}: {counted.get(silo, 'counted in no round')}{f'; node {nodes[silo]}' if silo in nodes else ''}"
         for silo in sorted({*nodes, *counted})
     ]
+
+
+def _late(said: list[str]) -> list[str]:
+    """The silos that came after training, and what to do about it."""
+    return sorted({found[1] for line in said if (found := LATE.search(line))})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from .._version import __version__
 from ..core import DataError, RunError, SiloId, check_silo_name
 from ..data import DataSettings
 from ..data.schema.agreement import DataSchema, check_fits, shared_schema
-from ..engines.flower_messages import GridMessages, legible, pack, words_of
+from ..engines.flower_messages import GridMessages, comes_after, legible, pack, words_of
 from .members import Members
 from .name_keys import UNSIGNED, Asked, NameRefused
 from .refusals import other_version
@@ -47,6 +48,10 @@ class OpenMembership(Members):
     """Who takes part in a federation, and the nodes that speak for them: silos are greeted, and join."""
 
     nodes: dict[SiloId, int] = field(default_factory=dict)
+    late: set[SiloId] = field(default_factory=set, init=False)
+    """The silos that have come since training ended."""
+    closed: bool = field(default=False, init=False)
+    """Whether training has ended, so that nobody joins any more."""
 
     def __post_init__(self) -> None:
         self._pending: dict[str, PendingGreeting] = {}
@@ -55,6 +60,10 @@ class OpenMembership(Members):
         self._names: dict[int, SiloId] = {}
         self._told: dict[int, str] = {}
         """What a node is to be told when it is asked next."""
+
+    def close(self) -> None:
+        """Have silos that have not joined yet come after the run."""
+        self.closed = True
 
     def meet(self, wire: GridMessages, until: float) -> None:
         """Read what nodes have answered, and greet those that are new. Waits for nobody."""
@@ -189,6 +198,12 @@ class OpenMembership(Members):
         if self._names.get(node) != silo:
             self.note(f"node {node} is silo {silo}")
         self._names[node] = silo
+        if self.closed and silo not in self.silo_infos:
+            self._until[node] = math.inf
+            if silo not in self.late:
+                self.late.add(silo)
+                self.note(comes_after(silo))
+            return
         if asked.question == "join":
             joined = silo in self.silo_infos
             self._join(silo, node, words)

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 
 from .. import config as configuration
 from ..config import Config
-from ..core import ConfigurationError, SiloId
+from ..core import ConfigurationError, SiloId, horizon
 from ..core.devices import find_device
 from ..core.silo_info import FederationInfo
 from ..data import load
@@ -24,6 +24,7 @@ from ..engines.flower import FlowerEngine, silent
 from ..engines.flower import Membership as Greeter
 from ..engines.flower_messages import GridMessages
 from ..files.atomic import write_bytes, write_json, write_record
+from ..files.checkpoints import ServerStore
 from ..files.locks import held, locked
 from ..files.owner_only import owner_only
 from ..files.reading import read
@@ -36,7 +37,7 @@ from ..runs.configured import check_empty, load_config
 from ..runs.execution import carry_out
 from ..runs.local import LocalRun
 from ..runs.progress import Progress
-from ..runs.spec import spec_of
+from ..runs.spec import RunSpec, spec_of
 from ..wrappers.evaluation import Evaluated
 from ..wrappers.private import VARIANCE
 from .credible import Confirmed
@@ -123,8 +124,8 @@ def engine_of(
     # Noise may make a variance negative, which the server then does not take over.
     variances = VARIANCES if config.privacy.clip is None else VARIANCES - {VARIANCE}
     read = partial(check_measurement, run)
-    method = Evaluated(run.complete_method)
-    return FlowerEngine(method, wire, members, variances=variances, read=read, tell=tell, **given)
+    method, draws = Evaluated(run.complete_method), run.spec.participation.share < 1
+    return FlowerEngine(method, wire, members, variances=variances, read=read, tell=tell, draws=draws, **given)
 
 
 def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: StartCommand | None = None) -> Path:
@@ -160,12 +161,14 @@ def _federate(
     for name, part, rounds in _unfinished(config, folder):
         terms = Terms(secrets.token_hex(8), config, name, "", (), rounds=_other(rounds, config))
         members = OpenMembership(folder / "federation.json", terms, progress.note, keys=keys, confirmed=confirmed)
+        spec = spec_of(rounds, name)
         if members.path.exists():
             members.restore()
+            if _has_trained(spec, part, len(members.silos)):
+                members.close()
         members.gather(wire, wanted, config.federation.quorum or 1, config.federation.patience or PATIENCE)
         for line in unlike_others(members.silo_infos, members.agreement.classes):
             progress.note(f"warning: {line}")
-        spec = spec_of(rounds, name)
         spec.check_classes(members.info)
         _begin(config, folder, part, begun, start)
         members.save()
@@ -176,6 +179,14 @@ def _federate(
         with locked(part / "state"):
             check_begun(part)
             carry_out(run, progress, name)
+
+
+def _has_trained(spec: RunSpec, part: Path, silos: int) -> bool:
+    """Whether the run in a folder, of so many silos, has made its last round of training."""
+    saved = ServerStore(part / "state").load() if (part / "state").is_dir() else None
+    if saved is None:
+        return False
+    return saved.checkpoint.stopped or saved.checkpoint.t + 1 >= horizon(spec.complete_method(silos).schedule())
 
 
 def _simulate(

@@ -241,10 +241,12 @@ def _with_same_code(run: Member, terms: Terms) -> Member:
 
 def check_order(order: Order, executor: Executor, silo: SiloId, books: OwnBooks) -> None:
     """Raises RunError for an order for somebody else, for a work that is no round's, or for a round that is over,
-    unless the run has gone back to an earlier one, by command of who operates it.
+    unless the run has gone back to an earlier one, by command of who operates it, or the silo makes up by itself for
+    what it has missed, of which it sends nothing.
     """
     if order.silo != silo:
         raise RunError(f"an order for silo {order.silo!r}, but this is {silo!r}")
     executor.find_work(order.t, order.work)
-    if order.t < (newest := max(executor.states.versions(silo), default=NEVER)) and not books.goes_back(order):
+    goes_back = order.joins or books.goes_back(order)
+    if order.t < (newest := max(executor.states.versions(silo), default=NEVER)) and not goes_back:
         raise RunError(f"an order of round {order.t}, but there is a state of round {newest}")

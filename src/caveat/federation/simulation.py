@@ -39,6 +39,14 @@ class FixedMembership:
     def hear(self, silo: SiloId, words: Words) -> None:
         """Nothing: a simulation's data are there for all to see."""
 
+    @property
+    def late(self) -> Sequence[SiloId]:
+        """Nobody: all are there before the first round."""
+        return ()
+
+    def close(self) -> None:
+        """Nothing to be done."""
+
     def meet(self, wire: GridMessages, until: float) -> None:
         """Ask nodes that are not known yet which silo they are."""
         strangers = wire.online() - set(self.nodes.values())

@@ -55,6 +55,9 @@ class Engine(Transport, Protocol):
     def keep(self, rounds: Sequence[int]) -> None:
         """The run may have to continue after these rounds: what belongs to them is not to be deleted."""
 
+    def end_training(self) -> None:
+        """No round of training follows: who had no part in any comes after the run, and is not asked any more."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BaseRun:

@@ -98,6 +98,7 @@ def finish(run: BaseRun, progress: Progress) -> None:
             store.tidy(saved)
             recorder.check_trained(saved)
         engine.begin(start, counted, kept, len(run_state.rollbacks))
+        recorder.end_training(start)
         engine.stacked = run_state.stacked  # every checkpoint has what is decided until then
         recorder.keep_trained(start - 1)
         engine.keep(store.needed)

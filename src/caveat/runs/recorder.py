@@ -106,6 +106,7 @@ class Recorder:
         self._check_numbers(done.number, phase, server)
         count(self.run_state, done, phase)
         self.ledger.add(done.replies.updates, round=done.number, t=done.t, phase=phase)
+        self.end_training(done.t + 1)
         about = About(round=done.number, phase=phase)
         self._left_out(about, done.replies.left_out)
         self._note(about, done)
@@ -129,6 +130,11 @@ class Recorder:
         (self.run.folder / FAILURE).unlink(missing_ok=True)
         self.progress.round(done.number, phase, {**metrics, "seconds": seconds})
         self._lap("engine")
+
+    def end_training(self, t: int) -> None:
+        """Tell the engine, if no round of training comes from round t on."""
+        if t >= self.trained or self.run_state.stopped:
+            self.engine.end_training()
 
     def _save(self, done: FinishedRound, server: State) -> None:
         """Make a checkpoint, which every so many seconds is waited for until it is on the disk."""
@@ -156,6 +162,7 @@ class Recorder:
         self.run_state.best, self.run_state.worse = (loss, 0) if lower else (best, self.run_state.worse + 1)
         if self.run_state.worse >= most and number < self.rounds_planned:
             self.run_state.stopped = True
+            self.engine.end_training()
             self.progress.note(
                 f"training ends after round {number}: the validation loss was {self.run_state.best:.4f} {most} "
                 f"evaluations ago, and no lower since"
@@ -206,6 +213,7 @@ class Recorder:
     def finish(self, server: State) -> None:
         """Measure the final model on every split, and write the result."""
         t, number = self.run_state.last, self.run_state.number
+        self.engine.end_training()  # where the method has left out its last rounds
         final: dict[str, dict[SiloId, Payload]] = {}
         for split in SPLITS:
             known = split in self.run.spec.evaluation.splits and self.run_state.measured == t

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -64,11 +64,12 @@ def _models(each: BySilo) -> list[str]:
 
 def _stream(name: str, each: BySilo, inside: BySilo, payloads: Mapping[SiloId, Payload]) -> Stream:
     decided = metrics.merge(next(iter(found.values())) for found in each.values())
-    choice = _choice(name, each, payloads)
+    compared = _with_all_models(each)
+    choice = _choice(name, compared, payloads)
     return Stream(
         silos=len(each),
         examples=int(decided["examples"]),
-        models={model: _model([sums[model] for sums in each.values() if model in sums]) for model in _models(each)},
+        models={model: _model(model, compared, each) for model in _models(each)},
         decisions=metrics.decisions(decided),
         quadrants={
             f"{whose}_{what}": int(decided["quadrants"][i, j])
@@ -81,10 +82,29 @@ def _stream(name: str, each: BySilo, inside: BySilo, payloads: Mapping[SiloId, P
     )
 
 
-def _model(sums: list[Tensors]) -> ModelRecord:
-    """One model's figures over silos, whose sums are given."""
-    over = metrics.across({str(i): metrics.figures(s) | metrics.errors(s) for i, s in enumerate(sums)})
-    pooled = metrics.merge(sums)
+def _with_all_models(each: BySilo) -> BySilo:
+    """The silos over which models are compared: those that have each of them, where there are any.
+
+    A silo that was away when others made models of their own has the federation's alone.
+    """
+    names = set(_models(each))
+    return {silo: sums for silo, sums in each.items() if names <= sums.keys()} or each
+
+
+def mean_of_silos(method: Method, payloads: Mapping[SiloId, Payload]) -> Metrics:
+    """The mean over all silos of what each predicts on its test split, whichever models it has."""
+    predicted = [next(iter(by_model(method, payload).values())) for payload in payloads.values()]
+    return Metrics.model_validate(_over_silos(predicted)["mean"])
+
+
+def _over_silos(sums: Iterable[Tensors]) -> dict[str, dict[str, float]]:
+    return metrics.across({str(i): metrics.figures(s) | metrics.errors(s) for i, s in enumerate(sums)})
+
+
+def _model(name: str, compared: BySilo, each: BySilo) -> ModelRecord:
+    """One model's figures over the silos that are compared, and over the inputs of all that have it."""
+    sums = [found[name] for found in compared.values() if name in found]
+    over, pooled = _over_silos(sums), metrics.merge(found[name] for found in each.values() if name in found)
     return ModelRecord(
         mean=Metrics.model_validate(over["mean"]),
         worst=Metrics.model_validate(over["worst"]),

@@ -27,7 +27,7 @@ from .base import BaseRun
 from .classification import Classification
 from .own_metrics import own_of_silo, own_records
 from .stacking import training_works
-from .streams import by_model, summarise_streams
+from .streams import by_model, mean_of_silos, summarise_streams
 
 MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
 """The figures of a domain."""
@@ -98,7 +98,7 @@ def summarise(
         silos=[*silos, *_newcomers(run, newcomers, classes)],
         absent=[name for name in run.measured if name not in test],
         domains=_domains(silos),
-        mean=inside.chosen.mean,
+        mean=_with(mean_of_silos(method, test), classes.over_silos["mean"]),
         worst=_worst(silos),
         metrics=own_records(run.spec.known_metrics, test),
         pooled=Metrics.model_validate(
@@ -160,6 +160,8 @@ def _told(classes: Classification, silo: SiloRecord) -> SiloRecord:
 def _told_over_silos(classes: Classification, inside: Stream) -> Stream:
     """The stream of test inputs with the same over silos, of what these predict."""
     (name, chosen), over = next(iter(inside.models.items())), classes.over_silos
+    if chosen.silos != inside.silos:  # models are compared over some of the silos
+        over = {"mean": {}, "worst": {}}
     record = chosen.model_copy(
         update={
             "mean": _with(chosen.mean, over["mean"]),

@@ -119,6 +119,9 @@ class EmbeddedEngine:
         """Have the states of these rounds, and of no others, stay on the disk when there are later ones."""
         self.needed = list(rounds)
 
+    def end_training(self) -> None:
+        """Nothing to be done: all silos are there from the beginning."""
+
     def exchange(
         self,
         t: int,

@@ -8,6 +8,9 @@ from .figures import Metrics
 from .record import Figure, Record
 from .summary import Codewords
 
+NO_PART = "had no part in training"
+"""Why a silo that came after training, or was away for all of it, is left out of what follows."""
+
 
 class RoundRow(Metrics):
     """A silo's figures on a split after a round, of what it predicts or of one model, and what its method adds."""
@@ -24,7 +27,7 @@ class RoundRow(Metrics):
 
 
 class LeftOut(Record):
-    """Why a silo that was asked is not counted."""
+    """Why a silo that was asked is not counted, or one that is there was not asked."""
 
     OMITTED: ClassVar = frozenset({"split"})
 

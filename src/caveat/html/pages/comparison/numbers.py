@@ -50,6 +50,16 @@ def few(value: IntervalRecord) -> str:
     return f"rests on {value.rests_on} error{'s' * (value.rests_on != 1)}"
 
 
+def intervals_said(values: Iterable[IntervalRecord]) -> str:
+    """What stands behind "mean over seeds": with intervals, with some, or without any."""
+    known = [value.low is not None and value.high is not None for value in values if value.mean is not None]
+    if all(known):
+        return "with its 95 % interval"
+    if not any(known):
+        return "without an interval, which a figure that is there but once does not have"
+    return "with its 95 % interval where it has one: not if it is there but once or from few errors, or from end to end"
+
+
 def bracketed(measure: Measure, value: IntervalRecord) -> str:
     """95.1 [94.0, 96.2]; the mean alone without bounds."""
     mean = figure(measure, value.mean)

@@ -13,7 +13,19 @@ from ...charts.svg import Chart, Point
 from ...text import duration, megabytes
 from ...text import tick as plain_tick
 from .dots import MethodRow, forest, method_limits, method_plot, silo_plot
-from .numbers import SEEDS, better, directed, dot, figure, header, mean_of, per_seed, setting_value, tick
+from .numbers import (
+    SEEDS,
+    better,
+    directed,
+    dot,
+    figure,
+    header,
+    intervals_said,
+    mean_of,
+    per_seed,
+    setting_value,
+    tick,
+)
 from .planes import Place, course, course_chart, plane
 from .verdict import LEVEL, ranked
 
@@ -33,7 +45,8 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
         of = f"{measure.name.capitalize()} of {len(each)} methods{f' on {name}' if name else ''}"
         shown = shared or own.get(name, (0.0, 1.0))
         charts.append(Chart(name, method_plot(each, measure, shown, f"{of}, with 95 % intervals")))
-    said = f"Mean over silos and seeds, with its 95 % interval; {better(measure) or 'neither direction is better'}."
+    intervals = intervals_said(row.value for each in rows.values() for row in each)
+    said = f"Mean over silos and seeds, {intervals}; {better(measure) or 'neither direction is better'}."
     if any(row.seeds for each in rows.values() for row in each):
         said += " A small dot is a seed: so few are shown one by one."
     if any(row.paper is not None for each in rows.values() for row in each):
@@ -69,8 +82,9 @@ def differences(record: Comparison, setting: Setting, measure: Measure) -> list[
     if len(pairs) > _MOST_PAIRS and (order := ranked(results.rows, measure)):
         leads = [order[0].row in (pair.a, pair.b) for pair in pairs]
         parts = [[pair for pair, lead in zip(pairs, leads, strict=True) if lead is which] for which in (True, False)]
-    caption = f"On the seeds and silos that both have, with 95 % intervals. Holm's correction is for all {len(pairs)} "
-    caption += f"pairs; below {LEVEL:g} a mark is in colour and its p dark."
+    corrected = f"all {len(pairs)} pairs" if len(pairs) > 1 else "the one pair"
+    caption = f"On the seeds and silos that both have, with 95 % intervals. Holm's correction is for {corrected}; "
+    caption += f"below {LEVEL:g} a mark is in colour and its p dark."
     about = f"Differences in {measure.name} between methods, pairs: {{}}, with 95 % intervals"
     return [Chart(header(measure), forest(part, measure, about.format(len(part))), caption) for part in parts if part]
 
@@ -85,7 +99,9 @@ def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | Non
     methods = {name: found for name, found in methods.items() if found}
     about = f"{measure.name.capitalize()} of {len(places)} silos with each of {len(methods)} methods"
     drawn = silo_plot([(d, list(members)) for d, members in grouped], methods, measure, record.series, about)
-    return None if drawn is None else Chart(header(measure), drawn)
+    intervals = intervals_said(value for found in methods.values() for value in found.values())
+    cut = ", cut where it leaves the picture" if intervals.startswith("with its") else ""
+    return None if drawn is None else Chart(header(measure), drawn, f"Silo by silo: mean over seeds, {intervals}{cut}.")
 
 
 def curves(record: Comparison, setting: Setting) -> list[Chart]:

@@ -21,6 +21,7 @@ from .numbers import (
     figure,
     header,
     interval,
+    intervals_said,
     mean_of,
     not_done,
     setting_value,
@@ -41,7 +42,7 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
         *(_measured(record, setting, measure) for measure in record.measures),
         *(one for measure in record.measures for one in _ranked(record, setting, measure)),
         column("time", (duration(mean_of(each, "seconds")) for each in runs), "of a run, mean over seeds"),
-        column("MB up", (megabytes(mean_of(each, "bytes_up")) for each in runs), "sent by all silos"),
+        column("MB up", (megabytes(mean_of(each, "bytes_up")) for each in runs), "sent by all silos, but for figures"),
         column("MB down", (megabytes(mean_of(each, "bytes_down")) for each in runs), "sent to all silos"),
         *(column(key, (_values(each, key) for each in runs), "chosen on validation data") for key in keys),
     ]
@@ -101,10 +102,13 @@ def place_table(
     """A row per domain or silo, a column per method; None without methods."""
     places = record.places(setting, part)
     columns = [words(part.removesuffix("s"), places)]
+    shown = list[IntervalRecord]()
     for found in (record.result(row, setting, measure) for row in record.rows):
         of: Mapping[str, IntervalRecord] = getattr(found, part)
-        columns.append(column(found.row, (_mean(measure, of.get(place, IntervalRecord())) for place in places)))
-    return table(columns, f"{measure.name} by {caption} above its 95 % interval.") if len(columns) > 1 else None
+        each = [of.get(place, IntervalRecord()) for place in places]
+        columns.append(column(found.row, (_mean(measure, value) for value in each)))
+        shown += each
+    return table(columns, f"{measure.name} by {caption}, {intervals_said(shown)}.") if len(columns) > 1 else None
 
 
 def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table | None:

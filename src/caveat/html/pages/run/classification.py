@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ....files.run_folder import RunFolder
 from ....files.schema.figures import INSIDE, ClassificationRecord, Metrics, OperatingRecord
-from ....files.schema.summary import Summary
+from ....files.schema.summary import SiloRecord, Summary
 from ...tables import Cell, Table, column, table, words
 from ...text import count, decimal, percent
 from .beside_majority import Judged, Ranged, judged, judged_together
@@ -17,6 +17,8 @@ _TIED = 0.01
 _MOST_CLASSES = 20
 """Classes up to which the table of all of them is shown; of more, the most frequent mistakes."""
 _MOST_MISTAKES = 15
+_HIGHER = ("accuracy", "sensitivity", "specificity", "auroc", "balanced_accuracy", "average_precision", "f1")
+"""The figures of the table, all of which are better the higher they are."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +68,13 @@ def _rule(rule: str) -> str:
 def _figures(run: RunFolder, summary: Summary) -> Table | None:
     """A row per silo, then the mean over silos, the worst of each figure, and all inputs together."""
     silos = run.silos
-    chosen = summary.tested[INSIDE].chosen if INSIDE in summary.tested else None
-    if not silos or chosen is None:
+    if not silos or INSIDE not in summary.tested:
         return None
-    rows = [*(silo.test for silo in silos), chosen.mean, chosen.worst, summary.pooled]
+    rows = [*(silo.test for silo in silos), run.mean, _worst_of_each(silos), summary.pooled]
     of = [*judged(run), *(_bare(row) for row in rows[-3:-1]), judged_together(run)]
     at = [silo.classification.operating if silo.classification else None for silo in silos]
     columns = [
-        words("silo", [*(silo.name for silo in silos), "mean", "worst", "pooled"]),
+        words("silo", [*(silo.name for silo in silos), "mean", "worst of each", "pooled"]),
         column("test", [*(count(silo.n_test) for silo in silos), "", "", count(of[-1].inputs or None)], "test inputs"),
         column(
             "accuracy", [_accuracy(each) for each in of], "share of inputs of which the most probable class is right"
@@ -97,10 +98,17 @@ def _figures(run: RunFolder, summary: Summary) -> Table | None:
     caption += (
         "number of inputs that it is of. The majority is what it comes to always to say the most frequent class of "
     )
-    caption += "the silo's training data"
+    caption += "the silo's training data; worst of each is, figure by figure, that of the silo where it is worst"
     marked = any(cell.flag for each in columns for cell in each.cells)
     caption += "; a triangle says what to beware of." if marked else "."
     return table(columns, caption, [silo.name for silo in silos], 3)
+
+
+def _worst_of_each(silos: Sequence[SiloRecord]) -> Metrics:
+    """Of every figure the worst, which may be of another silo than that of the next."""
+    found = {name: [getattr(silo.test, name) for silo in silos] for name in _HIGHER}
+    known = {name: [value for value in values if value is not None] for name, values in found.items()}
+    return Metrics.model_validate({name: min(values) for name, values in known.items() if values})
 
 
 _ALWAYS = "share that is right if the most frequent class of the silo's training data is always said"

@@ -35,7 +35,7 @@ def outcome_bars(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | Non
         drawn += [text(0, y + 16, name), *_bar(each, y + 22)]
     caption = "Shares of all silos' test inputs together."
     if any("foreign" in each for each in parts.values()):
-        caption += " Amber are answers to inputs that silos do not know, which are wrong: nothing promised covers them."
+        caption += " Light red are answers to inputs that silos do not know, which are wrong: no promise covers them."
     bars = drawing(WIDTH, _ROW * len(parts) - 4, f"What became of test inputs. {said}", *drawn, class_="outcomes")
     shown = [kind for kind in _KINDS if any(kind in each for each in parts.values())]
     return Chart("Right, wrong, abstained", bars, caption), [(_swatch(kind), _KINDS[kind]) for kind in shown]

@@ -95,9 +95,11 @@ def _alone(run: RunFolder) -> str:
     found = {name: models[name].mean.accuracy for name in names if name in models}
     if len(found) < 2 or None in found.values():
         return ""
+    silos = models["local"].silos
+    both = f", mean over the {plural(silos, 'silo')} that have both" if silos and silos < len(run.silos) else ""
     return (
         f" Asked about everything, silos' own models would be right about {percent(found['local'])}, "
-        f"the federation's about {percent(found['global'])}."
+        f"the federation's about {percent(found['global'])}{both}."
     )
 
 

@@ -8,13 +8,13 @@ from ...text import decimal
 
 
 def own_metrics(run: RunFolder) -> Table | None:
-    """A row per silo, then the mean over silos and the worst; None for a run without such metrics."""
+    """A row per silo, then the mean over silos and the worst of each metric; None for a run without such metrics."""
     summary = run.summary
     if summary is None or not summary.metrics:
         return None
     names = [silo.name for silo in run.silos]
     metrics = {silo.name: silo.metrics for silo in summary.silos}
-    columns = [words("silo", [*names, "mean", "worst"])]
+    columns = [words("silo", [*names, "mean", "worst of each"])]
     for name, over in summary.metrics.items():
         values = [metrics.get(silo, {}).get(name) for silo in names]
         better = "higher" if over.higher_is_better else "lower"

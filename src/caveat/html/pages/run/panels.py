@@ -234,7 +234,7 @@ def decision_bars(run: RunFolder, silos: SiloRows) -> Chart | None:
     label = f"Shares of decisions of {len(shares)} silos. All together: {whole}"
     figure = drawing(rows.width, rows.frame.bottom + 4, label, *silos.named(rows), *bars, class_="dots")
     caption = "Share of each silo's test inputs that its own model answered, that the federation's answered, and that "
-    caption += "nobody answered: blue, orange and empty."
+    caption += "nobody answered: blue, amber and empty."
     return Chart("Decisions", figure, caption)
 
 

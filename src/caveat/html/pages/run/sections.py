@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from statistics import fmean
 
 from markupsafe import Markup, escape
 
@@ -13,7 +15,7 @@ from ....files.schema.summary import SiloRecord
 from ...charts.cells import sparkline
 from ...charts.svg import element
 from ...tables import Cell, Column, Table, column, table, words
-from ...text import count, decimal, duration, percent, size
+from ...text import count, decimal, duration, percent, plural, size
 from .terminal import metric_column, of_models
 
 _EPISTEMIC = "what the model does not know (mutual information, corrected for few samples), in nats"
@@ -35,16 +37,17 @@ OF_MODELS = "architecture of the silo's own model, and accuracy of either model 
 
 
 def silo_table(run: RunFolder) -> Table | None:
-    """A row per silo, then the mean over silos and the worst."""
+    """A row per silo, then the mean over silos, and once more the silo of lowest accuracy, by all methods."""
     silos, names = run.silos, [silo.name for silo in run.silos]
     if not silos:
         return None
     worst = run.worst.silo if run.worst else ""
     metrics = [
-        column(header, map(write, metric_column(run, names, metric)), help) for metric, header, write, help in METRICS
+        column(header, map(write, metric_column(run, names, metric, worst)), help)
+        for metric, header, write, help in METRICS
     ]
     others = [
-        column(f"{name} {header}", map(write, metric_column(other, names, metric)), help)
+        column(f"{name} {header}", map(write, metric_column(other, names, metric, worst)), help)
         for name, other in run.comparable.items()
         for metric, header, write, help in METRICS[:2]
     ]
@@ -58,14 +61,15 @@ def silo_table(run: RunFolder) -> Table | None:
         column("codewords", [*(str(s.codewords or "") for s in silos), *last], "shared + the silo's own"),
         column("perplexity", [*(decimal(s.perplexity, 1) for s in silos), *last], "codewords in effective use"),
         *others,
-        *_calibration(run, names),
+        *_calibration(run, names, worst),
         *metrics[2:],
         column("train", [*map(count, counts[0]), *last], "samples to train on"),
         column(run.split, [*map(count, counts[1]), *last], "samples that the figures of this table come from"),
         words("classes", [*(_classes(run, silo) for silo in silos), *last], "training samples per class"),
     ]
     flags = any(header.header == "ECE by chance" and any(cell.text for cell in header.cells) for header in columns)
-    about = "; a triangle marks an ECE above what chance explains." if flags else "."
+    about = "; worst is the silo of lowest accuracy" if worst else ""
+    about += "; a triangle marks an ECE above what chance explains." if flags else "."
     return table(columns, f"Figures of each silo on its own {run.split} samples, entropies in nats{about}", names, 2)
 
 
@@ -76,10 +80,10 @@ def _classes(run: RunFolder, silo: SiloRecord) -> str:
     return sparkline(counts, names if len(names) == len(counts) else list(map(str, range(len(counts)))))
 
 
-def _calibration(run: RunFolder, names: Sequence[str]) -> list[Column]:
-    values = metric_column(run, names, "ece")
-    worst = next((silo.test for silo in run.silos if run.worst and silo.name == run.worst.silo), None)
-    metrics: list[Metrics | None] = [*(silo.test for silo in run.silos), run.mean, worst]
+def _calibration(run: RunFolder, names: Sequence[str], worst: str) -> list[Column]:
+    values = metric_column(run, names, "ece", worst)
+    of_worst = next((silo.test for silo in run.silos if silo.name == worst), None)
+    metrics: list[Metrics | None] = [*(silo.test for silo in run.silos), run.mean, of_worst]
     about = "what a perfectly calibrated model would show on as many samples: mean to 95 % quantile"
     return [
         column("ECE", map(_ece, values, metrics), "expected calibration error"),
@@ -98,20 +102,49 @@ def _band(metrics: Metrics | None) -> str:
 
 
 def method_table(run: RunFolder) -> Table | None:
-    """This method's figures over those of the methods beside it."""
+    """This method's figures over those of the methods beside it, over the silos that all of them have."""
     runs = {run.title: run, **run.comparable}
     if len(runs) == 1:
         return None
+    shared = set.intersection(*({silo.name for silo in each.silos} for each in runs.values()))
+    found = {name: over(each, shared) for name, each in runs.items()}
     columns = [
         words("method", runs),
-        column("mean accuracy", (percent(r.mean.accuracy) for r in runs.values())),
-        column("mean entropy", (decimal(r.mean.entropy) for r in runs.values())),
-        column(
-            "worst silo", (f"{percent(r.worst.accuracy)} ({r.worst.silo})" if r.worst else "" for r in runs.values())
-        ),
+        column("mean accuracy", (percent(each.accuracy) for each in found.values())),
+        column("mean entropy", (decimal(each.entropy) for each in found.values())),
+        column("worst silo", (each.worst for each in found.values())),
         column("rounds", (str(r.rounds_run) for r in runs.values())),
     ]
-    return table(columns, "The same data and budget by other methods; each method's own worst silo.")
+    silos = plural(len(shared), "silo")
+    caption = f"The same data and budget by other methods, over {silos}; each method's own worst silo."
+    if any(len(each.silos) > len(shared) for each in runs.values()):
+        caption += " Silos that not all of these methods have are left out."
+    return table(columns, caption)
+
+
+@dataclass(frozen=True)
+class OverSilos:
+    """What a method comes to over some of its silos."""
+
+    accuracy: float | None
+    entropy: float | None
+    worst: str
+
+
+def over(run: RunFolder, names: Collection[str]) -> OverSilos:
+    """The means over silos of these names, and the one of lowest accuracy."""
+    if len(names) == len(run.silos):
+        worst = f"{percent(run.worst.accuracy)} ({run.worst.silo})" if run.worst else ""
+        return OverSilos(run.mean.accuracy, run.mean.entropy, worst)
+    tests = {silo.name: silo.test for silo in run.silos if silo.name in names}
+    accuracies = {name: test.accuracy for name, test in tests.items() if test.accuracy is not None}
+    entropies = [test.entropy for test in tests.values() if test.entropy is not None]
+    lowest = min(accuracies, key=lambda name: (accuracies[name], name), default="")
+    return OverSilos(
+        fmean(accuracies.values()) if accuracies else None,
+        fmean(entropies) if entropies else None,
+        f"{percent(accuracies[lowest])} ({lowest})" if lowest else "",
+    )
 
 
 def temperatures(run: RunFolder) -> str:
@@ -146,11 +179,16 @@ def _number(value: float | None) -> str:
 
 
 def cost_table(run: RunFolder) -> Table | None:
-    """Traffic and wall-clock time, in total and per round."""
+    """Traffic and wall-clock time, in total and per round; what silos send for figures is known by the ledger alone."""
     if run.summary is None:
         return None
     traffic, rounds = run.summary.traffic, run.rounds_run
-    sent = [("sent by silos", traffic.bytes_up), ("sent to silos", traffic.bytes_down)] if traffic else []
+    measuring = [("sent by silos for figures", run.sent.total.measuring)] if run.sent else []
+    sent = (
+        [("sent by silos in rounds", traffic.bytes_up), *measuring, ("sent to silos in rounds", traffic.bytes_down)]
+        if traffic
+        else []
+    )
     rows = [(name, size(n), size(n / rounds) if rounds else "") for name, n in sent if n is not None]
     for name, seconds in run.summary.seconds.items():
         called = f"time to {name}" if name != "engine" else "time of the engine"
@@ -159,7 +197,8 @@ def cost_table(run: RunFolder) -> Table | None:
         return None
     names, totals, each = zip(*rows, strict=True)
     columns = [words("", names), column("in total", totals), column("per round", each)]
-    return table(columns, "What the run moved and how long it took, on the machine that ran it.")
+    about = "" if not measuring else " What silos sent is by silo and tensor under What left the silos."
+    return table(columns, f"What the run moved and how long it took, on the machine that ran it.{about}")
 
 
 def headline(run: RunFolder) -> list[tuple[str, str]]:
@@ -167,7 +206,9 @@ def headline(run: RunFolder) -> list[tuple[str, str]]:
     count, summary = len(run.silos), run.summary
     of = Markup(" ") + element("small", f"of {count + len(run.absent)}") if run.absent else ""
     nats = Markup(" ") + element("small", "nats")
-    sent = summary.traffic.bytes_up if summary and summary.traffic else None
+    # All that left them, as the ledger has it, where there is one.
+    rounds = summary.traffic.bytes_up if summary and summary.traffic else None
+    sent = run.sent.total.bytes if summary and run.sent else rounds
     seconds = sum(summary.seconds.values()) if summary else 0
     early = Markup(" ") + element("small", "ended early") if summary and summary.stopped else ""
     begun = Markup(" ") + element("small", f"begun with {run.numbers[0]}") if run.numbers else ""

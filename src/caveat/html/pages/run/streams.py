@@ -36,9 +36,12 @@ def models(tested: Mapping[str, Stream]) -> list[str]:
 
 
 def label(run: RunFolder, model: str) -> str:
-    """What a model is called: that of a policy that chooses nothing is no switch; some are at few of the silos."""
+    """What a model is called: that of a policy that chooses nothing is no switch.
+
+    Where some silos lack a model, it says over how many of them the models are compared.
+    """
     name = "answered" if model == CHOSEN and run.summary and run.summary.policy.name == OWN else model
-    found = run.summary.models.get(model) if run.summary else None
+    found = run.summary.models.get(CHOSEN if model == ORACLE else model) if run.summary else None
     few = found is not None and found.silos is not None and found.silos < len(run.silos)
     return f"{name} ({found.silos} of {len(run.silos)} silos)" if few and found else name
 

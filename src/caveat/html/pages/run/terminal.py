@@ -103,7 +103,7 @@ def _columns(run: RunFolder) -> list[tuple[str, Cells]]:
     names = [silo.name for silo in silos]
 
     def of(other: RunFolder, prefix: str) -> list[tuple[str, Cells]]:
-        accuracies, entropies = (metric_column(other, names, metric) for metric in ("accuracy", "entropy"))
+        accuracies, entropies = (metric_column(other, names, metric, worst) for metric in ("accuracy", "entropy"))
         return [(f"{prefix}accuracy", (*map(percent, accuracies),)), (f"{prefix}entropy", (*map(decimal, entropies),))]
 
     columns: list[tuple[str, Cells]] = [
@@ -113,8 +113,8 @@ def _columns(run: RunFolder) -> list[tuple[str, Cells]]:
         *([] if run.comparable else of_models(silos)),
         ("codewords", (*(str(silo.codewords or "") for silo in silos), "", "")),
         ("perplexity", (*(decimal(silo.perplexity, 1) for silo in silos), "", "")),
-        ("label\nin set", (*map(percent, metric_column(run, names, "set_coverage")),)),
-        ("classes\nin set", (*map(decimal, metric_column(run, names, "set_size")),)),
+        ("label\nin set", (*map(percent, metric_column(run, names, "set_coverage", worst)),)),
+        ("classes\nin set", (*map(decimal, metric_column(run, names, "set_size", worst)),)),
     ]
     for name, other in run.comparable.items():
         columns += of(other, f"{name}\n")
@@ -128,21 +128,26 @@ MODELS = {"local": "own\nmodel", "global": "federation's\nmodel"}
 def of_models(silos: Sequence[SiloRecord]) -> list[tuple[str, Cells]]:
     """What the silos' own models are, and the accuracy of each of two models; cells are empty without."""
     about = [("model", (*(silo.model for silo in silos), "", ""))]
+    both = [silo for silo in silos if MODELS.keys() <= silo.models.keys()]
     for name, header in MODELS.items():
         found = [silo.models[name].accuracy if name in silo.models else None for silo in silos]
-        known = [value for value in found if value is not None]
+        # A mean over the silos that have both, so that the two can be compared.
+        known = [value for silo in both if (value := silo.models[name].accuracy) is not None]
         about.append((header, (*map(percent, found), percent(sum(known) / len(known)) if known else "", "")))
     return about
 
 
-def metric_column(run: RunFolder, names: Sequence[str], metric: str) -> list[float | None]:
-    """A metric of the silos called `names`, then the mean over silos, then that of the run's own worst silo."""
+def metric_column(run: RunFolder, names: Sequence[str], metric: str, worst: str) -> list[float | None]:
+    """A metric of the silos called `names`, then the mean over them, then that of one of them, called `worst`.
+
+    There is no mean where the run has figures of other silos than these.
+    """
     found: dict[str, SiloRecord] = {silo.name: silo for silo in run.silos}
-    worst = run.worst.silo if run.worst else ""
 
     def value(metrics: Metrics | None) -> float | None:
         number = getattr(metrics, metric, None)
         return number if isinstance(number, float) else None
 
     figures = [value(found[name].test) if name in found else None for name in names]
-    return [*figures, value(run.mean), value(found[worst].test) if worst in found else None]
+    mean = value(run.mean) if found.keys() == set(names) else None
+    return [*figures, mean, value(found[worst].test) if worst in found else None]
