@@ -89,9 +89,7 @@ def test_the_ledger_says_what_left_the_silos_at_the_server_and_at_each_of_them(t
 def test_a_server_that_gives_up_continues_to_the_same_bits(tmp_path: Path) -> None:
     federation, whole = Federation(tmp_path / "a", quorum=3), Federation(tmp_path / "b", quorum=3)
     federation.grid.tamper[federation.node["hill"]] = losing(2)
-    with pytest.raises(RunError, match=r"quorum
-hill: no reply in time
-they had federation\.deadline = 0\.3 s: set"):
+    with pytest.raises(RunError, match=r"quorum\nhill: no reply in time\nthey had federation\.deadline = 0\.3 s: set"):
         federation.serve()
     assert (federation.run / "state" / "checkpoint.json").exists()
     federation.grid.tamper.clear()

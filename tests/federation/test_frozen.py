@@ -412,7 +412,8 @@ def test_after_forgetting_no_number_of_a_row_is_left_and_predictions_stay(tmp_pa
     federation.serve()
     kept = federation.kept(NAMES[0])
     of = {path: read_payload(path) for path in kept.glob("state/silos/*/*.safetensors")}
-    rows = torch.cat([t.flatten() for s in of.values() for n, t in s["familiarity"].items() if n.startswith("input.")])
+    kept_numbers = [pair for state in of.values() for pair in state.get("familiarity", {}).items()]
+    rows = torch.cat([tensor.flatten() for name, tensor in kept_numbers if name.startswith("input.")])
     x = torch.cat([read_payload(path)["test"]["x"] for path in kept.parent.glob("data-*.safetensors")]).flatten()
     telling = {v for v in (rows.tolist() + x.tolist()) if v not in (0.0, 1.0)}
     assert len(telling) > 30

@@ -176,8 +176,7 @@ class FlowerEngine:
             told = [f"{silo}: {why}" for silo, why in sorted(reasons.items())]
             what = f"round {t}, work {address!r}: {len(updates)} of {len(cohort)} silos, fewer than the quorum"
             longer = [self._longer] if LATE in reasons.values() else []
-            raise RunError("
-".join([what, *told, *longer]))
+            raise RunError("\n".join([what, *told, *longer]))
         if not measures:
             self.counted |= dict.fromkeys(updates, t)
         if admission is not None:
