@@ -134,7 +134,7 @@ def _whether_alive(folder: Path) -> str:
 
 
 def _silos(folder: Path, said: list[str]) -> list[str]:
-    """Of each silo the node that it spoke by last, and the last round of how many it was counted in, but for measurements."""
+    """Of each silo the node that it spoke by last, and the last round that it was counted in, measurements apart."""
     nodes = {found[2]: found[1] for line in said if (found := NODE.match(line))}
     rounds = dict[str, list[int]]()
     if (folder / "ledger.jsonl").exists():
