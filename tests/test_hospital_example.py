@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from commands import caveat
 
 from caveat.config import load
 
@@ -55,6 +57,24 @@ def write_tables(folder: Path, hospitals: tuple[str, ...]) -> None:
             row = [age, sex, pain + 1, 120 + k % 30, 200 + k, sugar, ecg, 150 - k % 40, angina, k % 4, k % 3 + 1, k % 4]
             lines.append(",".join(map(str, [*row, (3, 6, 7)[k % 3], y])))
         (folder / f"uci_heart_{name}.csv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("method", ["fedpn", "uefl"])
+def test_the_silo_file_of_the_example_may_join(method: str, tmp_path: Path) -> None:
+    """As it stands in the repository, with and without the federation's configuration."""
+    for name in ("silo.toml", "dictionary.toml", f"{method}.toml"):
+        shutil.copy(EXAMPLE / name, tmp_path)
+    write_tables(tmp_path, ("cleveland", "hungarian", "switzerland", "va"))
+    for more in ((), ("--config", tmp_path / f"{method}.toml")):
+        found = caveat("data", tmp_path / "silo.toml", *more)
+        assert found.exit_code == 0, found.stderr
+        assert "nothing is refused" in found.stdout
+
+
+def test_the_dictionary_keeps_its_comments_on_the_way_to_the_hospitals(tmp_path: Path) -> None:
+    assert caveat("flower", "init", tmp_path / "project", EXAMPLE / "fedpn.toml").exit_code == 0
+    assert (tmp_path / "project" / "dictionary.toml").read_text() == (EXAMPLE / "dictionary.toml").read_text()
+    assert "# 0 female, 1 male" in (tmp_path / "project" / "dictionary.toml").read_text()
 
 
 def test_the_table_has_figures_of_each_hospital_and_differences(

@@ -224,8 +224,9 @@ def test_what_a_silo_keeps_is_measured_as_a_run_is(positive: str, tmp_path: Path
     assert found.exit_code == 0, found.stderr
     figures = json.loads(found.stdout)
     assert figures["examples"] == 80
-    row = figures["confusion"][["ill", "well"].index(positive)]
-    assert figures["sensitivity"] == pytest.approx(row[["ill", "well"].index(positive)] / sum(row))
+    confusion, k = figures["confusion"], ["ill", "well"].index(positive)
+    of_class = sum(confusion[k]) + confusion[0][k] + confusion[1][k]  # by label, and by prediction
+    assert figures["f1"] == pytest.approx(2 * confusion[k][k] / of_class)
 
 
 def everything(folder: Path) -> dict[str, bytes | None]:

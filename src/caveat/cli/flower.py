@@ -28,7 +28,7 @@ def init(
     So does the code of a model that the configuration names.
     """
     with reported():
-        from ..config import dump, dump_dictionary, load
+        from ..config import dictionary_text, dump, load
         from ..federation.project import write_project
         from ..federation.refusals import check_federation
         from ..federation.silo_file import beside
@@ -46,11 +46,8 @@ def init(
             from ..data import load as load_data
 
             silos = len(load_data(settings.data, settings.seed))
-        columns = settings.data.declared.dictionary
-        write_project(
-            folder, dump(settings), silos, plugins or (), codes_of(settings),
-            dump_dictionary(columns) if columns and silos is None else "",
-        )  # fmt: skip
+        dictionary = dictionary_text(config, sets or (), settings) if silos is None else ""
+        write_project(folder, dump(settings), silos, plugins or (), codes_of(settings), dictionary)
         how = "on many machines" if silos is None else f"a simulation of {silos} silos"
         typer.echo(f"{folder}: {settings.method.name}, {how}; {folder / 'README.md'} says how to start it")
         for file in weights_of(settings) if silos is None else ():

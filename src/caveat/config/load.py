@@ -32,6 +32,7 @@ from .schema import (
     own_training,
 )
 from .text import ConfigText, one_of, parse, read, toml
+from .write import dump_dictionary
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 DEFAULT_RECIPE = "digits"
@@ -92,15 +93,33 @@ def read_dictionary(file: Path) -> tuple[DictionaryColumn, ...]:
     return tuple(made)
 
 
+def dictionary_text(source: str | None, sets: Sequence[str], config: Config) -> str:
+    """The data dictionary of what `load` has made a configuration of, as a file; "" where it has none.
+
+    That is the text of the file that it names, comments and all, and else what `dump_dictionary` writes.
+    """
+    columns, file = config.data.declared.dictionary, find(source)
+    data = _merged(read(file, str(file), sets)).get("data")
+    named = data.get("dictionary") if isinstance(data, dict) else None
+    if not columns or not isinstance(named, str):
+        return dump_dictionary(columns) if columns else ""
+    return _dictionary_file(named, file.parent).read_text(encoding="utf-8")
+
+
 def _dictionary_of(named: str, folder: Path) -> list[Any]:
-    """The entries of a dictionary's file, looked for beside the configuration, then as data are."""
+    """The entries of a dictionary's file."""
+    return [dataclasses.asdict(column) for column in read_dictionary(_dictionary_file(named, folder))]
+
+
+def _dictionary_file(named: str, folder: Path) -> Path:
+    """A dictionary's file, looked for beside the configuration, then as data are. Raises ConfigurationError."""
     try:
         file = folder / named if os.path.isfile(folder / named) else locate(named)
     except DataError as error:
         raise ConfigurationError(f"data.dictionary = {shown(named)}: {error}", "data.dictionary") from None
     if not file.is_file():
         raise ConfigurationError(f"data.dictionary = {shown(named)}: expected a TOML file", "data.dictionary")
-    return [dataclasses.asdict(column) for column in read_dictionary(file)]
+    return file
 
 
 def find(source: str | None) -> Path:

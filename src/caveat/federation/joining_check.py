@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .. import config as configuration
-from ..config import Config, EngineSettings, MethodSettings
-from ..core import DataError
+from ..config import Config, EngineSettings, MethodSettings, Uncertainty
+from ..core import DataError, DataWarning
 from ..data import DataSettings, survey
 from ..data.declared import DictionaryColumn
 from ..data.sources.columns import number
@@ -65,11 +67,13 @@ class JoiningCheck:
         if config is None:  # what it may do is for the configuration to say
             config, file = self._assumed(found), replace(file, limits=Limits())
         try:
-            SiloSide(file).check_joining(Terms(NAME, config, config.method.name, "", (file.silo,)))
+            silos = SiloSide(file).check_joining(Terms(NAME, config, config.method.name, "", (file.silo,)))
         except (ToldRefusal, BeyondLimits) as error:
             whole, told = (error, error.told) if isinstance(error, BeyondLimits) else (error.__cause__, error)
             hint = "" if self.config is not None else f"\n{USUAL}"
             raise DataError(f"{whole}\nof this a server would be told: {told}{hint}") from error
+        if told := no_alarm(len(silos[0].calibration), config.uncertainty):
+            warnings.warn(told, DataWarning, stacklevel=2)
         return [OTHERS] if self.config is not None else [WITHOUT, OTHERS]
 
     @property
@@ -98,6 +102,18 @@ class JoiningCheck:
             )
         classes = tuple(dict.fromkeys([*(each.meaning for each in self.file.codes or ()), *labels]))
         return classes if len(classes) > 1 else (*classes, *UNKNOWN)[:2]
+
+
+def no_alarm(calibration: int, uncertainty: Uncertainty) -> str:
+    """That so many calibration inputs are too few to call any input unfamiliar; "" where they are enough."""
+    alarm = uncertainty.alarm
+    # The least p-value that there can be is 1 / (n + 1).
+    if not uncertainty.familiarity or not alarm or (calibration + 1) * alarm >= 1:
+        return ""
+    return (
+        f"{calibration} inputs in the calibration split: no input can be called unfamiliar at {alarm:.0%}, which takes "
+        f"{math.ceil(1 / alarm) - 1} of them"
+    )
 
 
 def federation_of(config: Path) -> Config:

@@ -68,15 +68,17 @@ class SiloSide:
             )  # fmt: skip
         return {"silo": silo, "sketch": json.dumps(schema.to_json())}
 
-    def check_joining(self, terms: Terms) -> None:
+    def check_joining(self, terms: Terms) -> Silos:
         """All that `introduce` and `join` check, as if no other silo were there to agree with; nothing is written.
+
+        Returns the silo as it would take part alone.
 
         Raises what they raise: ToldRefusal, with the whole as its cause, for what the silo refuses by a rule,
         BeyondLimits, DataError and ConfigurationError for what else cannot be used.
         """
         schemas = {self.file.silo: DataSchema.of_json(json.loads(str(self.introduce(terms)["sketch"])))}
         alone = replace(terms, names=(self.file.silo,), agreement=shared_schema(schemas, terms.config.data))
-        self._silos(alone, self.data.read_anew)
+        return self._silos(alone, self.data.read_anew)
 
     def join(self, terms: Terms) -> dict[str, str | int]:
         """Its sizes, class counts and the hashes of its splits, under what was agreed."""
