@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from commands import caveat as cli
 from federations import assert_same
 from hospitals import NAMES, Federation, Notes, hospital
 
@@ -16,6 +17,7 @@ import caveat
 from caveat.core import ConfigurationError, RunError
 from caveat.engines.flower import silo_app_of
 from caveat.federation.delivery import deliver
+from caveat.federation.log import status_of
 from caveat.federation.node import NodeHandler
 from caveat.federation.server import serve
 from caveat.files.ledger import read_ledger
@@ -66,7 +68,9 @@ def test_a_silo_that_was_away_in_the_end_gets_the_model_and_what_it_missed(tmp_p
     others = {name: files(federation.homes[name] / "state") for name in NAMES if name != "hill"}
     run = files(federation.run)
     notes = delivered(federation, "hill")
-    assert any(note.startswith("hill has the model of fedbn: accuracy") for note in notes)
+    (told,) = [note for note in notes if note.startswith("hill has the model of fedbn: accuracy")]
+    assert 0 < float(told.split("that of the majority ")[1].split(",")[0]) <= 1
+    assert notes[0] == "fedbn: waiting for hill, for 60 s at most"
     assert {name: files(federation.homes[name] / "state") for name in others} == others
     assert files(federation.run) == run
     ours = read_payload(federation.kept("hill") / "model" / "model.safetensors")
@@ -74,6 +78,8 @@ def test_a_silo_that_was_away_in_the_end_gets_the_model_and_what_it_missed(tmp_p
     assert all(torch.equal(t, theirs[group][name]) for group in theirs for name, t in ours[group].items())
     kept = caveat.load(federation.kept("hill")).experiment.at("hill").state
     assert kept["likelihood"]
+    assert any(line.startswith("hill: ") and "; its model was delivered" in line for line in status_of(federation.run))
+    assert "delivered: what left the silo, in bytes" in cli("flower", "ledger", federation.run).stdout
     # Nothing is trained: its part of training was counted.
     sent = read_ledger(federation.run / "delivered" / "ledger.jsonl").messages
     assert "train" not in {message.phase for message in sent}

@@ -14,6 +14,7 @@ from hospitals import CONFIG
 from caveat.config import dump, load
 
 LISTENING = """#!/bin/sh
+# --deliver
 printf '%s\\n' "$@" > "$(dirname "$0")/said"
 exit ${STATUS-0}
 """
@@ -110,6 +111,7 @@ def test_a_project_with_another_configuration_does_not_begin_it(begun: Begun) ->
     said = one_error(caveat("resume", begun.run, "--project", begun.project), 2)
     assert begun.said is None
     assert f"--project {begun.project}: {file} with rounds=2 seed = 5 is another configuration than" in said
+    assert said.endswith('began with: method.name = "fedprox", which was "fedavg"')
 
 
 def test_a_folder_without_a_project_is_told_so(begun: Begun) -> None:
@@ -145,3 +147,19 @@ def test_what_else_names_the_command_names_the_project_too(begun: Begun) -> None
     assert f"`caveat resume {begun.run} --project DIR` continues it" in said
     assert caveat("report", begun.run).exit_code == 0
     assert "<code>caveat resume run --project DIR</code> continues it" in (begun.run / "report.html").read_text()
+
+
+def test_a_silo_that_nobody_knows_is_refused_before_anything_is_waited_for(begun: Begun) -> None:
+    """A name that is written wrongly had the server wait for it for minutes."""
+    (begun.run / "summary.json").write_text("{}")
+    words = ("flower", "deliver", begun.run, "--project", begun.project, "--silo")
+    one_error(caveat(*words, "tyop"), 4)  # without keys of silos anybody may still come
+    assert begun.said is not None
+    (begun.project / "said").unlink()
+    (begun.project / "silos").mkdir()
+    for name in ("hill", "coast"):
+        (begun.project / "silos" / f"{name}.pub").touch()
+    said = one_error(caveat(*words, "hill", "--silo", "tyop"), 2)
+    assert said.startswith("error: --silo tyop: no such silo is known; these took part or were admitted: coast, hill.")
+    assert begun.said is None
+    assert "has not delivered" in one_error(caveat(*words, "hill"), 4)

@@ -110,10 +110,15 @@ def test_what_is_undone_is_set_aside_and_the_page_says_so(run: Path) -> None:
 def test_the_list_changes_nothing_and_names_the_silos_that_were_noted(run: Path) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     noted = {"round": 2, "phase": "train", "silo": "silo-1", "noted": "its update was not finite"}
+    away = {"round": 3, "phase": "train", "silo": "silo-9", "left_out": "not connected"}
     kept = (run / "rounds.jsonl").read_text()
-    (run / "rounds.jsonl").write_text(kept + json.dumps(noted) + "\n")
+    (run / "rounds.jsonl").write_text("".join([kept, *(json.dumps(row) + "\n" for row in (noted, away))]))
     lines = caveat("rollback", run).stdout.splitlines()
-    assert [line.split()[-1] for line in lines[1:-1]] == ["nobody", "silo-1", "nobody"]
+    # of two silos nobody is called far from the others: that nobody is so is not known either
+    assert [line.split(None, 3)[3].split() for line in lines[1:-1]] == [
+        ["2", "not", "told", "nobody"], ["2", "silo-1", "nobody"], ["2", "not", "told", "silo-9"]
+    ]  # fmt: skip
+    assert "not told: nobody is called far from the others among fewer than 4 silos" in lines[-1]
     (run / "rounds.jsonl").write_text(kept)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 

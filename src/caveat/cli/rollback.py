@@ -83,23 +83,37 @@ def _alone(run: Path, folder: Path, federated: bool) -> Iterator[None]:
 
 
 def _kept(folder: Path) -> Iterator[str]:
-    """A line for each round that a run can go back to: when it was written, and whose updates were noted in it."""
+    """A line for each round that a run can go back to: when it was written, of how many silos, whose updates were noted
+    in it, and who was left out of it.
+    """
+    from ..engines.checks.norms import FEWEST
     from ..files.checkpoints import kept_place
-    from ..files.rollback import kept_rounds
+    from ..files.ledger import read_ledger
+    from ..files.rollback import LEDGER, ROWS, kept_rounds
     from ..files.run_folder import read_rows
 
-    noted = dict[int, list[str]]()
-    for row in read_rows(folder / "rounds.jsonl")[2]:
-        noted.setdefault(row.round, []).append(row.silo)
     if not (kept := kept_rounds(folder)):
         yield f"{folder} keeps no round to go back to: engine.checkpoints says how many are kept"
         return
-    yield f"{'round':>6}  {'counted':<16}  unlike the others"
+    _, left_out, noted = read_rows(folder / ROWS)
+    counted = {(each.round, each.silo) for each in read_ledger(folder / LEDGER).messages if each.split is None}
+    yield f"{'round':>6}  {'counted':<16}  {'silos':>5}  {'unlike the others':<17}  left out"
     for each in kept:
         when = time.localtime((folder / "state" / kept_place(each.t)).stat().st_mtime)
-        silos = ", ".join(dict.fromkeys(noted.get(each.number, ["nobody"])))
-        yield f"{each.number:>6}  {time.strftime('%Y-%m-%d %H:%M', when)}  {silos}"
-    yield f"`caveat rollback {folder} --to ROUND` has the run go on after one of them"
+        here = {silo for number, silo in counted if number == each.number}
+        watched = each.norms is not None and len(here) >= FEWEST
+        unlike = [row.silo for row in noted if row.round == each.number] or ["nobody" if watched else "not told"]
+        missing = [
+            f"{row.silo} ({row.phase})" if row.silo in here else row.silo
+            for row in left_out
+            if row.round == each.number and row.split is None
+        ] or ["nobody"]
+        silos, away = (", ".join(dict.fromkeys(names)) for names in (unlike, missing))
+        yield (f"{each.number:>6}  {time.strftime('%Y-%m-%d %H:%M', when)}  {len(here):>5}  {silos:<17}  {away}")
+    yield (
+        f"`caveat rollback {folder} --to ROUND` has the run go on after one of them; not told: nobody is called far "
+        f"from the others among fewer than {FEWEST} silos, or where federation.robust is off"
+    )
 
 
 def _told(folder: Path, back: Rollback) -> str:

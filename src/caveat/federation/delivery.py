@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 
 from .. import metrics
 from ..config import Config
-from ..core import ConfigurationError, Method, Round, RunError, SiloId, State
+from ..core import ConfigurationError, Method, Round, RunError, SiloId, State, Tensors
 from ..engines.flower import FlowerEngine
 from ..engines.flower_messages import NEVER, GridMessages
 from ..files.checkpoints import ServerStore
@@ -27,7 +27,7 @@ from ..files.ledger import Entries, Ledger, read_ledger
 from ..files.locks import held
 from ..files.manifest import manifest_of
 from ..files.owner_only import owner_only
-from ..runs.configured import load_config
+from ..runs.classification import GROUP
 from ..runs.joining import USUAL
 from ..runs.progress import Progress
 from ..runs.spec import spec_of
@@ -37,10 +37,12 @@ from .log import lock_of
 from .measurement_check import check_measurement
 from .membership import PAUSE, OpenMembership
 from .name_keys import SILO_KEYS, NameKeys
-from .server import PATIENCE, FlowerRun, StartCommand, parts_of
-from .terms import Terms, lasting
+from .server import PATIENCE, FlowerRun, StartCommand, check_same, parts_of
+from .terms import Terms
 
 DELIVERED = "delivered"
+MAJORITY = "that of the majority"
+"""What is said beside a silo's accuracy: its test split may be small, and of one class for the most part."""
 
 
 def deliver(
@@ -63,8 +65,7 @@ def deliver(
     with held(lock_of(folder), f"{folder} is being run by another process"), owner_only():
         if not (folder / "summary.json").exists():
             raise ConfigurationError(f"{folder} is not finished: silos get its model once it is")
-        if lasting(load_config(folder)) != lasting(config):
-            raise ConfigurationError(f"{folder} began with another configuration than the one given now")
+        check_same(folder, config)
         late: set[SiloId] = set()
         for name, part, own in parts_of(config, folder):
             late |= _deliver_part(config, own, name, folder, part, GridMessages(grid), silos, progress, rounds, start)
@@ -106,14 +107,24 @@ def _members(
     members.path = place  # those of the finished run stay as they are
     place.parent.mkdir(exist_ok=True)
     members.save()
-    end = time.monotonic() + (config.federation.patience or PATIENCE)
+    patience = config.federation.patience or PATIENCE
+    end = time.monotonic() + patience
+    progress.note(f"{name}: waiting for {', '.join(sorted(silos))}, for {patience:.0f} s at most")
     while set(silos) - set(members.connected(wire)) and time.monotonic() < end:
         members.meet(wire, end)
         time.sleep(PAUSE)
     if late := sorted(set(silos) - set(members.connected(wire))):
-        progress.note(f"not there: {', '.join(late)}")
+        progress.note(f"not there after {patience:.0f} s: {', '.join(late)}")
     members.save()
     return members
+
+
+def _majority(sums: Tensors, class_counts: Sequence[int]) -> dict[str, float]:
+    """How often it is right at a silo's test inputs always to say the most frequent class of its training data."""
+    inputs = sums["confusion"].sum(1).tolist() if "confusion" in sums else []
+    if len(inputs) != len(class_counts) or not sum(inputs):
+        return {}
+    return {MAJORITY: inputs[class_counts.index(max(class_counts))] / sum(inputs)}
 
 
 @dataclass(frozen=True)
@@ -159,9 +170,11 @@ class Delivery:
         down = self.engine.method.broadcast(self.server)
         replies = self.engine.exchange(self.last, TEST, down, [silo])
         self.ledger.add(replies.updates, t=self.last, phase="final", split=TEST)
-        found = metrics.figures(replies.updates[silo].payload["sums"])
+        measured = replies.updates[silo].payload
+        majority = _majority(measured.get(GROUP, {}), self.engine.members.cards[silo].class_counts)
+        found = metrics.figures(measured["sums"]) | majority
         after = f" after {number} rounds by itself" if number else ""
-        told = ", ".join(f"{name} {found[name]:.3f}" for name in ("accuracy", "nll"))
+        told = ", ".join(f"{name} {found[name]:.3f}" for name in ("accuracy", MAJORITY, "nll") if name in found)
         self.progress.note(f"{silo} has the model of {self.method.name}{after}: {told}")
 
     def _missed(self, past: Past) -> list[tuple[int, Round]]:

@@ -144,9 +144,12 @@ def _silos(folder: Path, said: list[str]) -> list[str]:
     counted = {
         silo: f"counted last in round {max(of)}, in {plural(len(set(of)), 'round')}" for silo, of in rounds.items()
     }
+    told = read_ledger(folder / "delivered" / "ledger.jsonl").messages
+    late = {each.silo for each in told if each.measured}
     return [
-        f"{silo}: {counted.get(silo, 'counted in no round')}{f'; node {nodes[silo]}' if silo in nodes else ''}"
-        for silo in sorted({*nodes, *counted})
+        f"{silo}: {counted.get(silo, 'counted in no round')}"
+        f"{'; its model was delivered' if silo in late else ''}{f'; node {nodes[silo]}' if silo in nodes else ''}"
+        for silo in sorted({*nodes, *counted, *late})
     ]
 
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from ..config import Config, load, load_kept
 from ..config.earlier import wrote
 from ..core import ConfigurationError, RunError, check_silo_name
-from ..files.reading import record_of
+from ..files.reading import read, record_of
+from ..files.schema.federation import FederationFile
 from ..files.schema.small_files import Started
 from ..html.text import plain
 from ..runs.configured import load_config
-from .terms import lasting
+from .name_keys import SILO_KEYS
+from .terms import differing
 
 STARTED = "started.json"
 """The file of a run's folder that says which project started it, with which overrides."""
@@ -54,6 +56,7 @@ def deliver_models(folder: Path, project: Path, silos: Sequence[str], rounds: in
             raise ConfigurationError(f"--silo {silo!r}: run.sh separates names by commas, and cannot take this one")
     if not (folder / "summary.json").exists():
         raise ConfigurationError(f"{folder} is not finished: silos get its model once it is")
+    _check_known(folder, project, silos)
     started, config, script = record_of(folder / STARTED, Started) or Started(), load_config(folder), _script(project)
     sets = _confirmed(folder, config, started.sets)
     _check_same(folder, config, project, sets)
@@ -66,6 +69,22 @@ def deliver_models(folder: Path, project: Path, silos: Sequence[str], rounds: in
     command = [str(script.absolute()), "--deliver", ",".join(silos), *given, str(folder.absolute()), *sets]
     if subprocess.run(command, stdout=2, check=False).returncode:
         raise RunError(f"{script} has not delivered the model of {folder} to all of {', '.join(silos)}")
+
+
+def _check_known(folder: Path, project: Path, silos: Sequence[str]) -> None:
+    """Raises ConfigurationError for a silo that never took part and whose key the project's server was not told.
+
+    Where the project has no keys of silos, anybody may still come under any name.
+    """
+    files = [path for path in (folder / "federation.json", folder / "delivered" / "federation.json") if path.exists()]
+    known = {name for path in files for name in read(path, FederationFile).silos}
+    if not (admitted := {path.name.removesuffix(".pub") for path in (project / SILO_KEYS).glob("*.pub")}):
+        return
+    if unknown := [silo for silo in silos if silo not in known | admitted]:
+        raise ConfigurationError(
+            f"--silo {plain(unknown[0])}: no such silo is known; these took part or were admitted: "
+            f"{', '.join(map(plain, sorted(known | admitted)))}. A new one is admitted first: ./admit.sh NAME.pub"
+        )
 
 
 def _what_to_type(folder: Path, started: Started) -> str:
@@ -111,9 +130,9 @@ def _check_same(folder: Path, config: Config, project: Path, sets: Sequence[str]
     file = project / "config.toml"
     if not file.is_file():
         raise ConfigurationError(f"--project {project}: it has no config.toml; expected a federation's project")
-    if lasting(load(str(file), sets, earlier=wrote(folder / "config.toml"))) != lasting(config):
+    if found := differing(config, load(str(file), sets, earlier=wrote(folder / "config.toml"))):
         with_sets = f" with {plain(' '.join(sets))}" if sets else ""
         raise ConfigurationError(
             f"--project {project}: {file}{with_sets} is another configuration than {folder / 'config.toml'}, which the "
-            "run began with"
+            f"run began with: {found}"
         )

@@ -50,7 +50,7 @@ from .prevalence import unlike_others
 from .refusals import check_federation
 from .resume import STARTED
 from .simulation import FixedMembership
-from .terms import Terms, lasting
+from .terms import Terms, differing
 
 EVERY_ROUND = 0.0
 """Seconds between durable checkpoints: silos keep the states of the last rounds alone."""
@@ -138,8 +138,8 @@ def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: S
         raise ConfigurationError(f"engine.name = {config.engine.name!r}, expected 'flower'")
     with held(lock_of(folder), f"{folder} is being run by another process"):
         begun = (folder / "config.toml").exists()
-        if begun and lasting(load_config(folder)) != lasting(config):
-            raise ConfigurationError(f"{folder} began with another configuration than the one given now")
+        if begun:
+            check_same(folder, config)
         if not begun:
             check_federation(config.data)
             check_empty(folder)
@@ -149,6 +149,15 @@ def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: S
             run(config, GridMessages(grid), folder, progress, begun, start)
             write_report(folder)
     return folder
+
+
+def check_same(folder: Path, config: Config) -> None:
+    """Raises ConfigurationError, naming the keys, for a configuration that is not the one that a run began with."""
+    if found := differing(load_config(folder), config):
+        raise ConfigurationError(
+            f"{folder} began with another configuration than the one given now: {found}; `caveat resume {folder} "
+            "--project DIR` goes on with the overrides that it began with, and another configuration needs a new folder"
+        )
 
 
 def _federate(

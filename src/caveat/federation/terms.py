@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .. import config as configuration
 from .._version import __version__
 from ..config import Config
 from ..core import DataError, SiloId
+from ..core.errors import cut
 from ..data.schema.agreement import SharedSchema
 from ..nn.probe import Said
 
@@ -75,3 +77,32 @@ def lasting(config: Config) -> Config:
     quorum = None if federation.begin_with else federation.quorum
     waits = replace(federation, quorum=quorum, deadline=None, patience=None)
     return replace(config, federation=waits, engine=replace(config.engine, checkpoints=None))
+
+
+MOST_KEYS = 5
+"""Keys that are named of those in which two configurations differ."""
+
+
+def differing(began: Config, given: Config) -> str:
+    """The keys in which what is to last of two configurations differs, with both values; empty where nothing does."""
+    if lasting(began) == lasting(given):
+        return ""
+    was, now = (dict(_keys(asdict(lasting(each)))) for each in (began, given))
+    keys = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+    if "method.name" in keys:  # with which all its keys are others
+        keys = [key for key in keys if key == "method.name" or not key.startswith("method.")]
+    told = [f"{key} = {_shown(now.get(key))}, which was {_shown(was.get(key))}" for key in keys[:MOST_KEYS]]
+    more = len(keys) - MOST_KEYS
+    return "; ".join(told or ["in the code that it names"]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _keys(value: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    for key, inner in value.items():
+        if isinstance(inner, dict) and inner:
+            yield from _keys(inner, f"{place}{key}.")
+        else:
+            yield f"{place}{key}".replace("method.parameters.", "method."), inner
+
+
+def _shown(value: object) -> str:
+    return cut(json.dumps(value, default=str, ensure_ascii=False), 60)

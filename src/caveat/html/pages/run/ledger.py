@@ -19,16 +19,19 @@ from ....files.schema.small_files import OwnState
 from ...text import plain, times
 
 FILE, KEPT = "ledger.jsonl", "kept.json"
+PARTS = ("delivered", "undone/*", "beside/*", "beside/*/delivered")
+"""Folders of a run that have ledgers of their own."""
 
 
 def ledger_tables(folder: Path) -> Iterator[Text | Table]:
-    """Of the folder of a run, of what a rollback has undone, and of each method beside it, or of the folder that a silo
-    keeps of one method.
+    """Of the folder of a run, of what was delivered when it was finished, of what a rollback has undone, and of each
+    method beside it, or of the folder that a silo keeps of one method.
 
     A heading and a table per form of message, with its tensors, then one with a row per silo; bytes without units.
     Raises MissingError if the folder holds no ledger, DataError if it holds a damaged one.
     """
-    found = {part: _sent(part) for part in (folder, *sorted(folder.glob("undone/*")), *sorted(folder.glob("beside/*")))}
+    more = (each for pattern in PARTS for each in sorted(folder.glob(pattern)))
+    found = {part: _sent(part) for part in (folder, *more)}
     ledgers = {path: sent for path, sent in found.items() if sent}
     if not ledgers:
         raise MissingError(_without(folder))
