@@ -96,20 +96,22 @@ def _kept(folder: Path) -> Iterator[str]:
         yield f"{folder} keeps no round to go back to: engine.checkpoints says how many are kept"
         return
     _, left_out, noted = read_rows(folder / ROWS)
-    counted = {(each.round, each.silo) for each in read_ledger(folder / LEDGER).messages if each.split is None}
+    sent = [each for each in read_ledger(folder / LEDGER).messages if each.split is None]
     yield f"{'round':>6}  {'counted':<16}  {'silos':>5}  {'unlike the others':<17}  left out"
     for each in kept:
         when = time.localtime((folder / "state" / kept_place(each.t)).stat().st_mtime)
-        here = {silo for number, silo in counted if number == each.number}
-        watched = each.norms is not None and len(here) >= FEWEST
+        here = [message for message in sent if message.round == each.number]
+        # What comes after training has the number of its last round, and may be without other silos.
+        trained = {message.silo for message in here if message.phase == here[0].phase}
+        watched = each.norms is not None and len(trained) >= FEWEST
         unlike = [row.silo for row in noted if row.round == each.number] or ["nobody" if watched else "not told"]
         missing = [
-            f"{row.silo} ({row.phase})" if row.silo in here else row.silo
+            row.silo if here and row.phase == here[0].phase else f"{row.silo} ({row.phase})"
             for row in left_out
             if row.round == each.number and row.split is None
         ] or ["nobody"]
         silos, away = (", ".join(dict.fromkeys(names)) for names in (unlike, missing))
-        yield (f"{each.number:>6}  {time.strftime('%Y-%m-%d %H:%M', when)}  {len(here):>5}  {silos:<17}  {away}")
+        yield f"{each.number:>6}  {time.strftime('%Y-%m-%d %H:%M', when)}  {len(trained):>5}  {silos:<17}  {away}"
     yield (
         f"`caveat rollback {folder} --to ROUND` has the run go on after one of them; not told: nobody is called far "
         f"from the others among fewer than {FEWEST} silos, or where federation.robust is off"

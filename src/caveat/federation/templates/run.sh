@@ -93,7 +93,7 @@ show() {
 # why_not: of a run that failed. Where its own log says why, that was shown; else what Flower has of it is.
 why_not() {
     if tail -n +"$((began + 1))" "$log" 2>/dev/null | grep ' the run has failed: ' >/dev/null; then
-        echo "the reason is above, and in $log; all that the process said: . ./environment.sh; flwr log $id $link --show" >&2
+        echo "the reason is above, and in $log; all else: . ./environment.sh; flwr log $id $link --show" >&2
     else
         flwr log "$id" "$link" --show >&2 || true
     fi

@@ -6,7 +6,7 @@ set -euo pipefail
 umask 077
 (($# == 3)) || { echo "usage: silo.sh SILO.toml KEY SERVER:PORT" >&2; exit 2; }
 [[ -f $1 ]] || { echo "$1: no such file; expected the silo's own copy of silo.toml" >&2; exit 2; }
-[[ -f $2 ]] || { echo "$2: no such file; expected the silo's private key, which ./key.sh NAME makes in keys" >&2; exit 2; }
+[[ -f $2 ]] || { echo "$2: no such file; expected the silo's private key, which ./key.sh NAME makes" >&2; exit 2; }
 silo=$(realpath "$1") key=$(realpath "$2") server=$3
 cd "$(dirname "$0")"
 . ./environment.sh
