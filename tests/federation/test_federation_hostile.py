@@ -21,6 +21,7 @@ from caveat.engines.flower_messages import pack, unpack, words_of
 from caveat.federation.node import NodeHandler
 from caveat.files import ledger
 from caveat.files.payloads import read_payload
+from caveat.files.schema.rounds import NO_PART
 from caveat.methods import FedAvg
 
 pytestmark = pytest.mark.long
@@ -45,8 +46,9 @@ def test_a_hostile_silo_is_named_and_the_others_are_as_without_it(tmp_path: Path
     rows = [json.loads(line) for line in (runs[0] / "rounds.jsonl").read_text().splitlines()]
     named = {(row["round"], row.get("split", "train")) for row in rows if "left_out" in row and row["silo"] == "hill"}
     assert named >= {(1, "train"), (2, "train"), (3, "train"), (3, "test")}
-    told = ("is not finite", "speaks for 52 examples, expected 1 by what it said to have")
+    told = ("is not finite", "speaks for 52 examples, expected 1 by what it said to have", NO_PART)
     assert all(any(each in row["left_out"] for each in told) for row in rows if "left_out" in row)
+    assert all(row["left_out"] == NO_PART for row in rows if row.get("split") == "test" and "left_out" in row)
     assert any("without hill" in note and "is not finite" in note for note in hostile.notes)
 
 
