@@ -31,9 +31,11 @@ from caveat.methods import (
     FedAvg,
     FedBN,
     FedDisco,
+    FedIIR,
     FedPN,
     FedProto,
     FedRoD,
+    FedSR,
     Local,
     PerFedAvg,
     TrFedDis,
@@ -58,12 +60,14 @@ REFUSED: dict[type[Method], dict[str, str]] = {
     FedDisco: {"train": "site.train"},
     IFCA: {"train": "site.train", "train (cluster)": "site.train", "settle (cluster)": "site.train"},
     FedRoD: {"train": "site.train", "train (layer)": "site.train"},
+    FedSR: {"train (model)": "draws random numbers beside batches"},
+    FedIIR: {"tell": "reads a silo's numbers", "train": "does not require grad"},
     FedALA: {"train (own)": "reads a silo's numbers"},
     FedProto: {"train (own)": "site.train"},
     FedPN: {"train": "torch.autograd.Function", "personalise": "site.train", "train_densities": "site.train"},
 }  # fmt: skip
 """The works of methods that are not stacked, and what their reasons say."""
-NEVER = (FMLU, UEFL, FedPN, FedDisco, IFCA, FedRoD, FedProto)
+NEVER = (FMLU, UEFL, FedPN, FedDisco, IFCA, FedRoD, FedProto, FedSR, FedIIR)
 
 
 def plain() -> nn.Module:
