@@ -240,6 +240,16 @@ def test_what_cannot_be_stacked_is_carried_out_as_ever_and_says_why(
     assert_same(apart.server, together.server)
 
 
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_certainties_that_are_shuffled_are_so_for_each_silo_by_itself(shuffled: bool, tmp_path: Path) -> None:
+    method = FMLU(rounds=2, training=FAST, weigh_mean=False, shuffled=shuffled)
+    together, works = federation(method, tmp_path / "on", "on")
+    assert works["train (own)"].stacked != shuffled
+    if shuffled:
+        assert "draws random numbers" in works["train (own)"].why
+        assert_same(federation(method, tmp_path / "off", "off")[0].server, together.server)
+
+
 @dataclass(frozen=True)
 class Later(FedAvg):
     """Asks which silo it is at in its second round, when it has been decided that it is stacked."""
