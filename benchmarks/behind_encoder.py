@@ -70,6 +70,8 @@ ROWS = {
     "feddc": Row("feddc", LINEAR, sgd(0.1, 0)),
     "feddisco": Row("feddisco", LINEAR, sgd(0.1)),
     "ifca": Row("ifca", LINEAR, sgd(0.1)),
+    "fedsr": Row("fedsr", ADAPTER, sgd(0.03)),
+    "fediir": Row("fediir", LINEAR, sgd(0.1)),
     "fedper": Row("fedper", ADAPTER, sgd(0.1)),
     "fedrep": Row("fedrep", ADAPTER, sgd(0.03), {"head_epochs": 5}),
     "fedbabu": Row("fedbabu", ADAPTER, sgd(0.03)),

@@ -22,13 +22,14 @@ from caveat.wrappers.base import find
 from caveat.wrappers.familiar import Familiar
 
 TURNS, INPUTS, ROWS = 41, 1000, 2500  # of which 200 calibrate
+PERCEPTRON = "perceptron, 20 columns"
 CASES = {
     "lenet5, 28 px": ((28, 28, 1), caveat.ModelSettings(name="lenet5")),
     "cnn, 28 px": ((28, 28, 1), caveat.ModelSettings(name="cnn")),
     "residual, width 16, 28 px": ((28, 28, 1), caveat.ModelSettings(name="residual")),
     "residual, width 16, 32 px in colour": ((32, 32, 3), caveat.ModelSettings(name="residual")),
     "residual, width 16, 8 px": ((8, 8, 1), caveat.ModelSettings(name="residual")),
-    "perceptron, 20 columns": ((20,), caveat.ModelSettings(name="mlp")),
+    PERCEPTRON: ((20,), caveat.ModelSettings(name="mlp")),
 }
 
 
@@ -38,14 +39,14 @@ def silos(shape: tuple[int, ...]) -> caveat.data.Silos:
     return from_arrays({name: (raw, rng.integers(0, 10, ROWS)) for name in "ab"})
 
 
-def measure(shape: tuple[int, ...], model: caveat.ModelSettings) -> tuple[float, float]:
+def measure(shape: tuple[int, ...], model: caveat.ModelSettings, batch: int = INPUTS) -> tuple[float, float]:
     """The ratio of times, and microseconds that are added per input."""
     run = caveat.run(silos(shape), caveat.FedAvg(), rounds=1, model=model, every=10)
     whole = run.experiment.complete_method
     familiar = find(whole, Familiar)
     assert familiar is not None
     assert len(run.silos.named("a").calibration) == 200
-    x = run.silos.named("a").train.x[:INPUTS]
+    x = run.silos.named("a").train.x[:INPUTS].repeat(batch // INPUTS, *[1] * len(shape))
     ask = [run.experiment._asked("a", method.predict) for method in (familiar, familiar.base)]
 
     def seconds(predict: Callable[[Tensor], object]) -> float:
@@ -55,7 +56,7 @@ def measure(shape: tuple[int, ...], model: caveat.ModelSettings) -> tuple[float,
 
     turns = [[seconds(predict) for predict in ask] for _ in range(TURNS)]
     ratio = median(whole / base for whole, base in turns)
-    return ratio, 1e6 * median(whole - base for whole, base in turns) / INPUTS
+    return ratio, 1e6 * median(whole - base for whole, base in turns) / batch
 
 
 def main() -> None:
@@ -64,6 +65,8 @@ def main() -> None:
     for name, (shape, model) in CASES.items():
         ratio, added = measure(shape, model)
         print(f"| {name} | {ratio:.2f} | {added:.1f} |", flush=True)
+    ratio, added = measure(*CASES[PERCEPTRON], 10 * INPUTS)
+    print(f"| {PERCEPTRON}, in batches of {10 * INPUTS:,} | {ratio:.2f} | {added:.1f} |")
 
 
 if __name__ == "__main__":

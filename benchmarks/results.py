@@ -58,8 +58,8 @@ def section(name: str, record: Comparison) -> str:
     parts = [
         f"`caveat reproduce {name} --scale {scale[1] if scale else 'cpu'} --seeds {seeds} --out DIR`",
         f"{table.source}. {table.differs}",
-        f"{seeds} seeds, {done} of {len(record.cells)} runs done. Mean and 95 % intervals over seeds and silos, in "
-        f"square brackets the paper's.{'' if tuning is None else tried(tuning)}",
+        f"{seeds} seed{'s' * (seeds > 1)}, {done} of {len(record.cells)} runs done. Mean and 95 % intervals over seeds "
+        f"and silos, in square brackets the paper's.{'' if tuning is None else tried(tuning)}",
         *contrasts(record),
         *measured(record)[:SHOWN],
         "<details><summary>Everything else that was measured, costs and tests</summary>",

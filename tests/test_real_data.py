@@ -29,6 +29,7 @@ HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 
 @pytest.mark.parametrize(("recipe", "silos", "test"), [
     ("uefl-mnist", 9, 500), ("uefl-mnist-unbalanced", 5, 500), ("uefl-fmnist", 9, 500), ("uefl-cifar10", 9, 400),
+    ("uefl-gtsrb", 9, 400), ("uefl-cifar100", 9, 400),
 ])  # fmt: skip
 def test_recipe_runs_on_its_data(tmp_path: Path, recipe: str, silos: int, test: int) -> None:
     run = start(load(recipe, SHORT), tmp_path / "run")
@@ -38,6 +39,13 @@ def test_recipe_runs_on_its_data(tmp_path: Path, recipe: str, silos: int, test: 
     splits = json.loads((run / "splits.json").read_text())
     hashes = [silo[split]["sha256"] for silo in splits.values() for split in ("train", "calibration", "test")]
     assert len(set(hashes)) == len(hashes)
+
+
+def test_a_domain_of_photographs_and_drawings_is_left_out(tmp_path: Path) -> None:
+    summary = json.loads((start(load("uefl-pacs", SHORT), tmp_path / "run") / "summary.json").read_text())
+    kinds = {silo["domain"]: silo.get("newcomer", False) for silo in summary["silos"]}
+    assert kinds == {"pacs_art_painting": False, "pacs_cartoon": False, "pacs_photo": False, "pacs_sketch": True}
+    assert summary["newcomers"]["mean"]["accuracy"] > 0
 
 
 @pytest.mark.parametrize("recipe", ["fedpn-mnist", "fedpn-fmnist"])

@@ -20,7 +20,7 @@ TINY = """
 title = "A table"
 source = "A paper, Table 7"
 differs = "Everything is smaller."
-claims = ["fedavg > alone"]
+claims = [{text = "fedavg > alone", not_tested = "one seed"}]
 data = []
 recipe = "digits"
 minutes = {cpu = 1}
@@ -75,7 +75,7 @@ def test_every_table_can_be_asked_for_at_every_scale(name: str, scale: Scale) ->
     grid.check()
     assert scale in found.minutes
     assert found.differs
-    assert found.claims or found.contrasts
+    assert found.claims or found.contrasts or "no verdict" in found.differs
     assert grid.published is not None
     assert any(row.figures for row in found.rows) or not found.claims
 
@@ -88,6 +88,19 @@ def test_every_row_of_a_table_is_tuned_alike_over_three_values_at_least(name: st
     extended = grid.tuning is not None and grid.tuning.extensions > 0
     # One value is that of all rows, of which none is chosen.
     assert len(grid.values(grid.rows[0])) + extended >= 3 or len(grid.values(grid.rows[0])) == 1
+
+
+def test_a_claim_says_why_it_is_not_tested_or_has_a_contrast(tiny: str) -> None:
+    grid = reproduce.grid(reproduce.named(tiny), Scale.cpu, (0,))
+    assert grid.published is not None
+    assert grid.published.claims == ("fedavg > alone (not tested: one seed)",)
+    contrast = '[[contrasts]]\nclaim = "fedavg > alone"\na = "FedAvg"\nb = "alone"\ncolumn = "even"\n'
+    for text in (TINY.replace(', not_tested = "one seed"', ""), TINY + contrast):
+        (table.FOLDER / "tiny.toml").write_text(text)
+        with pytest.raises(ValueError, match="claim 'fedavg > alone': either a contrast makes it, or not_tested says"):
+            reproduce.named(tiny)
+    (table.FOLDER / "tiny.toml").write_text(TINY.replace(', not_tested = "one seed"', "") + contrast)
+    assert reproduce.named(tiny).claims[0].told == "fedavg > alone"
 
 
 def test_a_table_has_theirs_and_ours_side_by_side(tiny: str, tmp_path: Path) -> None:
@@ -198,7 +211,7 @@ def test_unknown_tables_and_missing_data_are_told_before_anything_is_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CAVEAT_DATA", raising=False)
-    assert "no such table; did you mean uefl-main?" in one_error(caveat("reproduce", "uefl-mian"), 2)
+    assert "no such table; did you mean uefl-main?" in one_error(caveat("reproduce", "uefl-maim"), 2)
     assert "which table?" in one_error(caveat("reproduce"), 2)
     assert "mnist.npz" in one_error(caveat("reproduce", "uefl-main", "--out", "new"), 3)
     assert not (tmp_path / "new").exists()

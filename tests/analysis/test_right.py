@@ -51,3 +51,17 @@ def test_a_contrast_of_foreign_inputs_needs_some(tmp_path: Path) -> None:
     one = kept(tmp_path / "one", [1, 1], [1, 0], None)
     with pytest.raises(DataError, match="no inputs that silo 'a' does not know"):
         differences(Contrast("", "x", "y", known=0.5), one, one)
+
+
+def test_a_contrast_can_be_of_the_silos_that_were_left_out(tmp_path: Path) -> None:
+    folders = []
+    for name, right in (("one", [1, 1]), ("two", [0, 1])):
+        found = {"input": torch.arange(2), "own": torch.tensor(right, dtype=torch.uint8)}
+        inside = {"input": torch.arange(2, 4), "own": torch.ones(2, dtype=torch.uint8)}
+        folders.append(tmp_path / name)
+        place_of(folders[-1]).write_bytes(to_bytes({"inside": inside, "outside": found}))
+    one, two = folders
+    assert differences(Contrast("", "x", "y", silos=("outside",)), one, two).values.tolist() == [1, 0]
+    assert differences(Contrast("", "x", "y"), one, two).values.tolist() == [0, 0, 1, 0]
+    with pytest.raises(DataError, match="no silo 'nowhere'; there are: inside, outside"):
+        differences(Contrast("", "x", "y", silos=("nowhere",)), one, two)

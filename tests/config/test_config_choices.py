@@ -8,6 +8,7 @@ import pytest
 
 from caveat.config import dump, load
 from caveat.core import ConfigurationError
+from caveat.data import Labels
 
 PERSONAL = 'personal=[{name = "mlp"}]'
 
@@ -78,6 +79,15 @@ def test_what_is_wrong_with_one_is_said_of_it(model: str, message: str) -> None:
     [
         (["method.name=fmlu", "method.alpha=0.2"], "alpha = 0.2 .* no meaning while weigh_loss = true"),
         (["method.name=fmlu", "method.weigh_loss=false", "method.scaled=true"], "scaled = true has no meaning"),
+        (
+            ["method.name=fmlu", "method.weigh_loss=false", "method.weigh_mean=false", "method.shuffled=true"],
+            "shuffled = true has no meaning",
+        ),
+        (["data.labels.noise=[1.5]"], r"labels.noise\[0\] = 1.5: must be at most 1"),
+        (["data.labels.noise=[-0.1]"], r"labels.noise\[0\] = -0.1: must be"),
+        (["data.labels.noise=0.4"], "labels.noise = 0.4: must be"),
+        (["data.labels.noise=[nan]"], "labels.noise.* = nan"),
+        (["data.source=silos", "data.labels.noise=[0.4]"], "labels.noise = .* needs the data of all silos"),
         (["data.labels.partition=iid", "data.labels.minimum=20"], "minimum = 20 is ignored by partition 'iid'"),
         (
             ["data.labels.partition=dirichlet", "data.labels.minimum=99", "data.samples_per_silo=50"],
@@ -88,3 +98,13 @@ def test_what_is_wrong_with_one_is_said_of_it(model: str, message: str) -> None:
 def test_a_key_without_meaning_is_refused(sets: list[str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         load("fmlu-mnist", sets)
+
+
+def test_another_partition_leaves_a_recipes_alpha_behind_and_no_wrong_labels(tmp_path: Path) -> None:
+    file = tmp_path / "noisy.toml"
+    labels = 'partition = "dirichlet"\nalpha = 0.1\nnoise = [0, 0.4]'
+    file.write_text(f'[method]\nname = "fedavg"\n\n[data]\nsilos = 4\n\n[data.labels]\n{labels}\n')
+    found = load(str(file), ["data.labels.partition=iid"])
+    assert found.data.labels == Labels(noise=(0, 0.4))
+    (tmp_path / "written.toml").write_text(dump(found))
+    assert load(str(tmp_path / "written.toml")) == found

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from data_samples import labelled_images, same, write_npz
+from data_samples import labelled_images, same, write_csv, write_npz
 
 from caveat import data
-from caveat.core import ConfigurationError, DataError, Silo
+from caveat.core import AugmentedData, ConfigurationError, DataError, Silo
 from caveat.data import DataSettings, Labels, Shift, Split
 from caveat.data.partitions import deal, partition
 from caveat.data.shifts import rotate
 from caveat.data.splits import NAMES, stratified
+from caveat.data.wrong_labels import mislabelled
 
 
 def positions(silo: Silo) -> list[int]:
@@ -146,6 +149,72 @@ def test_a_shift_of_fewer_entries_than_silos_comes_in_blocks() -> None:
     assert [silo.domain for silo in silos] == [f"rotate({a})" for a in (0, 0, -50, -50, 120, 120)]
     with pytest.raises(ConfigurationError, match="3 entries for 4 silos"):
         data.load(DataSettings(silos=4, shift=Shift(angles=(0, -50, 120))), 0)
+
+
+# Wrong labels
+
+
+def noisy(*shares: float, seed: int = 0, **settings: Any) -> data.Silos:
+    return data.load(DataSettings(silos=4, labels=Labels(noise=shares), **settings), seed)
+
+
+def test_the_share_of_training_labels_that_are_wrong_is_exact_and_nothing_else_changes() -> None:
+    clean, silos = noisy(), noisy(0, 0.4)
+    before, after = data.splits_record(clean), data.splits_record(silos)
+    truth = torch.from_numpy(data.digits().y)
+    for number, silo in enumerate(silos):
+        right = truth[silo.indices["train"]]
+        wrong = int((silo.train.y != right).sum())
+        assert wrong == (0 if number < 2 else round(0.4 * len(right)))
+        assert all(after[silo.name][split] == before[silo.name][split] for split in NAMES[1:])  # type: ignore[index]
+        assert torch.equal(silo.train.x, clean[number].train.x)
+        assert data.hashes(silo) == data.hashes(clean[number])
+
+
+def test_a_wrong_label_is_any_other_class_alike() -> None:
+    y = np.repeat(np.arange(4), 3000)
+    found = mislabelled(y, 1, 4, np.random.default_rng(0))
+    counts = np.array([np.bincount(found[y == label], minlength=4) for label in range(4)])
+    assert np.diag(counts).tolist() == [0] * 4
+    assert np.abs(counts + 1000 * np.eye(4) - 1000).max() < 120  # four and a half standard deviations
+    assert mislabelled(y[:7], 0.5, 4, np.random.default_rng(0)).shape == (7,)
+    assert np.array_equal(y, np.repeat(np.arange(4), 3000))
+
+
+def test_wrong_labels_are_a_function_of_seed_and_silo() -> None:
+    one, again, other = (noisy(0.5, seed=seed) for seed in (0, 0, 1))
+    assert all(same(a, b) for a, b in zip(one, again, strict=True))
+    places = [silo.train.y[:300] != noisy()[n].train.y[:300] for n, silo in enumerate(one)]
+    assert not torch.equal(places[0], places[1])
+    assert not torch.equal(one[0].train.y, other[0].train.y)
+    # Fewer silos with wrong labels leave those of the others as they are.
+    assert torch.equal(noisy(0, 0.5)[3].train.y, one[3].train.y)
+
+
+def test_wrong_labels_are_made_before_batches_are_changed_and_where_data_comes_in_silos(tmp_path: Path) -> None:
+    plain, changed = noisy(0.3), noisy(0.3, augment=("flip",))
+    assert isinstance(changed[0].train, AugmentedData)
+    assert torch.equal(changed[0].train.y, plain[0].train.y)
+    paths = [write_npz(tmp_path / f"{name}.npz") for name in "ab"]
+    source = "csv:" + ",".join(str(write_csv(tmp_path / f"{name}.csv")) for name in "ab")
+    for settings in (DataSettings(source="npz:" + ",".join(map(str, paths)), silos=2),
+                     DataSettings(source=source, target="ill")):  # fmt: skip
+        clean, silos = (data.load(replace(settings, labels=Labels(noise=noise)), 0) for noise in ((), (0, 1)))
+        assert same(clean[0], silos[0])
+        assert not (clean[1].train.y == silos[1].train.y).any()
+        assert same(clean[1], silos[1], NAMES[1:])
+
+
+@pytest.mark.parametrize("shares", [(0.1, 0.2, 0.3), (0.1,) * 8])
+def test_as_many_shares_as_there_are_silos_or_a_divisor(shares: tuple[float, ...]) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^data\.labels\.noise has {len(shares)} entries for 4 silos"):
+        noisy(*shares)
+
+
+def test_wrong_labels_and_a_stream_of_classes_that_a_silo_lacks_exclude_each_other() -> None:
+    labels = Labels(partition="classes", noise=(0.5,))
+    with pytest.raises(ConfigurationError, match=r"data\.labels\.noise: wrong labels hide"):
+        DataSettings(silos=4, labels=labels, streams=data.Streams(ood_local="classes"))
 
 
 def test_names_sort_as_numbers() -> None:

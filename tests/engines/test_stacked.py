@@ -31,9 +31,11 @@ from caveat.methods import (
     FedAvg,
     FedBN,
     FedDisco,
+    FedIIR,
     FedPN,
     FedProto,
     FedRoD,
+    FedSR,
     Local,
     PerFedAvg,
     TrFedDis,
@@ -58,12 +60,14 @@ REFUSED: dict[type[Method], dict[str, str]] = {
     FedDisco: {"train": "site.train"},
     IFCA: {"train": "site.train", "train (cluster)": "site.train", "settle (cluster)": "site.train"},
     FedRoD: {"train": "site.train", "train (layer)": "site.train"},
+    FedSR: {"train (model)": "draws random numbers beside batches"},
+    FedIIR: {"tell": "reads a silo's numbers", "train": "does not require grad"},
     FedALA: {"train (own)": "reads a silo's numbers"},
     FedProto: {"train (own)": "site.train"},
     FedPN: {"train": "torch.autograd.Function", "personalise": "site.train", "train_densities": "site.train"},
 }  # fmt: skip
 """The works of methods that are not stacked, and what their reasons say."""
-NEVER = (FMLU, UEFL, FedPN, FedDisco, IFCA, FedRoD, FedProto)
+NEVER = (FMLU, UEFL, FedPN, FedDisco, IFCA, FedRoD, FedProto, FedSR, FedIIR)
 
 
 def plain() -> nn.Module:
@@ -234,6 +238,16 @@ def test_what_cannot_be_stacked_is_carried_out_as_ever_and_says_why(
     assert not works["train"].stacked
     assert why in works["train"].why
     assert_same(apart.server, together.server)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_certainties_that_are_shuffled_are_so_for_each_silo_by_itself(shuffled: bool, tmp_path: Path) -> None:
+    method = FMLU(rounds=2, training=FAST, weigh_mean=False, shuffled=shuffled)
+    together, works = federation(method, tmp_path / "on", "on")
+    assert works["train (own)"].stacked != shuffled
+    if shuffled:
+        assert "draws random numbers" in works["train (own)"].why
+        assert_same(federation(method, tmp_path / "off", "off")[0].server, together.server)
 
 
 @dataclass(frozen=True)

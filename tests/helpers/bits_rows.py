@@ -57,6 +57,8 @@ METHODS = {
     "feddc": f"method.alpha=0.1 model.name=residual model.width=2 {SGD}",
     "feddisco": f"{PIXELS} data.labels.partition=draws data.labels.per_silo=4",
     "ifca": "method.clusters=3",
+    "fedsr": "",
+    "fediir": f"method.penalty=0.1 {SGD}",
     "fedper": f"model.name=lenet5 model.features=8 training.momentum=0.9 {SGD}",
     "fedrep": (
         'method.head_epochs=2 evaluation.every=2 evaluation.splits=["validation","test"] evaluation.silos=2 seed=1'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -18,7 +19,7 @@ from torch import Tensor
 
 import caveat
 from caveat.config import load
-from caveat.core import ConfigurationError, Decision, Replies, Update
+from caveat.core import ConfigurationError, Decision, Replies, Update, seeded
 from caveat.engines.rounds import Participation
 from caveat.methods import FML, FMLU
 from caveat.methods.fml import learn
@@ -67,6 +68,27 @@ def test_scaled_losses_are_means_with_weights_that_add_up_to_one() -> None:
     meme = (cross_entropy(MEME) + certainty(OWN) * divergence(OWN, MEME)) / (1 + certainty(OWN))
     own = (cross_entropy(OWN) + certainty(MEME) * divergence(MEME, OWN)) / (1 + certainty(MEME))
     assert of(FMLU(scaled=True)) == pytest.approx(meme.mean() + own.mean(), rel=1e-12)
+
+
+def test_shuffled_weights_are_the_same_ones_at_other_examples() -> None:
+    """The loss is one of those that some order of each teacher's weights gives, and not always that of their own."""
+
+    def dealt(teacher: np.ndarray, student: np.ndarray) -> list[float]:
+        orders = itertools.permutations(certainty(teacher))
+        return [(cross_entropy(student) + np.array(order) * divergence(teacher, student)).mean() for order in orders]
+
+    possible = [a + b for a in dealt(OWN, MEME) for b in dealt(MEME, OWN)]
+    seen = set()
+    for seed in range(20):
+        with seeded(seed):
+            found = of(FMLU(shuffled=True))
+        with seeded(seed):
+            assert of(FMLU(shuffled=True)) == found
+        assert min(abs(found - each) for each in possible) < 1e-12
+        seen.add(round(found, 9))
+    assert len(seen) > 5
+    with seeded(0):
+        assert of(FMLU(shuffled=True, weigh_loss=False, alpha=0.4)) == of(FML(alpha=0.4))
 
 
 def test_without_its_weights_fmlu_is_fml() -> None:
@@ -128,6 +150,38 @@ def test_the_servers_mean_is_by_certainty(tmp_path: Path) -> None:
     assert FMLU(weigh_mean=False).average({}, found, site)["model"]["w"].item() == pytest.approx(1)
     assert FML().average({}, found, site)["model"]["w"].item() == pytest.approx(1)
     assert FML(weights="examples").average({}, found, site)["model"]["w"].item() == pytest.approx(80 / 60)
+
+
+def test_shuffled_certainties_are_dealt_to_other_silos_alike_every_time(tmp_path: Path) -> None:
+    site = Federation(FMLU(training=FAST), tmp_path).site
+    seen = set()
+    for k in range(30):
+        found = replies({"a": 0.01 * k, "b": math.log(2), "c": math.log(4)})
+        torch.manual_seed(k)
+        state = torch.get_rng_state()
+        one, other = (FMLU(shuffled=True).average({}, found, site)["model"]["w"].item() for _ in range(2))
+        assert one == other  # whatever the generator's state, which stays
+        assert torch.equal(torch.get_rng_state(), state)
+        w = (math.exp(-0.01 * k), 1 / 2, 1 / 4)
+        means = [(b + 2 * c) / (a + b + c) for a, b, c in itertools.permutations(w)]
+        gaps = [abs(one - mean) for mean in means]
+        assert min(gaps) < 1e-6
+        seen.add(gaps.index(min(gaps)))
+    assert len(seen) == 6
+    kept = FMLU(shuffled=True, weigh_mean=False).average({}, found, site)["model"]["w"].item()
+    assert kept == pytest.approx(1)
+
+
+def test_a_shuffled_run_repeats_its_bits_and_is_another(tmp_path: Path) -> None:
+    def end(name: str, workers: int, **options: bool) -> Tensor:
+        federation = Federation(FMLU(rounds=2, training=ADAM, **options), tmp_path / name, workers)
+        federation.run()
+        return federation.server["model"]["head.1.weight"]
+
+    shuffled = end("one", 1, shuffled=True)
+    assert torch.equal(end("again", 2, shuffled=True), shuffled)
+    assert not torch.equal(end("usual", 1), shuffled)
+    assert not torch.equal(end("loss", 1, shuffled=True, weigh_mean=False), end("server", 1, weigh_mean=False))
 
 
 @pytest.mark.parametrize("split", ["validation", "train"])

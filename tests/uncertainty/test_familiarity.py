@@ -205,3 +205,13 @@ def test_many_distances_that_are_infinite_keep_the_promise() -> None:
         )
         rates.append(float((familiarity.conformal(both[:40], both[40:]) <= 0.05).double().mean()))
     assert np.mean(rates) <= 0.05 + 3 * np.std(rates) / 300**0.5
+
+
+@pytest.mark.parametrize("inputs", [30, 4000])
+def test_many_inputs_are_ranked_as_each_by_itself(inputs: int) -> None:
+    generator = torch.Generator().manual_seed(2)
+    calibration = torch.randn(60, 3, generator=generator).round(decimals=1).double()  # with ties
+    new = torch.randn(inputs, 3, generator=generator).round(decimals=1).double()
+    p = familiarity.conformal(calibration, new)
+    assert torch.equal(p, familiarity.conformal_directly(calibration, new))
+    assert torch.equal(p[:7], torch.cat([familiarity.conformal(calibration, each[None]) for each in new[:7]]))

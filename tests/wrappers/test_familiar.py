@@ -12,7 +12,7 @@ from federations import ADAM, FAST, METHODS, Federation, flat, silos
 from caveat.core import Data, Decision, Method, Prediction, Silo
 from caveat.methods import FML, UEFL, FedAvg, FedBABU, FedBN, FedPN, Local, TrFedDis
 from caveat.uncertainty import familiarity
-from caveat.wrappers.familiar import GROUP, INPUT, Familiar
+from caveat.wrappers.familiar import GROUP, INPUT, Familiar, distances, distances_kept
 from caveat.wrappers.private import Private
 from caveat.wrappers.switched import Switched
 from caveat.wrappers.uncertainty import Uncertainty
@@ -158,3 +158,22 @@ def test_the_message_is_small_beside_a_model(tmp_path: Path) -> None:
     widths = {"input.values": 2, "global.1": 6, "global.2": 6}
     wanted = sum(8 * (4 + 4 * d + d * (d + 1) // 2) for d in widths.values())
     assert sum(tensor.nbytes for tensor in sent.values()) == wanted
+
+
+def test_distances_of_calibration_inputs_are_computed_once_for_a_density(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    rows, y = torch.randn(60, 4), torch.arange(60) % 3
+    known = {"input.x.calibration": rows}
+    known |= {f"input.x.{name}": each for name, each in density_of(rows, y).items()}
+    first = distances_kept(known, "input.x")
+    with monkeypatch.context() as patch:
+        patch.setattr(familiarity, "log_distances", None)  # cannot be called
+        assert distances_kept(dict(known), "input.x") is first
+    other = known | {f"input.x.{name}": each for name, each in density_of(3 * rows + 1, y).items()}
+    assert torch.equal(distances_kept(other, "input.x"), distances(other, "input.x", rows))
+    assert not torch.equal(distances_kept(other, "input.x"), first)
+    assert torch.equal(distances_kept(known, "input.x"), first)
+
+
+def density_of(rows: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+    return familiarity.density(familiarity.sums(rows, y, 3), len(rows))

@@ -172,8 +172,8 @@ def _merged(source: ConfigText, earlier: bool = False) -> dict[str, Any]:
         table["data"] = {}  # silos, shifts and constants of other data
     labels = table["data"].get("labels") if isinstance(table.get("data"), dict) else None
     named = labels.get("partition") if isinstance(labels, dict) else None
-    if named is not None and source.overrides.get(("data", "labels", "partition"), named) != named:
-        table["data"]["labels"] = {}
+    if labels and named is not None and source.overrides.get(("data", "labels", "partition"), named) != named:
+        table["data"]["labels"] = {key: value for key, value in labels.items() if key == "noise"}
     policy, there = source.overrides.get(("uncertainty", "policy")), table.get("uncertainty")
     if isinstance(policy, str) and isinstance(there, dict) and there.get("policy") != policy:
         table["uncertainty"] = {key: value for key, value in there.items() if policy in OWNERS.get(key, (policy,))}

@@ -29,6 +29,7 @@ from .splits import NAMES, development_splits, reserve_test
 from .streams import hold_out, unknown_inputs, with_streams
 from .table_encoding import Encoder, TableLayout, common_layout, fit_encoders
 from .unusual import check_usual
+from .wrong_labels import mislabelled
 
 
 class Domain(NamedTuple):
@@ -99,7 +100,7 @@ def make_silos(
         common_layout(pools[0].table, [splits["train"] for splits in raw.values()]) if pools[0].table else TableLayout()
     )
     sequence_format = sequence_format or sequences_of(pools[0])
-    silos = _encoded(chosen, raw, settings, image_format, layout, sequence_format)
+    silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequence_format)
     held_out = [pool.x[test[pool.y[test] < 0]] for pool, (_, test) in zip(pools, held_back, strict=True)]
     unknown = unknown_inputs(held_out if streams.hold_out else [], outside, silos, streams.ood_global)
     if streams.ood_local == "none" and unknown is None:
@@ -124,7 +125,7 @@ def one_silo(
     check_standardise(own.pool, settings.standardise)
     chosen = [own]
     raw = _shifted(chosen, settings.shift, image_format, seed)
-    silos = _encoded(chosen, raw, settings, image_format, layout, sequences_of(own.pool))
+    silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequences_of(own.pool))
     unknown = unknown_inputs([], outside, silos, settings.streams.ood_global)
     if unknown is None:
         return silos
@@ -152,6 +153,7 @@ def _encoded(
     chosen: Sequence[SiloIndices],
     raw: Mapping[SiloId, dict[str, Array]],
     settings: DataSettings,
+    seed: int,
     image_format: ImageFormat,
     layout: TableLayout,
     sequence_format: SequenceFormat | None,
@@ -163,15 +165,17 @@ def _encoded(
     tables = {silo.name: silo.pool.table for silo in chosen}
     encoders = fit_encoders(tables, {n: x["train"] for n, x in raw.items()}, layout) if layout.columns else {}
     encoders = {name: replace(encoder, csv_format=first.csv_format) for name, encoder in encoders.items()}
+    wrong = shifts.spread(settings.labels.noise, len(chosen), "data.labels.noise")
     silos = []
-    for silo, (angle, std) in zip(chosen, shifts.per_silo(settings.shift, len(chosen)), strict=True):
+    for silo, (angle, std), share in zip(chosen, shifts.per_silo(settings.shift, len(chosen)), wrong, strict=True):
         splits = {}
         for split, index in silo.indices.items():
             x = raw[silo.name].pop(split)  # popped, so that raw and normalised inputs are not all in memory together
             finish = _finished(silo, encoders, image_format, settings.normalise, scales)
-            splits[split] = Data(
-                lazy_inputs(x, finish) if isinstance(x, LazyRows) else finish(x), torch.from_numpy(silo.pool.y[index])
-            )
+            y = silo.pool.y[index]
+            if share and split == "train":
+                y = mislabelled(y, share, len(first.classes), _generator(seed, "wrong labels", silo.name))
+            splits[split] = Data(lazy_inputs(x, finish) if isinstance(x, LazyRows) else finish(x), torch.from_numpy(y))
         domain = shifts.domain_name(settings.shift, angle, std, silo.domain.name)
         indices = {split: torch.from_numpy(index) for split, index in silo.indices.items()}
         train, validation, calibration, test = (splits[name] for name in NAMES)

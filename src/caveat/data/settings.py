@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import field, fields
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PlainValidator
 
@@ -42,8 +42,9 @@ class Shift:
 
 @frozen_settings
 class Labels:
-    """What makes the labels of silos differ, for data that does not come in silos."""
+    """What makes the labels of silos differ; all but `noise` is for data that does not come in silos."""
 
+    LATER: ClassVar = frozenset({"noise"})
     partition: Literal["iid", "dirichlet", "classes", "draws"] = "iid"
     """iid: at random; dirichlet: each class in Dirichlet(alpha) shares; classes: per_silo classes at each silo;
     draws: per_silo draws of a class at each silo, of which two can be the same, each class split evenly over its draws
@@ -55,6 +56,9 @@ class Labels:
     minimum: Annotated[int, Field(ge=4)] | None = None
     """All but iid: samples, without the test split, that every silo gets at least (10 by default); shares that give
     one fewer are drawn anew."""
+    noise: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
+    """Shares of training labels that are wrong, drawn from the other classes: as many as there are silos, or a divisor
+    of that number, so that each is that of a block of silos. Other splits have their true labels."""
 
     def __post_init__(self) -> None:
         for name, owners in (
@@ -222,6 +226,12 @@ class DataSettings:
                 f"data.labels.minimum = {self.labels.minimum}, expected at most data.samples_per_silo = "
                 f"{self.samples_per_silo}",
                 "data.labels.minimum",
+            )
+        if any(self.labels.noise) and self.streams.ood_local == "classes":
+            raise ConfigurationError(
+                "data.labels.noise: wrong labels hide which classes a silo does not know, on which "
+                "data.streams.ood_local = 'classes' depends",
+                "data.labels.noise",
             )
         self._check_table(kind)
         if self.kind is not None and set(kinds).isdisjoint(("npz", "npy", "silos")):

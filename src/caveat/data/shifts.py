@@ -65,8 +65,8 @@ def apply(x: Array, angle: float, std: float, generator: np.random.Generator) ->
 
 def per_silo(shift: Shift, silos: int) -> list[tuple[float, float]]:
     """Angle and noise of each silo; raises ConfigurationError if a list's length does not divide the silos."""
-    angles = _spread(shift.angles, silos, "angles")
-    return list(zip(angles, _spread(shift.noise_std, silos, "noise_std"), strict=True))
+    angles = spread(shift.angles, silos, "data.shift.angles")
+    return list(zip(angles, spread(shift.noise_std, silos, "data.shift.noise_std"), strict=True))
 
 
 def domain_name(shift: Shift, angle: float, std: float, source: str) -> str:
@@ -79,11 +79,15 @@ def domain_name(shift: Shift, angle: float, std: float, source: str) -> str:
     return "+".join(parts) or "all"
 
 
-def _spread(values: tuple[float, ...], silos: int, name: str) -> list[float]:
+def spread(values: tuple[float, ...], silos: int, name: str) -> list[float]:
+    """The value of each silo, where each entry is that of a block of them; 0 for all if there is none.
+
+    Raises ConfigurationError, naming the key, if the number of entries does not divide the silos.
+    """
     if not values:
         return [0.0] * silos
     if silos % len(values):
         raise ConfigurationError(
-            f"data.shift.{name} has {len(values)} entries for {silos} silos, expected a number that divides {silos}"
+            f"{name} has {len(values)} entries for {silos} silos, expected a number that divides {silos}", name
         )
     return [value for value in values for _ in range(silos // len(values))]

@@ -9,12 +9,14 @@ from .fedbn import FedBN
 from .feddc import FedDC
 from .feddisco import FedDisco
 from .feddyn import FedDyn
+from .fediir import FedIIR
 from .fedper import FedPer
 from .fedpn import FedPN
 from .fedproto import FedProto
 from .fedprox import FedProx
 from .fedrep import FedRep
 from .fedrod import FedRoD
+from .fedsr import FedSR
 from .fml import FML
 from .fmlu import FMLU
 from .ifca import IFCA
@@ -37,6 +39,8 @@ METHODS = Methods({
     "feddc": FedDC,
     "feddisco": FedDisco,
     "ifca": IFCA,
+    "fedsr": FedSR,
+    "fediir": FedIIR,
     "fedper": FedPer,
     "fedrep": FedRep,
     "fedbabu": FedBABU,
@@ -82,12 +86,14 @@ __all__ = [
     "FedDC",
     "FedDisco",
     "FedDyn",
+    "FedIIR",
     "FedPN",
     "FedPer",
     "FedProto",
     "FedProx",
     "FedRep",
     "FedRoD",
+    "FedSR",
     "Local",
     "PerFedAvg",
     "TrFedDis",

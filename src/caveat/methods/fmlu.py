@@ -7,7 +7,8 @@ silo's meme at the server.
 Where the paper is silent: in the loss each example has its teacher's weight, which gets no gradient, or a model could
 lower the loss by making the other uncertain; at the server H is the mean entropy over a silo's validation split, which
 neither model was trained on. The paper says "private data", which may be the training split: `entropy_on` = "train".
-Each of the two can be switched off, as in Table 4; without both this is FML.
+Each of the two can be switched off, as in Table 4; without both this is FML. `shuffled` is a control of ours: as much
+certainty, but not where it belongs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import ClassVar, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ..core import ConfigurationError, Replies, Site, State, Tensors, Update, Weights
+from ..core import ConfigurationError, Replies, Site, State, Tensors, Update, Weights, seeded
+from ..core.devices import brought
 from ..core.settings import frozen_settings
 from ..training.modules import in_batches
 from ..uncertainty import entropy
@@ -32,11 +34,13 @@ class FMLU(FML):
     """A teacher's predictions count as much as it is certain of each; otherwise by alpha and beta, as in FML."""
     weigh_mean: bool = True
     """Memes count as much as they are certain on data of their silo, in the server's mean; otherwise as in FML."""
-    LATER: ClassVar = frozenset({"entropy_on"})
+    LATER: ClassVar = frozenset({"entropy_on", "shuffled"})
     entropy_on: Literal["validation", "train"] = "validation"
     """Inputs over which a meme's certainty at the server is measured: held out, or those that it was trained on."""
     scaled: bool = False
     """Divide each example's loss by the sum of its weights, which otherwise exceeds that of FML (paper)."""
+    shuffled: bool = False
+    """A control: certainties are dealt at random to the examples of a batch, and to the silos' memes at the server."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,6 +55,11 @@ class FMLU(FML):
             raise ConfigurationError(
                 f"method.entropy_on = {self.entropy_on!r} has no meaning while weigh_mean = false", "method.entropy_on"
             )
+        if self.shuffled and not (self.weigh_loss or self.weigh_mean):
+            raise ConfigurationError(
+                "method.shuffled = true has no meaning while weigh_loss = false and weigh_mean = false",
+                "method.shuffled",
+            )
 
     def mutual(self, meme: Tensor, own: Tensor, y: Tensor) -> Tensor:
         """The sum of eq. 3 and 4, from the logits (N, C) of both models; or that of FML, unless `weigh_loss`."""
@@ -61,6 +70,8 @@ class FMLU(FML):
     def imitate(self, student: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
         """One of eq. 3 and 4: the student's loss, in which each example has e^-H of the teacher for its weight."""
         certainty = torch.exp(-entropy(teacher.detach().softmax(-1))).to(student.dtype)
+        if self.shuffled:
+            certainty = certainty[brought(torch.randperm(len(certainty)), certainty.device)]
         label = 1 / (1 + certainty) if self.scaled else torch.ones_like(certainty)
         return learn(student, teacher, y, label, label * certainty)
 
@@ -85,6 +96,9 @@ class FMLU(FML):
         if not self.weigh_mean:
             return super().average(server, replies, site)
         certainty = torch.exp(-replies.stack("uncertainty", "entropy"))
+        if self.shuffled:
+            with seeded("shuffled", *certainty.tolist()):  # the engine seeds works of silos, not the server's
+                certainty = certainty[torch.randperm(len(certainty))]
         if self.weights == "examples":
             certainty = certainty * torch.tensor([update.examples for update in replies.updates.values()])
         return server | {"model": replies.mean("model", cast(list[float], certainty.tolist()))}

@@ -25,6 +25,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from ..core import ConfigurationError, key, seeded
 from ..core.devices import brought
 from ..core.random import seeded_device
+from .gaussian import GaussianUnits
 
 ELEMENTWISE = (nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh)
 """Stages for which it makes no difference whether units or inputs are the first axis."""
@@ -177,9 +178,11 @@ def _thinned(linear: nn.Linear, x: Tensor, p: float, missing: Missing) -> Tensor
 
 
 def _pass(part: nn.Module, x: Tensor) -> Tensor:
-    """One stage on (S, N, ...), with a mask per sample that all inputs share."""
+    """One stage on (S, N, ...), with a mask or a draw per sample that all inputs share."""
     if isinstance(part, nn.Dropout):
         return x * brought(F.dropout(torch.ones(len(x), 1, *x.shape[2:], dtype=x.dtype), part.p), x.device)
+    if isinstance(part, GaussianUnits):
+        return part.drawn(x, brought(torch.randn(len(x), 1, x.shape[-1] // 2), x.device))
     # Dropout inside a stage: each input draws its own masks, which the stage does by itself.
     y = _with_dropout(part, x.flatten(0, 1)) if has_dropout(part) else part(x.flatten(0, 1))
     return y.view(*x.shape[:2], *y.shape[1:])

@@ -44,6 +44,8 @@ STEP = 1e-4
 """What log-distances are rounded to: some hundred times their rounding errors."""
 BLOCK = 2**16
 """Comparisons of new inputs with calibration inputs that are made at once."""
+SORTED = 4
+"""New inputs that share units, in the mean, from which on it is faster to sort calibration inputs than to compare."""
 
 
 def grouped(y: Tensor, classes: int) -> Tensor:
@@ -144,7 +146,7 @@ def log_distances(found: Tensors, h: Tensor) -> Tensor:
     """
     z = (h.float() - found["centre"]) @ found["whiten"]
     means = found["means"]
-    square = z.square().sum(1, keepdim=True) - z @ (2 * means).T + means.square().sum(1)
+    square = torch.sub(z.square().sum(1, keepdim=True), z @ means.T, alpha=2) + means.square().sum(1)
     nearest = square.amin(1).double().clamp_min(0)
     return (nearest + NEAR * h.shape[1]).log().nan_to_num(nan=math.inf)
 
@@ -169,13 +171,15 @@ def conformal(calibration: Tensor, new: Tensor) -> Tensor:
     units, which = torch.unique(alike, return_inverse=True)
     first = torch.empty(len(units), dtype=torch.long)
     first[which] = torch.arange(len(which))  # any of those that share units
-    few = len(units) * n <= BLOCK
-    theirs = _largest_of_all(calibration, low[:, first], unit[:, first]) if few else calibration
+    if len(units) * n <= BLOCK and SORTED * len(units) <= len(own):
+        ordered = _largest_of_all(calibration, low[:, first], unit[:, first]).sort(1).values
+        parts = zip(*(torch.split(each, max(1, BLOCK // n)) for each in (which, own)), strict=True)
+        less = [torch.searchsorted(ordered.index_select(0, local), mine[:, None])[:, 0] for local, mine in parts]
+        return (1 + n - torch.cat(less).double()) / (n + 1)
     at_least = []
     for local, mine in zip(*(torch.split(each, max(1, BLOCK // n)) for each in (which, own)), strict=True):
-        if not few:
-            used, local = torch.unique(local, return_inverse=True)
-            theirs = _largest_of_all(calibration, low[:, first[used]], unit[:, first[used]])
+        used, local = torch.unique(local, return_inverse=True)
+        theirs = _largest_of_all(calibration, low[:, first[used]], unit[:, first[used]])
         at_least.append((theirs.index_select(0, local) >= mine[:, None]).sum(1))
     return (1 + torch.cat(at_least).double()) / (n + 1)
 
@@ -251,7 +255,7 @@ def _units_with(calibration: Tensor, new: Tensor) -> tuple[Tensor, Tensor, Tenso
     low, high = (torch.cat([ordered[:, k + i] for k in ends])[:, None] for i in (0, 1))
     both = torch.cat([new, new])  # for the two quantiles at once
     below, above = both <= low, both >= high
-    found = torch.where(below, low, torch.where(above, high, both))
+    found = both.clamp(low, high)
     median, top = found[:stages], found[stages:]
     marks = (below.long() << torch.arange(2 * stages)[:, None]).sum(0)
     marks = torch.where((below | above).all(0), marks, -1 - torch.arange(new.shape[1]))

@@ -11,12 +11,14 @@ Where silos have models of their own architectures, the stages of these stay at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from weakref import ref
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, SumOver, Tensors, Update
 from ..core.devices import brought
@@ -35,6 +37,10 @@ once the silo has forgotten its rows.
 """
 PART = 2000
 """Training inputs whose numbers are in memory at once."""
+REMEMBERED: MutableMapping[Tensor, tuple[ref[Tensor], Tensor]] = WeakIdKeyDictionary()
+"""By the numbers of calibration inputs, their distances and by which density: who predicts asks for the same ones with
+every batch, and nothing changes what was sent or kept.
+"""
 INPUT = "input"
 """What stages of the input itself begin with; those of a model begin with whose it is."""
 
@@ -183,7 +189,13 @@ def distances(known: Tensors, stage: str, numbers: Tensor) -> Tensor:
 def distances_kept(known: Tensors, stage: str) -> Tensor:
     """(n,) log-distances of a stage's calibration inputs, as they were kept or from the numbers that were."""
     inputs = known.get(f"{stage}{INPUTS}")
-    return known[f"{stage}{DISTANCES}"] if inputs is None else distances(known, stage, inputs)
+    if inputs is None:
+        return known[f"{stage}{DISTANCES}"]
+    whiten = known[f"{stage}.whiten"]
+    found = REMEMBERED.get(inputs)
+    if found is None or found[0]() is not whiten:
+        REMEMBERED[inputs] = found = ref(whiten), distances(known, stage, inputs)
+    return found[1]
 
 
 def distances_alone(kept: Tensors, densities: Tensors) -> Tensors:

@@ -147,6 +147,11 @@ def check_private(method: Method) -> None:
                 f"clipping and noise do not fit {method.name!r}: in round {t}, {step.name!r}, the server "
                 "needs more of the silos' updates than their mean, and what it needs besides would not be protected"
             )
+        if not step.trains and step.origin is not None:
+            raise ConfigurationError(
+                f"clipping and noise do not fit {method.name!r}: in round {t}, {step.name!r}, silos send what they do "
+                "not cover, and training goes by it"
+            )
 
 
 def check_sent(method: str, down: Payload, sent: Payload) -> None:

@@ -56,7 +56,7 @@ class Robust:
             return method
         rule, liars, where = cast(Rule, self.rule), self.liars or 1, f"federation.robust = {self.rule!r}"
         for t, step in enumerate(method.schedule()):
-            if step.trains and not step.linear:
+            if counts(step) and not step.linear:
                 raise ConfigurationError(
                     f"{where} does not fit {method.name!r}: in round {t}, {step.name!r}, its server needs more of the "
                     "silos' updates than their mean; use 'bound' or 'off'",
@@ -77,11 +77,19 @@ class Robust:
         return Combined(method, rule, liars)
 
 
+def counts(step: Round) -> bool:
+    """Whether a liar's reply in a round moves the model: in training, and where a round says from what replies are
+    changed.
+    """
+    return step.trains or step.origin is not None
+
+
 @dataclass(frozen=True)
 class Combined(Wrapper):
     """The base, whose server is handed what a rule makes of the updates of a round of training, in place of means.
 
-    All replies of such a round are kept until the last one has come. What is no training is added up as ever.
+    All replies of such a round are kept until the last one has come. What is no training is added up as ever, but for
+    what training goes by.
     """
 
     rule: Rule
@@ -89,7 +97,7 @@ class Combined(Wrapper):
 
     def schedule(self) -> Iterable[Round]:
         for own, step in zip(self.base.schedule(), super().schedule(), strict=True):
-            yield replace(step, aggregate=partial(self.settle, own), linear=None) if own.trains else step
+            yield replace(step, aggregate=partial(self.settle, own), linear=None) if counts(own) else step
 
     def settle(self, step: Round, server: State, replies: Replies, site: Site) -> State:
         """The base's aggregation of what the rule makes of the replies. Raises RunError if they are too few."""

@@ -72,9 +72,11 @@ def differences(contrast: Contrast, a: Path, b: Path) -> SeedDifferences:
     ours, theirs = read_payload(place_of(a)), read_payload(place_of(b))
     if ours.keys() != theirs.keys():
         raise DataError(f"{place_of(a)} and {place_of(b)} have different silos")
+    if unknown := [silo for silo in contrast.silos if silo not in ours]:
+        raise DataError(f"contrast {contrast.claim!r}: no silo {unknown[0]!r}; there are: {', '.join(sorted(ours))}")
     streams = {"": 1.0} if contrast.known is None else {"": contrast.known, f"{FOREIGN}/": 1 - contrast.known}
     strata, counts = list[Stratum](), list[Floats]()
-    for silo in sorted(ours):
+    for silo in sorted(contrast.silos or ours):
         for stream, share in streams.items():
             strata.append(_stratum(contrast, (a, ours), (b, theirs), silo, stream))
             counts.append(np.full(len(strata[-1].inputs), share / max(len(strata[-1].inputs), 1)))

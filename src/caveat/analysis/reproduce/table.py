@@ -109,6 +109,17 @@ class TableMethod(TablePart):
     then: TableRefinement | None = None
 
 
+class TableClaim(TablePart):
+    """What a paper claims of its table, and why this table does not test it, unless a contrast of it does."""
+
+    text: str
+    not_tested: str = ""
+
+    @property
+    def told(self) -> str:
+        return f"{self.text} (not tested: {self.not_tested})" if self.not_tested else self.text
+
+
 class PaperTable(TablePart):
     """A file of `tables/`."""
 
@@ -116,7 +127,7 @@ class PaperTable(TablePart):
     title: str
     source: str
     differs: str
-    claims: tuple[str, ...] = ()
+    claims: tuple[TableClaim, ...] = ()
     data: tuple[str, ...]
     packages: tuple[str, ...] = ()
     """What has to be installed beside caveat, as it is imported."""
@@ -143,6 +154,14 @@ class PaperTable(TablePart):
             for found in row.figures.values():
                 if other := found.keys() - measures:
                     raise ValueError(f"row {row.name}: figures of {sorted(other)}, no measures")
+        return self
+
+    @model_validator(mode="after")
+    def _claims_are_tested_or_not(self) -> PaperTable:
+        tested = {contrast.claim for contrast in self.contrasts}
+        for claim in self.claims:
+            if bool(claim.not_tested) == (claim.text in tested):
+                raise ValueError(f"claim {claim.text!r}: either a contrast makes it, or not_tested says why none does")
         return self
 
 
@@ -201,7 +220,7 @@ def grid(table: PaperTable, scale: Scale, seeds: tuple[int, ...], command: str =
         measures=table.measures,
         command=command,
         about=table.differs,
-        published=Published(table.source, table.differs, _figures(table), table.claims),
+        published=Published(table.source, table.differs, _figures(table), tuple(c.told for c in table.claims)),
         contrasts=table.contrasts,
     )
 

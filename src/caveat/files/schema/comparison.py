@@ -135,6 +135,7 @@ class ContrastRecord(IntervalRecord):
     pooled: bool = False
     margin: float
     known: float | None = None
+    silos: tuple[str, ...] = ()
     seeds: int = 0
     p_different: Finite = None
     p_equal: Finite = None

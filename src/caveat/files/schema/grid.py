@@ -114,6 +114,8 @@ class Contrast:
     known: float | None = None
     """The share of inputs, above 0 and below 1, that are as the silo's own; the rest are what only other silos know,
     stream "ood_local". By default all are of the silo's test split."""
+    silos: tuple[str, ...] = ()
+    """At which silos they are compared, such as those that were left out of training; by default at all."""
 
 
 @dataclass(frozen=True)

@@ -43,11 +43,12 @@ def named(contrast: ContrastRecord) -> str:
     """Both methods, the setting, and whose accuracy it is."""
     whose = _WHOSE.get(contrast.model, contrast.model)
     known = "" if contrast.known is None else f"{100 * contrast.known:g} % known"
+    at = f"at {' and '.join(contrast.silos)}" if contrast.silos else ""
     b = contrast.b
     if contrast.b_model:
         b, whose = f"{b}: {_WHOSE.get(contrast.b_model, contrast.b_model)}", ""
     a = f"{contrast.a}: {_WHOSE.get(contrast.model, contrast.model) or _OWN}" if contrast.b_model else contrast.a
-    where = ", ".join(part for part in (contrast.column, whose, known, "pooled" * contrast.pooled) if part)
+    where = ", ".join(part for part in (contrast.column, whose, known, at, "pooled" * contrast.pooled) if part)
     return f"{a} {MINUS} {b}" + (f" ({where})" if where else "")
 
 

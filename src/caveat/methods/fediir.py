@@ -1,0 +1,96 @@
+"""FedIIR: silos train so that the gradient of their classifier is that of all silos together.
+
+Guo et al., Out-of-Distribution Generalization of Federated Learning via Implicit Invariant Relationships, ICML 2023,
+Algorithm 1. Before a round of training silos tell the mean gradient of the classifier at the federation's model, and
+the server keeps a moving average of it over rounds. In training, the squared distance from a batch's gradient to this
+average is added to the loss, and has a gradient of its own, through second derivatives.
+
+Where paper and released code differ or are silent: the average begins at 0 and is not divided by what is lacking then
+(code). A silo's gradient is of the mean loss over its examples, and silos weigh by n_k, so that it is the gradient of
+all data (code: the mean over batches, of which a silo's last one is smaller), as do their models (code: uniform).
+Ours: the classifier is the last linear layer (code for rotated MNIST) or the head (the code has three layers for
+photographs); the gradient that is told is of the model as in evaluation; and with partial participation the silos that
+tell it are drawn apart from those that train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from ..core import Payload, Replies, Round, Site, State, Tensors, Update
+from ..core.devices import brought
+from ..core.settings import LARGE, frozen_settings
+from ..training.fit import Loss
+from ..training.modules import learning, load
+from .fedavg import FedAvg
+from .fedper import path_of_part
+
+
+@frozen_settings
+class FedIIR(FedAvg):
+    """FedAvg whose silos keep their classifier's gradient near that of all, for unseen domains (Guo et al., 2023)."""
+
+    penalty: Annotated[float, Field(ge=0, le=LARGE)] = 0.001
+    """Weight of the squared distance between gradients; 0 is FedAvg."""
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    """How much of the average gradient stays from round to round."""
+    classifier: Literal["last", "head"] = "last"
+    """Whose gradients: the last linear layer's, or those of the head, all behind the encoder's tokens."""
+
+    def of_classifier(self, module: nn.Module) -> Tensors:
+        """The classifier's parameters, by name."""
+        path = path_of_part(module, self.classifier, self.name, "classifier")
+        return {name: p for name, p in learning(module).items() if name.startswith(f"{path}." if path else "")}
+
+    def init_server(self, site: Site) -> State:
+        none = {name: torch.zeros_like(p) for name, p in self.of_classifier(site.module).items()}
+        return super().init_server(site) | {"gradient": none}
+
+    def schedule(self) -> Iterable[Round]:
+        tell = Round(
+            super().broadcast, self.tell, self.remember, trains=False, linear="examples", origin=from_none, name="tell"
+        )
+        return chain.from_iterable((tell, step) for step in super().schedule())
+
+    def broadcast(self, server: State) -> Payload:
+        return {"model": server["model"], "gradient": server["gradient"]}
+
+    def tell(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        """The gradient of the mean loss over a silo's training data."""
+        module = load(site.module, down["model"] | state["model"]).eval()
+        parameters, n = self.of_classifier(module), site.examples
+        total = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
+        for batch in torch.split(brought(torch.arange(n), site.train.counted_on), self.training.batch_size):
+            x, y = site.train.batch(batch)
+            loss = self.training.cross_entropy(module(x), y) * len(batch) / n
+            for sum_, part in zip(total.values(), torch.autograd.grad(loss, list(parameters.values())), strict=True):
+                sum_ += part
+        return Update({"gradient": {name: each.float() for name, each in total.items()}}, n), state
+
+    def remember(self, server: State, replies: Replies, site: Site) -> State:
+        now = replies.mean("gradient")
+        kept = {name: self.ema * g + (1 - self.ema) * now[name] for name, g in server["gradient"].items()}
+        return server | {"gradient": kept}
+
+    def objective(self, module: nn.Module, down: Payload) -> Loss:
+        """Cross-entropy, and how far the classifier's gradient is from the average."""
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            value = self.training.cross_entropy(module(x), y)
+            parameters = self.of_classifier(module)
+            found = torch.autograd.grad(value, list(parameters.values()), create_graph=True)
+            apart = [(g - down["gradient"][name]).square().sum() for name, g in zip(parameters, found, strict=True)]
+            return value + self.penalty * torch.stack(apart).sum()
+
+        return loss
+
+
+def from_none(sent: Payload, reply: Payload) -> Payload:
+    """`Round.origin` where silos send gradients: their norms are bounded like those of changes."""
+    return {"gradient": {name: torch.zeros_like(tensor) for name, tensor in reply.get("gradient", {}).items()}}
