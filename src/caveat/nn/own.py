@@ -29,6 +29,7 @@ from ..core import ConfigurationError, DataWarning, seeded
 from ..core.errors import shown, told
 from ..core.tensors import GIVEN
 from .dropout import flat
+from .efficientnet import lite0, lite0_128
 from .encoders import Head, Model, Tokens
 
 Make = Callable[..., nn.Module]
@@ -36,6 +37,9 @@ Make = Callable[..., nn.Module]
 
 KNOWN: dict[str, Make] = {}
 """By its name in configurations, the code that the user of this process named."""
+
+SHIPPED: dict[str, Make] = {f"{make.__module__}:{make.__name__}": make for make in (lite0, lite0_128)}
+"""By their names, encoders that come with caveat: a folder may name them without its reader naming them too."""
 
 
 def make_known(name: str, code: Make) -> None:
@@ -47,13 +51,14 @@ def code_of(code: str | Make, key: str) -> Make:
     """What a name in a configuration stands for. Raises ConfigurationError unless this process was told."""
     if not isinstance(code, str):
         return code
-    if code not in KNOWN:
+    found = KNOWN.get(code, SHIPPED.get(code))
+    if found is None:
         raise ConfigurationError(
             f"{{key}} = {code!r} is code of your own, and what a folder names is never imported: name it yourself, "
             f"with --model {code} on the command line or caveat.load(RUN, model=...) in Python",
             key,
         )
-    return KNOWN[code]
+    return found
 
 
 def name_of(code: str | Make | None) -> str | None:

@@ -6,17 +6,17 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as Listing
 from rich.text import Text
 
-from .table import PaperTable, Scale, missing, named, seeds_of, tables
+from .table import PaperTable, Scale, absent, missing, named, seeds_of, tables
 
 
 def listing() -> Listing:
-    """Name, title, size, expected time and data of every table."""
+    """Name, title, size, expected time, data and packages of every table."""
     shown = Listing(box=SIMPLE_HEAD, show_edge=False, padding=(0, 2, 0, 0))
-    for header in ("table", "what", "runs", "2 cores", "paper's size, on a GPU", "data below CAVEAT_DATA"):
+    for header in ("table", "what", "runs", "2 cores", "paper's size, on a GPU", "data below CAVEAT_DATA, packages"):
         shown.add_column(Text(header), overflow="fold", no_wrap=header == "table")
     for table in map(named, tables()):
         times = (duration(table.minutes[scale]) if scale in table.minutes else "" for scale in Scale)
-        shown.add_row(*map(Text, (table.name, table.title, str(runs(table, None)), *times, _data(table))))
+        shown.add_row(*map(Text, (table.name, table.title, str(runs(table, None)), *times, _needs(table))))
     return shown
 
 
@@ -32,6 +32,6 @@ def duration(minutes: float) -> str:
     return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"
 
 
-def _data(table: PaperTable) -> str:
-    gone = missing(table)
-    return ", ".join(f"{file} (missing)" if file in gone else file for file in table.data)
+def _needs(table: PaperTable) -> str:
+    gone = {*missing(table), *absent(table)}
+    return ", ".join(f"{name} (missing)" if name in gone else name for name in (*table.data, *table.packages))

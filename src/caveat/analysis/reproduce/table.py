@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -128,6 +129,8 @@ class PaperTable(TablePart):
     differs: str
     claims: tuple[TableClaim, ...] = ()
     data: tuple[str, ...]
+    packages: tuple[str, ...] = ()
+    """What has to be installed beside caveat, as it is imported."""
     recipe: str
     minutes: dict[Scale, float]
     """Expected, with three seeds: on two cores; on a GPU."""
@@ -189,6 +192,11 @@ def missing(table: PaperTable) -> list[str]:
     """The files that the table needs and that are not below $CAVEAT_DATA."""
     folder = os.environ.get("CAVEAT_DATA")
     return [file for file in table.data if not Path(file).exists() and not (folder and (Path(folder) / file).exists())]
+
+
+def absent(table: PaperTable) -> list[str]:
+    """The packages that the table needs and that are not installed."""
+    return [name for name in table.packages if find_spec(name) is None]
 
 
 def grid(table: PaperTable, scale: Scale, seeds: tuple[int, ...], command: str = "") -> Grid:
