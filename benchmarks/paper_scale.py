@@ -12,25 +12,26 @@ from dataclasses import replace
 from pathlib import Path
 
 from caveat.analysis import reproduce
-from caveat.analysis.compare.grid import Cell, MethodRow, SettingColumn
+from caveat.analysis.compare.grid import PlannedRun
 from caveat.analysis.reproduce.table import Scale
 from caveat.config import Config
 from caveat.core import CaveatError
+from caveat.files.schema.grid import MethodVariant, Setting
 from caveat.runs.configured import start
 
 ROUND = ("rounds=1", "uncertainty.mc_samples=2", "evaluation.every=1")
 FEW = {"samples_per_silo": 60, "test_per_silo": 20}
 
 
-def short(row: MethodRow, column: SettingColumn, tuned: tuple[str, ...]) -> Config:
-    """The cell's configuration, but for how much and how long."""
-    cell = Cell(row, column, 0, tuned)
-    found = cell.config()
+def short(row: MethodVariant, column: Setting, tuned: tuple[str, ...]) -> Config:
+    """The configuration of a row in a column, but for how much and how long."""
+    planned = PlannedRun(row, column, 0, tuned)
+    found = planned.config()
     sets = [*ROUND, "training.local_steps=2" if found.training.local_steps else "training.local_epochs=1"]
     sets += ["method.iterations=2", "method.extra_rounds=1"] if found.method.name == "uefl" else []
     few = [f"data.{name}={count}" for name, count in FEW.items() if getattr(found.data, name)]
     return replace(
-        cell, row=replace(row, sets=(*row.sets, *sets)), column=replace(column, sets=(*column.sets, *few))
+        planned, method=replace(row, sets=(*row.sets, *sets)), setting=replace(column, sets=(*column.sets, *few))
     ).config()
 
 
@@ -43,7 +44,7 @@ def main() -> None:
             before, said = time.perf_counter(), "ok"
             try:
                 with tempfile.TemporaryDirectory() as folder:
-                    start(short(row, column, (grid.setting(grid.values(row)[0]),)), Path(folder) / "run")
+                    start(short(row, column, (grid.override(grid.values(row)[0]),)), Path(folder) / "run")
             except CaveatError as error:
                 failures, said = failures + 1, str(error)
             print(f"{name}  {column.name}  {row.name}  {time.perf_counter() - before:.0f} s  {said}", flush=True)
