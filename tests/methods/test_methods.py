@@ -232,6 +232,50 @@ def test_uefl_extends_exactly_the_silos_above_the_threshold(tmp_path: Path) -> N
     assert used == {silo: 16 if silo in above else 0 for silo in used}
 
 
+def test_uefl_oracle_gives_silos_the_codewords_of_their_domain_and_no_others() -> None:
+    """A silo uses and moves its domain's codewords alone, so that each domain's are the mean over its own silos."""
+    method = uefl(iterations=1, domains=("east", "west"))
+    module = method.build(model())
+    east, west = (replace(site(module), id=name, domain=name) for name in ("east", "west"))
+    server = method.init_server(east)
+    updates = {
+        where.id: method.train(method.broadcast(server), method.init_silo(where), where)[0] for where in (east, west)
+    }
+    after = method.average(server, Replies(updates, 2), east)["model"]["codebook.shared"]
+    used = {name: update.payload["use"]["shared"] for name, update in updates.items()}
+    assert after.shape[0] == 2 * 4
+    assert used["east"][:4].sum() == used["west"][4:].sum() > 0
+    assert not used["east"][4:].any()
+    assert not used["west"][:4].any()
+    first = server["model"]["codebook.shared"]
+    for name, mine in (("east", slice(0, 4)), ("west", slice(4, 8))):
+        sent = updates[name].payload["model"]["codebook.shared"]
+        moved = used[name][mine] > 0
+        torch.testing.assert_close(after[mine][moved], sent[mine][moved])
+        torch.testing.assert_close(after[mine][~moved], first[mine][~moved])
+        assert not torch.equal(after[mine], first[mine])
+    changed = {"model": server["model"] | {"codebook.shared": first.clone()}, "entropy": server["entropy"]}
+    changed["model"]["codebook.shared"][4:] += 100
+    asked = {}
+    for where in (east, west):
+        with seeded(0, "ask"):
+            before = method.predict(method.broadcast(server), method.init_silo(where), where, where.validation.x)
+        with seeded(0, "ask"):
+            now = method.predict(method.broadcast(changed), method.init_silo(where), where, where.validation.x)
+        asked[where.id] = torch.equal(before.probs, now.probs)
+    assert asked == {"east": True, "west": False}
+
+
+def test_uefl_oracle_refuses_silos_of_other_domains_and_codebooks_that_grow() -> None:
+    method = uefl(iterations=1, domains=("east", "west"))
+    with pytest.raises(ConfigurationError, match=r"is of domain .south.; expected one of method\.domains"):
+        method.init_silo(replace(site(method.build(model())), domain="south"))
+    with pytest.raises(ConfigurationError, match=r"method\.iterations = 3 extends codebooks"):
+        uefl(domains=("east", "west"))
+    with pytest.raises(ConfigurationError, match="has a name twice"):
+        uefl(iterations=1, domains=("east", "east"))
+
+
 def test_uefl_margin_is_in_standard_errors_of_the_mean() -> None:
     where = site(uefl().build(model()))
     sent = {}

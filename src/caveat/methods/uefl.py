@@ -16,7 +16,7 @@ trained all the same, since silos alike in entropy need not have converged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import Annotated, Literal
 
@@ -24,7 +24,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import ConfigurationError, Payload, Replies, Round, Site, State, Tensors, Update
+from ..core import ConfigurationError, Decision, Payload, Replies, Round, Site, State, Tensors, Update
 from ..core.settings import LARGE, MANY, frozen_settings
 from ..nn.codebook import Codebook, Discretised, kmeans, nearest
 from ..nn.encoders import parts
@@ -74,9 +74,23 @@ class UEFL(FedAvg):
     """Normalise each token before it is discretised, or take it as it is (paper)."""
     extension: Literal["kmeans", "normal"] = "kmeans"
     """A silo's own codewords start as K-means centres of its features (paper) or from N(0, 1)."""
+    domains: tuple[str, ...] = ()
+    """As an oracle, names of all domains of the data: the silos of each have shared codewords of their own, `codewords`
+    of them, and reach no others (the paper's VQ-FedAvg, Figure 3 (a)). UEFL has to do without; `iterations` must be 1.
+    """
     own_norm: bool = True
     """Silos go on with the batch normalisation that they trained last, as in FedBN, and send it for newcomers, who have
     none; paper: that of the federation."""
+
+    def __post_init__(self) -> None:
+        if self.domains and self.iterations > 1:
+            raise ConfigurationError(
+                f"method.iterations = {self.iterations} extends codebooks, which method.domains fixes; "
+                "expected method.iterations = 1 beside it",
+                "method.iterations",
+            )
+        if len(set(self.domains)) < len(self.domains):
+            raise ConfigurationError(f"method.domains = {list(self.domains)} has a name twice", "method.domains")
 
     def build(self, model: nn.Module) -> nn.Module:
         reach = self.codewords * (self.iterations if self.growth == "add" else 2 ** (self.iterations - 1))
@@ -86,9 +100,14 @@ class UEFL(FedAvg):
             raise ConfigurationError(
                 f"method.segments = {segments} does not divide the {model.features} features of the model's tokens"
             )
-        codebook = Codebook(self.codewords, reach - self.codewords, model.features, segments, self.commitment)
+        codebook = Codebook(self.shared, reach - self.codewords, model.features, segments, self.commitment)
         normalised = nn.Sequential(model.encoder, nn.LayerNorm(model.features, elementwise_affine=False))
         return Discretised(normalised if self.normalise else model.encoder, codebook, model.head)
+
+    @property
+    def shared(self) -> int:
+        """How many codewords the federation has, of all domains."""
+        return self.codewords * max(1, len(self.domains))
 
     def private(self, module: nn.Module) -> frozenset[str]:
         return frozenset({"codebook.private", "codebook.used"})
@@ -105,7 +124,19 @@ class UEFL(FedAvg):
         return super().init_server(site) | {"entropy": {name: torch.tensor(value) for name, value in undecided.items()}}
 
     def init_silo(self, site: Site) -> State:
+        self.first(site)
         return super().init_silo(site) | {"entropy": {"atleast": torch.tensor(0.0), "due": torch.tensor(False)}}
+
+    def first(self, site: Site) -> int:
+        """Position of the first shared codeword that a silo reaches."""
+        if not self.domains:
+            return 0
+        if site.domain not in self.domains:
+            raise ConfigurationError(
+                f"silo {site.id!r} is of domain {site.domain!r}; expected one of method.domains = {list(self.domains)}",
+                "method.domains",
+            )
+        return self.codewords * self.domains.index(site.domain)
 
     def schedule(self) -> Iterable[Round]:
         train = Round(self.broadcast, self.train, self.average, self.unfinished, name="train")
@@ -129,13 +160,13 @@ class UEFL(FedAvg):
         module = self.workspace(down, state, site)
         if state["entropy"]["due"] and state["entropy"]["atleast"] > down["entropy"]["threshold"]:
             self.extend(module, site)
-        use = torch.zeros(self.codewords + len(module.codebook.private), device=site.device)
+        use = torch.zeros(self.shared + len(module.codebook.private), device=site.device)
         self.training.fit(site, self.quantised(module, use))
         tensors = snapshot(module)
         shared, _ = split(tensors, self.private(module))
         _, own = split(tensors, self.kept(module))
         settled = state["entropy"] | {"due": torch.tensor(False)}
-        of_all = {"shared": use[: self.codewords].clone()}
+        of_all = {"shared": use[: self.shared].clone()}
         return Update({"model": shared, "use": of_all}, site.examples), {
             "model": own,
             "entropy": settled,
@@ -146,7 +177,7 @@ class UEFL(FedAvg):
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             quantised = module.codebook.quantise(module.encoder(x))
-            words = quantised.words.flatten()
+            words = quantised.words.flatten() + module.codebook.first
             use.index_add_(0, words, torch.ones_like(words, dtype=use.dtype))  # bincount waits for the device
             label = self.training.cross_entropy(module.head(quantised.tokens), y)
             return label + self.quantisation * quantised.loss
@@ -211,9 +242,15 @@ class UEFL(FedAvg):
         module.eval()
         return module.codebook.cut(in_batches(module.encoder, x))
 
+    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
+        yield self.models[0], self.workspace(down, state, site)
+
     def workspace(self, down: Payload, state: State, site: Site) -> Discretised:
         """The silo's model: what was broadcast, and the codewords it keeps."""
-        return expect(Discretised, load(site.module, down["model"] | state["model"]))
+        module = expect(Discretised, load(site.module, down["model"] | state["model"]))
+        if self.domains:
+            module.codebook.first, module.codebook.reach = self.first(site), self.codewords
+        return module
 
     # For reports.
 
@@ -221,8 +258,8 @@ class UEFL(FedAvg):
         """How often each codeword is used, over all there is room for."""
         module = self.workspace(down, state, site)
         codebook = module.codebook
-        index = nearest(self.vectors(module, x), codebook.words().detach())
-        room = self.codewords + len(codebook.private)
+        index = nearest(self.vectors(module, x), codebook.words().detach()) + codebook.first
+        room = self.shared + len(codebook.private)
         return {"use": torch.bincount(index, minlength=room).double(), "own": codebook.used.double()}
 
     def features(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
@@ -235,7 +272,7 @@ class UEFL(FedAvg):
     def summarise(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
         use, own = sums["use"], int(sums["own"])
         return {
-            "codewords": {"shared": self.codewords, "private": own},
+            "codewords": {"shared": self.shared, "private": own},
             "perplexity": float(entropy(use / use.sum()).exp()),
-            "codeword_use": [int(n) for n in use[: self.codewords + own]],
+            "codeword_use": [int(n) for n in use[: self.shared + own]],
         }

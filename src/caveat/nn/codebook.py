@@ -29,6 +29,11 @@ class Codebook(nn.Module):
     `private` has room for `capacity` codewords, of which the first `used` exist.
     """
 
+    first: int = 0
+    """Position of the first shared codeword within reach."""
+    reach: int | None = None
+    """How many shared codewords are within reach, or None for all from `first` on."""
+
     def __init__(self, shared: int, capacity: int, features: int, segments: int = 1, commitment: float = 0.25) -> None:
         super().__init__()
         if features % segments:
@@ -50,7 +55,8 @@ class Codebook(nn.Module):
 
     def words(self) -> Tensor:
         """(V, D / S): the codewords within reach."""
-        return torch.cat([self.shared, self.private[: self.count()]])
+        shared = self.shared if self.reach is None else self.shared[self.first : self.first + self.reach]
+        return torch.cat([shared, self.private[: self.count()]])
 
     def count(self) -> int:
         """The number in `used`, for which a device is waited only if it was changed since."""
