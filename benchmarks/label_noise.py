@@ -18,23 +18,27 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 import caveat
-from caveat.data import DataSettings, Labels, Normalise
+from caveat.data import DataSettings, Labels, Normalise, Streams
 
 NOISY = 5
 """The first of the digits whose labels are noise."""
 
 
-def noisy_mnist(seed: int) -> caveat.data.Silos:
+def noisy_mnist(seed: int, share: float = 1.0, streams: Streams | None = None) -> caveat.data.Silos:
+    """MNIST in 20 silos, with a share of the labels of the noisy digits drawn anew among these."""
     rng = np.random.default_rng(seed)
     arrays = dict(np.load(Path(os.environ["CAVEAT_DATA"]) / "mnist.npz"))
     for name in ("y_train", "y_test"):
-        noisy = arrays[name] >= NOISY
-        arrays[name][noisy] = rng.integers(NOISY, 10, noisy.sum())
+        noisy = np.flatnonzero(arrays[name] >= NOISY)
+        drawn = noisy[: round(share * len(noisy))]
+        arrays[name][drawn] = rng.integers(NOISY, 10, len(drawn))
     with tempfile.TemporaryDirectory() as folder:
         np.savez(Path(folder) / "noisy.npz", **arrays)
         source = f"npz:{folder}/noisy.npz"
         labels, normalise = Labels(partition="draws", per_silo=3), Normalise(mean=(0.1307,), std=(0.3081,))
-        return caveat.data.load(DataSettings(source=source, silos=20, labels=labels, normalise=normalise), seed)
+        streams = streams or Streams()
+        settings = DataSettings(source=source, silos=20, labels=labels, normalise=normalise, streams=streams)
+        return caveat.data.load(settings, seed)
 
 
 def measure(method: caveat.FedPN, silos: caveat.data.Silos) -> dict[str, float]:
