@@ -11,11 +11,16 @@ import torch.nn.functional as F
 from federations import ADAM, FAST, Federation, assert_same, model, silos
 from torch import nn
 
+import caveat
+from caveat.config import load as load_config
 from caveat.core import ConfigurationError, Data, Replies, Site, Tensors, Update, seeded
+from caveat.files.reading import read
+from caveat.files.schema.summary import Summary
 from caveat.methods import SCAFFOLD, UEFL, FedAvg, FedBN, FedProx, Local
 from caveat.methods.uefl import Codebook
 from caveat.nn.codebook import nearest
 from caveat.nn.models import ModelSettings, build_model
+from caveat.runs.configured import start
 from caveat.training.fit import Training
 from caveat.training.modules import load, snapshot
 
@@ -264,6 +269,18 @@ def test_uefl_oracle_gives_silos_the_codewords_of_their_domain_and_no_others() -
             now = method.predict(method.broadcast(changed), method.init_silo(where), where, where.validation.x)
         asked[where.id] = torch.equal(before.probs, now.probs)
     assert asked == {"east": True, "west": False}
+
+
+def test_uefl_oracle_answers_from_a_folder_as_it_did(tmp_path: Path) -> None:
+    """A finished run is opened without the silos' data, which alone say of which domain they are."""
+    sets = ["rounds=1", "beside=[]", "method.iterations=1", "data.silos=2", "data.shift.angles=[0, 90]"]
+    start(load_config("digits", [*sets, 'method.domains=["rotate(0)", "rotate(90)"]']), tmp_path / "run")
+    run = caveat.load(tmp_path / "run")
+    seen = read(tmp_path / "run" / "summary.json", Summary)
+    for silo in run.silos:
+        right = (run.predictor(silo.name)(silo.test.x).label == silo.test.y).double().mean()
+        recorded = next(each for each in seen.silos if each.name == silo.name)
+        assert float(right) == pytest.approx(recorded.test.accuracy)
 
 
 def test_uefl_oracle_refuses_silos_of_other_domains_and_codebooks_that_grow() -> None:

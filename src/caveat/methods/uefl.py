@@ -124,19 +124,19 @@ class UEFL(FedAvg):
         return super().init_server(site) | {"entropy": {name: torch.tensor(value) for name, value in undecided.items()}}
 
     def init_silo(self, site: Site) -> State:
-        self.first(site)
-        return super().init_silo(site) | {"entropy": {"atleast": torch.tensor(0.0), "due": torch.tensor(False)}}
+        undecided = {"atleast": torch.tensor(0.0), "due": torch.tensor(False)}
+        return super().init_silo(site) | {"entropy": undecided} | self.codebook_of(site)
 
-    def first(self, site: Site) -> int:
-        """Position of the first shared codeword that a silo reaches."""
+    def codebook_of(self, site: Site) -> State:
+        """Which codebook a silo has, where domains have theirs: the position of its first codeword."""
         if not self.domains:
-            return 0
+            return {}
         if site.domain not in self.domains:
             raise ConfigurationError(
                 f"silo {site.id!r} is of domain {site.domain!r}; expected one of method.domains = {list(self.domains)}",
                 "method.domains",
             )
-        return self.codewords * self.domains.index(site.domain)
+        return {"codebook": {"first": torch.tensor(self.codewords * self.domains.index(site.domain))}}
 
     def schedule(self) -> Iterable[Round]:
         train = Round(self.broadcast, self.train, self.average, self.unfinished, name="train")
@@ -167,10 +167,7 @@ class UEFL(FedAvg):
         _, own = split(tensors, self.kept(module))
         settled = state["entropy"] | {"due": torch.tensor(False)}
         of_all = {"shared": use[: self.shared].clone()}
-        return Update({"model": shared, "use": of_all}, site.examples), {
-            "model": own,
-            "entropy": settled,
-        }
+        return Update({"model": shared, "use": of_all}, site.examples), state | {"model": own, "entropy": settled}
 
     def quantised(self, module: Discretised, use: Tensor) -> Loss:
         """Cross-entropy on codewords plus the codebook's loss; counts in `use` how often each codeword is used."""
@@ -248,8 +245,8 @@ class UEFL(FedAvg):
     def workspace(self, down: Payload, state: State, site: Site) -> Discretised:
         """The silo's model: what was broadcast, and the codewords it keeps."""
         module = expect(Discretised, load(site.module, down["model"] | state["model"]))
-        if self.domains:
-            module.codebook.first, module.codebook.reach = self.first(site), self.codewords
+        if "codebook" in state:
+            module.codebook.first, module.codebook.reach = int(state["codebook"]["first"]), self.codewords
         return module
 
     # For reports.
