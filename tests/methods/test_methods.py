@@ -322,6 +322,19 @@ def test_uefl_chooses_codebooks_on_inputs_of_validation_alone() -> None:
     assert before["own"] != sent(replace(where, validation=where.train))["own"]
 
 
+def test_uefl_silos_may_draw_masks_for_every_input() -> None:
+    found = {}
+    for masks in ("shared", "inputs"):
+        method = uefl(masks=masks, mc_samples=200)
+        where = site(method.build(model()))
+        down = method.broadcast(method.init_server(where))
+        x = where.validation.x[:1].expand(4, -1)
+        found[masks] = method.predict(down, method.init_silo(where), where, x)
+    torch.testing.assert_close(found["shared"].probs, found["shared"].probs[:1].expand(4, -1))
+    assert not torch.allclose(found["inputs"].probs[0], found["inputs"].probs[1])
+    torch.testing.assert_close(found["inputs"].probs, found["shared"].probs, atol=0.05, rtol=0)
+
+
 @pytest.mark.parametrize(("until", "scored"), [("certain", [2]), ("end", [2, 3, 4])])
 def test_uefl_stops_when_no_silo_is_uncertain_or_trains_on(until: str, scored: list[int], tmp_path: Path) -> None:
     federation = Federation(uefl(threshold=1000, until=until), tmp_path)

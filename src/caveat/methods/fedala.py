@@ -10,8 +10,8 @@ Where paper and released code differ or are silent: a silo answers with the mode
 measures the mixture before it is trained); the part of the data is drawn at random in every round (paper; the code:
 neighbours in a file); upper layers are counted in layers (paper; the code: in tensors).
 Ours: W is learnt with the model as in evaluation, so that it moves no statistics of BatchNorm, which are the
-federation's until the silo trains; a pass's loss is the mean of its batches (code: the last one); and after 100 passes
-W counts as settled.
+federation's until the silo trains; a pass's loss is the mean of its batches (code: the last one); ten passes may be
+enough (code: eleven); and after 100 W counts as settled.
 """
 
 from __future__ import annotations

@@ -75,8 +75,11 @@ class FedAvg(Method):
 
     def ask(self, module: nn.Module, x: Tensor, whose: Decision) -> Prediction:
         """The prediction of the model that was loaded into a module."""
-        samples = in_batches(lambda part: mc_dropout(module, part, self.mc_samples), x, dim=1)
-        return Prediction.from_logits(samples, whose)
+        return Prediction.from_logits(in_batches(lambda part: self.sampled(module, part), x, dim=1), whose)
+
+    def sampled(self, module: nn.Module, x: Tensor) -> Tensor:
+        """(S, N, C) logits of passes of MC dropout, for inputs (N, ...)."""
+        return mc_dropout(module, x, self.mc_samples)
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:
         """The loss a silo minimises, as a function of a batch: a subclass that overrides this has one of its own."""

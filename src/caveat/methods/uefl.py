@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from ..core import ConfigurationError, Decision, Payload, Replies, Round, Site, State, Tensors, Update
 from ..core.settings import LARGE, MANY, frozen_settings
 from ..nn.codebook import Codebook, Discretised, kmeans, nearest
+from ..nn.dropout import mc_dropout, own_masks
 from ..nn.encoders import parts
 from ..training.fit import Loss
 from ..training.modules import expect, in_batches, load, normalisation, snapshot, split
@@ -41,7 +42,7 @@ SEGMENTS = 16
 class UEFL(FedAvg):
     """Codebooks that grow at silos whose MC-dropout entropy stays high (UEFL, arXiv 2402.18888)."""
 
-    LATER: ClassVar = frozenset({"domains"})
+    LATER: ClassVar = frozenset({"domains", "masks"})
 
     codewords: Annotated[int, Field(gt=1, le=65_536)] = 32
     """Shared codewords, and as many of a silo's own at its first extension."""
@@ -79,6 +80,10 @@ class UEFL(FedAvg):
     domains: tuple[str, ...] = ()
     """As an oracle, names of all domains of the data: the silos of each have shared codewords of their own, `codewords`
     of them, and reach no others (the paper's VQ-FedAvg, Figure 3 (a)). UEFL has to do without; `iterations` must be 1.
+    """
+    masks: Literal["shared", "inputs"] = "shared"
+    """A pass of MC dropout draws masks that all inputs share, so that it is one network and silos are compared under
+    the same ones, or masks for each input, as torch's dropout does: a prediction then depends on the inputs before it.
     """
     own_norm: bool = True
     """Silos go on with the batch normalisation that they trained last, as in FedBN, and send it for newcomers, who have
@@ -206,6 +211,9 @@ class UEFL(FedAvg):
         return server | {"model": model}
 
     # Uncertainty: every silo scores itself, the server compares.
+
+    def sampled(self, module: nn.Module, x: Tensor) -> Tensor:
+        return (mc_dropout if self.masks == "shared" else own_masks)(module, x, self.mc_samples)
 
     def score(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         """Send e_k, the mean entropy in nats of MC-dropout predictions on the validation inputs, and what it

@@ -7,6 +7,7 @@ under common random numbers.
 
 Dropout inside a stage with a forward of its own (a block, attention, a recurrent layer, or `F.dropout` in code that
 reads `self.training`) samples too. There each input draws its own masks, which then depend on the inputs beside it.
+`own_masks` has each input draw its own everywhere, as torch's dropout does.
 """
 
 from __future__ import annotations
@@ -95,6 +96,31 @@ def mc_dropout(module: nn.Module, x: Tensor, samples: int, seed: int = 0) -> Ten
         with torch.random.fork_rng(devices=[]), seeded_device(x.device, key("mc-dropout", seed)):
             torch.set_rng_state(generator)
             for part in parts:
+                x = _pass(part, x)
+    return x
+
+
+@torch.no_grad()
+def own_masks(module: nn.Module, x: Tensor, samples: int, seed: int = 0) -> Tensor:
+    """(N, ...) inputs to (S, N, C) outputs of `samples` passes of MC dropout in which each input has masks of its own.
+
+    As `mc_dropout`, but that a pass is not one network: masks are a function of `seed` and of an input's place among
+    the N. Of an input by itself the outputs have the same distribution.
+    """
+    if any(part.training for part in module.modules()):
+        module.eval()
+    parts = list(flat(module))
+    first = next((i for i, part in enumerate(parts) if has_dropout(part)), len(parts))
+    x, parts = _run(parts[:first], x), parts[first:]
+    if not parts:
+        return x[None]
+    x = x.expand(samples, *x.shape)
+    with torch.random.fork_rng(devices=[]), seeded_device(x.device, key("mc-dropout", seed)):
+        torch.set_rng_state(_generator(seed))
+        for part in parts:
+            if isinstance(part, nn.Dropout):
+                x = x * brought(F.dropout(torch.ones(x.shape, dtype=x.dtype), part.p), x.device)
+            else:
                 x = _pass(part, x)
     return x
 
