@@ -18,6 +18,7 @@ from wrapped import wrapped
 
 from caveat.analysis import reproduce
 from caveat.analysis.compare.texts import about, contrasts, measured
+from caveat.analysis.reproduce.table import PaperTable
 from caveat.files.schema.comparison import Comparison, TuningReport, read_comparison
 
 SHOWN = 3
@@ -59,7 +60,7 @@ def section(name: str, record: Comparison) -> str:
         f"`caveat reproduce {name} --scale {scale[1] if scale else 'cpu'} --seeds {seeds} --out DIR`",
         f"{table.source}. {table.differs}",
         f"{seeds} seed{'s' * (seeds > 1)}, {done} of {len(record.cells)} runs done. Mean and 95 % intervals over seeds "
-        f"and silos, in square brackets the paper's.{'' if tuning is None else tried(tuning)}",
+        f"and silos, in square brackets the paper's.{'' if tuning is None else tried(tuning)}{refined(table)}",
         *contrasts(record),
         *measured(record)[:SHOWN],
         "<details><summary>Everything else that was measured, costs and tests</summary>",
@@ -79,6 +80,12 @@ def tried(tuning: TuningReport) -> str:
         f" Every row tried {(tuning.runs or 0) // len(tuning.seeds)} values of `{tuning.key}` on {seeds} and kept the "
         f"one with the best {tuning.by}."
     )
+
+
+def refined(table: PaperTable) -> str:
+    """Which rows then tried a key of their own."""
+    rows = [(row.name, row.then) for row in table.rows if row.then]
+    return "".join(f" {name} then tried {len(then.values)} values of `{then.key}`." for name, then in rows)
 
 
 if __name__ == "__main__":

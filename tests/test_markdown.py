@@ -153,3 +153,10 @@ def test_the_tables_of_a_comparison_are_put_into_the_page_with_every_figure(tmp_
     page.write_text("no place\n")
     with pytest.raises(SystemExit, match="no page has a place for uefl-domains"):
         results.main(tmp_path, page.parent)
+
+
+def test_a_table_says_which_rows_tried_a_key_of_their_own() -> None:
+    assert results.refined(reproduce.named("uefl-main")) == ""
+    assert results.refined(reproduce.named("fmlu-both")) == (
+        " FML, both weights tuned then tried 4 values of `method.beta`."
+    )
