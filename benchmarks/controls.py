@@ -14,6 +14,9 @@ the pages say of Ditto, of FedRoD and of UEFL's growth is of
     caveat compare uefl-mnist --plugin benchmarks/controls.py --seeds 400,401,402 --methods ownwords \\
         --set method.keep=newest --set training.lr=0.002 [the settings of uefl-growth.toml] \\
         --variant "static: method.name=uefl method.iterations=1 rounds=16" --variant "extended: method.name=uefl"
+    caveat compare fmlu-eurosat --plugin benchmarks/controls.py --seeds 400,401,402,403,404 --methods fedavg \\
+        --set training.lr=0.001 [the settings below [cpu] and of a column in features-labels.toml] \\
+        --variant "shares: method.name=shares" --variant "FedRoD: method.name=fedrod"
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ PAGES = subprocess.run(
     ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
 ).stdout.splitlines()
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+DEFINED = re.compile(r"^\[[^]]+\]: (?!https?:)([^\s#]*)(?:#(\S*))?$", re.MULTILINE)
 COMPARE = re.compile(r"^caveat compare (?!\[).*?[^\\]$", re.MULTILINE | re.DOTALL)
 TABLE = """\
 |  | 0 degrees | worst silo | 15 degrees | worst silo |
@@ -61,7 +62,8 @@ def test_lines_end_at_120_characters(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_to_files_and_headings_that_are_there(page: str) -> None:
-    for path, anchor in LINK.findall((ROOT / page).read_text()):
+    text = (ROOT / page).read_text()
+    for path, anchor in [*LINK.findall(text), *DEFINED.findall(text)]:
         found = (ROOT / page).parent / path if path else ROOT / page
         assert found.exists(), path
         assert not anchor or anchor in anchors(found), anchor

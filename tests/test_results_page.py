@@ -1,0 +1,51 @@
+"""The front page of results: what it says each method is for is what the tables behind it have decided."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from caveat.analysis import reproduce
+
+DOCS = Path(__file__).parents[1] / "docs"
+FRONT = (DOCS / "results.md").read_text()
+ROW = re.compile(
+    r"^\|(?P<where>[^|]*)\|(?P<method>[^|]*)\|(?P<against>[^|]*)\| (?P<verdict>better|worse|equal|not decided)\*? "
+    r"\| (?P<points>[-+.\d]+ \([-+.\d]+ to [-+.\d]+\)) \| \[(?P<table>[\w-]+)\] \|$",
+    re.MULTILINE,
+)
+ROWS = [found.groupdict() for found in ROW.finditer(FRONT)]
+PAGES = dict(re.findall(r"^\[([\w-]+)\]: ([^#]+)#", FRONT, re.MULTILINE))
+
+
+ELSEWHERE = {"uefl-extension": "its verdict is about rates, as its page says; uefl-growth asks the same"}
+"""Tables that decide something else than they were made for."""
+
+
+def decided(page: str, table: str) -> list[tuple[str, str]]:
+    """Points and verdict of every contrast of a table, as its page has them."""
+    text = (DOCS / page).read_text()
+    body = " ".join(text.split(f"<!-- {table} -->")[1].split(f"<!-- end of {table} -->")[0].split())
+    found = re.findall(r"\): ([-+.\d]+ \([-+.\d]+ to [-+.\d]+\)), \*\*([^*]+)\*\*", body)
+    words = {"is better": "better", "is worse": "worse", "equal within": "equal", "not decided": "not decided"}
+    return [(points, next(word for said, word in words.items() if said in verdict)) for points, verdict in found]
+
+
+def test_every_row_of_the_table_is_read() -> None:
+    rows = [line for line in FRONT.splitlines() if line.startswith("|") and "[" in line]
+    assert len(ROWS) == len(rows) > 20
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['table']} {row['points']}")
+def test_a_verdict_is_that_of_a_contrast_of_the_table_it_names(row: dict[str, str]) -> None:
+    assert row["table"] in reproduce.tables()
+    assert (row["points"], row["verdict"]) in decided(PAGES[row["table"]], row["table"])
+
+
+@pytest.mark.parametrize("table", [name for name in reproduce.tables() if reproduce.named(name).contrasts])
+def test_a_table_with_contrasts_is_not_left_out_because_of_what_it_decided(table: str) -> None:
+    (page,) = [path for path in (DOCS / "results").glob("*.md") if f"<!-- {table} -->" in path.read_text()]
+    made = decided(f"results/{page.name}", table)
+    assert table in {row["table"] for row in ROWS} or not made or table in ELSEWHERE
