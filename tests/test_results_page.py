@@ -49,3 +49,10 @@ def test_a_table_with_contrasts_is_not_left_out_because_of_what_it_decided(table
     (page,) = [path for path in (DOCS / "results").glob("*.md") if f"<!-- {table} -->" in path.read_text()]
     made = decided(f"results/{page.name}", table)
     assert table in {row["table"] for row in ROWS} or not made or table in ELSEWHERE
+
+
+def test_the_readme_has_figures_of_contrasts_alone() -> None:
+    section = (DOCS.parent / "README.md").read_text().split("## Results")[1].split("\n## ")[0]
+    figures = re.findall(r"(better|worse|equal|not decided), ([-+.\d]+ \([-+.\d]+ to [-+.\d]+\))", section)
+    assert len(figures) == section.count("\n- ") > 0
+    assert set(figures) <= {(row["verdict"], row["points"]) for row in ROWS}
