@@ -16,6 +16,7 @@ from caveat.core import Method, Payload, RunError
 from caveat.engines.flower_messages import pack, unpack
 from caveat.engines.rounds import Participation
 from caveat.methods import SCAFFOLD, FedAvg
+from caveat.testing.federation import newest_state
 
 EVERY = METHODS + WRAPPED
 names = [type(method).__name__ for method in EVERY]
@@ -34,7 +35,7 @@ def test_flower_gives_the_bits_of_the_embedded_engine(method: Method, tmp_path: 
     assert_same_states(embedded.states(), flower.states())
     down = method.broadcast(embedded.server)
     for name in embedded.place.silos:
-        here = embedded.place.perform(10**6, "test", down, name, embedded.place.states.adopt(name, 10**6)).update
+        here = embedded.place.perform(10**6, "test", down, name, newest_state(embedded.place.states, name)).update
         there = flower.transport.exchange(10**6, "test", down, [name]).updates[name]
         assert_same(here.payload, there.payload)
 

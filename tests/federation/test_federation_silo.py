@@ -121,7 +121,7 @@ def test_labels_that_look_like_names_are_not_told(tmp_path: Path) -> None:
     renamed = dataclasses.replace(asked.member.file, target="surname")
     with pytest.raises(DataError, match=r"refuses, 'surname': labels are those of data\.classes"):
         SiloSide(renamed).introduce(elsewhere)
-    # Where nobody has named classes, as in a federation that an earlier version began, they are looked at.
+    # Where nobody has named classes, they are looked at.
     settings = dataclasses.replace(renamed.settings(elsewhere.config.data), classes=())
     with pytest.raises(DataError, match=r"40 labels in .* rows; .* look like names: set data.target in silo.toml"):
         own_schema(settings, 3, "hill")

@@ -19,7 +19,6 @@ from ..data.declared import DictionaryColumn, as_lists
 from ..data.sources.by_name import locate
 from ..methods import METHODS
 from ..wrappers.uncertainty import OWNERS
-from .earlier import is_earlier, with_defaults
 from .schema import (
     ELSEWHERE,
     Config,
@@ -40,18 +39,18 @@ ALTERNATIVES: tuple[KeyPath, KeyPath] = (("training", "local_epochs"), ("trainin
 """Two keys of which a configuration sets one: `--set` of one overrides a file's other."""
 
 
-def load(source: str | None = None, sets: Sequence[str] = (), *, earlier: bool = False) -> Config:
+def load(source: str | None = None, sets: Sequence[str] = ()) -> Config:
     """The configuration of a TOML file or a recipe (None: "digits"), with overrides "SECTION.KEY=VALUE".
 
     A VALUE is TOML; what is no TOML is a string. Naming another method, model, engine, data source or partition starts
     that section afresh, as the keys of one mean nothing to the other. Naming another policy drops the file's keys that
-    belong to other policies alone. What a method's default training has of its own replaces the file's. With `earlier`,
-    keys that are left out are what they were by default in version 0.1, which began what is to go on.
+    belong to other policies alone. What a method's default training has of its own replaces the file's.
+
     Raises ConfigurationError with one line per problem: the file and line, the key, and the nearest valid key.
     """
     file = find(source)
     text = read(file, f"recipe {file.stem}" if file.parent == RECIPES else str(file), sets)
-    table = _merged(text, earlier)
+    table = _merged(text)
     named = table["data"].get("dictionary") if isinstance(table.get("data"), dict) else None
     if isinstance(named, str):  # only here: what a folder keeps, or a server sends, names no files to read
         table["data"]["dictionary"] = _dictionary_of(named, file.parent)
@@ -65,18 +64,9 @@ def loads(text: str, called: str) -> Config:
 
 
 def load_kept(file: Path, sets: Sequence[str] = ()) -> Config:
-    """The configuration that a folder keeps, written in full; what 0.1 did not write is as it was then.
-
-    Raises ConfigurationError as `load` does.
-    """
+    """The configuration that a folder keeps, written in full. Raises ConfigurationError as `load` does."""
     text = read(file, str(file), sets)
-    return _checked(_merged(text, earlier=is_earlier(text.table)), text)
-
-
-def loads_kept(text: str, called: str) -> Config:
-    """The same of a text, called so in messages. Raises ConfigurationError as `load` does."""
-    parsed = parse(text, called)
-    return _checked(_merged(parsed, earlier=is_earlier(parsed.table)), parsed)
+    return _checked(_merged(text), text)
 
 
 def read_dictionary(file: Path) -> tuple[DictionaryColumn, ...]:
@@ -142,9 +132,9 @@ def recipes() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
-def _merged(source: ConfigText, earlier: bool = False) -> dict[str, Any]:
+def _merged(source: ConfigText) -> dict[str, Any]:
     """The file's table with the overrides in it."""
-    table: dict[str, Any] = with_defaults(_plain(source.table)) if earlier else _plain(source.table)
+    table: dict[str, Any] = _plain(source.table)
     overrides = {
         (*path, "factory") if path == ("model",) and is_code(each) else path: each
         for path, each in source.overrides.items()

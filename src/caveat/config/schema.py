@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -76,8 +76,6 @@ class MethodSettings:
 class Evaluation:
     """What is measured while a run goes on; the last round is measured on every split anyway."""
 
-    LATER: ClassVar = frozenset({"stop_after", "sensitivity", "metrics"})
-
     every: Annotated[int, Field(ge=1, le=10**9)] = 1
     """Rounds between two evaluations."""
     splits: tuple[Literal["validation", "test"], ...] = ("validation",)
@@ -108,8 +106,6 @@ class Evaluation:
 @frozen_settings
 class Federation:
     """Who takes part in a round, and how far one silo can move it."""
-
-    LATER: ClassVar = frozenset({"robust", "liars"})
 
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the silos that a round asks."""
@@ -151,8 +147,6 @@ REAL = ("begin_with", "quorum", "deadline", "patience")
 @frozen_settings
 class EngineSettings:
     """Where the work of the silos is computed."""
-
-    LATER: ClassVar = frozenset({"device", "checkpoints"})
 
     name: Literal["embedded", "flower"] = "embedded"
     """embedded: processes on this machine; flower: wherever the silos are, see `caveat flower init`."""

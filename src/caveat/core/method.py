@@ -244,11 +244,6 @@ class Method:
         return ""
 
     @property
-    def changed_since_0_1(self) -> str:
-        """What training with these settings did otherwise in version 0.1, whose interrupted runs cannot go on then."""
-        return ""
-
-    @property
     def follows_rounds(self) -> str:
         """The setting, if any, by which training follows how many rounds there are: with more, the first are others."""
         training = getattr(self, "training", None)

@@ -50,28 +50,10 @@ def frozen_settings(cls: Cls) -> Cls:
     return made  # type: ignore[no-any-return]
 
 
-def as_before(settings: Any) -> frozenset[str]:
-    """The fields that version 0.1 had not and that are at their defaults, by which all is as it was then.
-
-    `LATER` of their class names such fields. What is kept to compare with says nothing of them, as it did not then.
-    """
-    later: frozenset[str] = getattr(type(settings), "LATER", frozenset())
-    usual = {field.name: field for field in dataclasses.fields(settings) if field.name in later}
-    return frozenset(name for name, field in usual.items() if getattr(settings, name) == _usual(field))
-
-
-def _usual(field: dataclasses.Field[Any]) -> object:
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-
-
 def plain(settings: Any) -> dict[str, Any]:
-    """Settings and those in them as dictionaries, without the fields of `as_before`."""
-    found = {}
-    for field in dataclasses.fields(settings):
-        if field.name not in as_before(settings):
-            value = getattr(settings, field.name)
-            found[field.name] = plain(value) if dataclasses.is_dataclass(value) else value
-    return found
+    """Settings and those in them as dictionaries."""
+    found = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    return {name: plain(value) if dataclasses.is_dataclass(value) else value for name, value in found.items()}
 
 
 def check_seed(seed: object, called: str = "seed") -> None:

@@ -17,6 +17,7 @@ from ..data.rows import HeldOut, Rearrange, Splits, again_held_out, contents, ke
 from ..files.atomic import write_record
 from ..files.links import privately
 from ..files.reading import record_of
+from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import HeldOutFile, HeldOutRows
 
 HELD_OUT = "held-out.json"
@@ -53,7 +54,7 @@ def hold_out(state: Path, settings: DataSettings, pool: Pool, splits: Splits, ke
     entries[target, columns] = HeldOutRows(
         target=target, columns=list(columns), test=_written(test), calibration=_written(calibration)
     )
-    found = {"schema": HeldOutFile.SCHEMA, "key": _check(key), "rows": list(entries.values())}
+    found = {"schema": SCHEMA, "key": _check(key), "rows": list(entries.values())}
     write_record(state / HELD_OUT, HeldOutFile.model_validate(found), lasting=True, opener=privately)
 
 

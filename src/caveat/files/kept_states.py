@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..core import SiloId
-from .checkpoints import SiloStore
 from .reading import checked, lines_of
 from .schema.small_files import KeptState
 
@@ -20,9 +19,3 @@ def read_kept(path: Path) -> dict[SiloId, KeptState]:
         kept = checked(value, KeptState, where)
         found[kept.silo] = kept
     return found
-
-
-def adopted(store: SiloStore, until: int) -> dict[SiloId, KeptState]:
-    """The states until a round that are there, of a run of version 0.1, which kept no books of them."""
-    found = ((silo, store.adopt(silo, until)) for silo in sorted(store.silos()))
-    return {silo: kept for silo, kept in found if kept is not None}

@@ -57,14 +57,14 @@ class Ledger:
         self.log = AppendLog(path)
         self.forms: set[str] = set()
 
-    def rewind(self, known: FileSum) -> None:
+    def rewind(self, known: FileSum | None) -> None:
         """Drop what was written after what is known. Raises RunError where that is not there, or was changed."""
         self.log.rewind(known)
         self.forms = set(read_ledger(self.log.path).forms)
 
     def recover(self, known: FileSum | None) -> None:
         """As `rewind`, but lines stay that a process wrote before it was killed: what they tell may have been sent."""
-        self.log.recover(known or FileSum(bytes=0))
+        self.log.recover(known)
         self.forms = set(read_ledger(self.log.path).forms)
 
     def add(self, updates: Mapping[SiloId, Update], **about: Unpack[AboutMessage]) -> None:
@@ -115,7 +115,7 @@ def read_ledger(path: Path) -> Entries:
                 break  # the last one, of a process that was killed
             where = f"{path}, line {number}"
             entry = json.loads(line)
-            check_version(entry, Record.SCHEMA, where)
+            check_version(entry, where)
             if "tensors" in entry:
                 form = Form.model_validate(entry)
                 found.forms[form.form] = form.tensors

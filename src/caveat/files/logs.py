@@ -28,16 +28,13 @@ class AppendLog:
         """What the file holds so far."""
         return FileSum(bytes=self.bytes, sha256=self._digest.hexdigest())
 
-    def rewind(self, known: FileSum) -> None:
-        """Drop what was written after the bytes that are known. Raises RunError if those are not there, or are others.
-
-        A hash of None, in what version 0.1 wrote, is not compared.
-        """
+    def rewind(self, known: FileSum | None) -> None:
+        """Drop what was written after the bytes that are known. Raises RunError if those are missing or differ."""
         self._read(known)
         if self.path.exists():
             self._cut()
 
-    def recover(self, known: FileSum) -> None:
+    def recover(self, known: FileSum | None) -> None:
         """As `rewind`, but whole lines that a process wrote before it was killed stay."""
         self._read(known)
         if not self.path.exists():
@@ -52,19 +49,20 @@ class AppendLog:
         self.bytes += len(whole)
         self._cut()
 
-    def _read(self, known: FileSum) -> None:
+    def _read(self, known: FileSum | None) -> None:
         """Hash what is known."""
         self._digest, self.bytes = hashlib.sha256(), 0
-        if known.bytes and not self.path.is_file():
+        if known is None:
+            return
+        if not self.path.is_file():
             raise RunError(f"{self.path} is missing: put it back from a copy")
-        if known.bytes:
-            with open(self.path, "rb", opener=without_following) as file:
-                while block := file.read(min(BLOCK, known.bytes - self.bytes)):
-                    self._digest.update(block)
-                    self.bytes += len(block)
+        with open(self.path, "rb", opener=without_following) as file:
+            while block := file.read(min(BLOCK, known.bytes - self.bytes)):
+                self._digest.update(block)
+                self.bytes += len(block)
         if self.bytes < known.bytes:
             raise RunError(f"{self.path}: {self.bytes} bytes, expected the {known.bytes} of completed rounds")
-        if known.sha256 not in (None, self._digest.hexdigest()):
+        if known.sha256 != self._digest.hexdigest():
             raise RunError(f"{self.path}: its first {known.bytes} bytes are not what was written: it is damaged")
 
     def _cut(self) -> None:

@@ -44,8 +44,6 @@ def check_file(path: Path, known: FileSum, growing: bool = False) -> None:
     """Raises DataError, naming the file, unless it holds what is known, and if it is not `growing` nothing more."""
     if not path.is_file():
         raise DataError(f"{path} is missing, or is no file: put it back from a copy")
-    if known.sha256 is None:
-        return
     found = sum_of(path, known.bytes if growing else None)
     if (found.bytes, found.sha256) != (known.bytes, known.sha256):
         raise DataError(f"{path} is not what was written: it is damaged, was edited, or is of another time or run")
@@ -56,13 +54,9 @@ class Manifest:
     """The hashes of a folder's files."""
 
     folder: Path
-    sums: Mapping[str, FileSum] | None = None
-    """By their place in the folder; None where version 0.1 wrote it, so that nothing can be compared."""
+    sums: Mapping[str, FileSum]
+    """By their place in the folder."""
     finished: bool = True
-
-    @property
-    def verified(self) -> bool:
-        return self.sums is not None
 
     def check(self, *places: str) -> None:
         """Raises DataError for the first of these files that is not what was written, or that should not be there.
@@ -70,10 +64,10 @@ class Manifest:
         A file that is neither known nor there is none of a run's.
         """
         for place in places:
-            known = (self.sums or {}).get(place)
+            known = self.sums.get(place)
             if known is not None:
                 check_file(self.folder / place, known, not self.finished and place.endswith(GROWING))
-            elif self.finished and self.sums is not None and (self.folder / place).exists():
+            elif self.finished and (self.folder / place).exists():
                 raise DataError(f"{self.folder / place} is no part of the run: it was put there after it had finished")
 
 
@@ -83,11 +77,9 @@ def manifest_of(folder: Path) -> Manifest:
     Raises DataError where that is damaged. A run without either has nothing that can be compared.
     """
     if (summary := record_of(folder / "summary.json", Summary)) is not None:
-        return Manifest(folder, summary.files if summary.schema_version > 1 else None)
+        return Manifest(folder, summary.files)
     checkpoint = record_of(folder / "state" / "checkpoint.json", Checkpoint)
-    if checkpoint is None:
-        return Manifest(folder, {}, finished=False)
-    return Manifest(folder, checkpoint.files if checkpoint.schema_version > 1 else None, finished=False)
+    return Manifest(folder, {} if checkpoint is None else checkpoint.files, finished=False)
 
 
 def sums_of_folder(folder: Path) -> dict[str, FileSum]:

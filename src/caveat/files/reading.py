@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from ..core import DataError
-from .schema.record import FROM_FILE, Record
-from .seals import UNSEALED, check_seal
+from .schema.record import FROM_FILE, SCHEMA, Record
+from .seals import check_seal
 
 RecordType = TypeVar("RecordType", bound=Record)
 LARGEST_INT, LARGEST_FLOAT = 1 << 64, 1e150
@@ -53,7 +53,7 @@ def read(path: Path, kind: type[RecordType]) -> RecordType:
 def read_plain(path: Path) -> Any:
     """The value of a JSON file that is compared as a whole. Raises DataError if there is none."""
     value = decoded(text_of(path) or "", str(path))
-    check_version(value, Record.SCHEMA, str(path))
+    check_version(value, str(path))
     return value
 
 
@@ -92,7 +92,7 @@ def checked(value: Any, kind: type[RecordType], where: str) -> RecordType:
 
     Raises DataError, naming its place, for one of another version or form, or that is not as it was sealed.
     """
-    check_version(value, kind.SCHEMA, where, UNSEALED if kind.SEALED else kind.SCHEMA)
+    check_version(value, where)
     if kind.SEALED:
         check_seal(value, where)
     if (place := _beyond(value)) is not None:
@@ -118,11 +118,11 @@ def _beyond(value: Any) -> str | None:
     return "" if too_large else None
 
 
-def check_version(value: Any, known: int, where: str, oldest: int | None = None) -> None:
-    """Raises DataError for what another version of caveat wrote in a form of its own, that is not known either."""
+def check_version(value: Any, where: str) -> None:
+    """Raises DataError for what another version of caveat wrote, in a form of its own."""
     version = value.get("schema") if isinstance(value, dict) else None
-    if isinstance(version, int) and version not in (known, oldest or known):
-        raise DataError(f"{where}: schema {version} was written by another version; this one reads schema {known}")
+    if isinstance(version, int) and version != SCHEMA:
+        raise DataError(f"{where}: schema {version} was written by another version; this one reads schema {SCHEMA}")
 
 
 def _is_json(line: bytes) -> bool:

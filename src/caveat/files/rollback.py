@@ -69,7 +69,7 @@ def roll_back(run: Path, to: int) -> Rollback:
     (run / FAILURE).unlink(missing_ok=True)
     forget_kept(run / "state", target.t)
     for name in (LEDGER, ROWS, STATES):
-        AppendLog(run / name).rewind(target.files.get(name, FileSum(bytes=0)))
+        AppendLog(run / name).rewind(target.files.get(name))
     return back
 
 

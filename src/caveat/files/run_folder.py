@@ -241,12 +241,10 @@ def other_kind(folder: Path) -> str:
 def _beside(folder: Path, main: Path) -> RunFolder:
     """What ran beside a run. Raises DataError if it is of another run."""
     for name in _COMMON:
-        mine = text_of(main / name)  # version 0.1 had not all of them
-        if mine is not None and (folder / name).exists() and text_of(folder / name) != mine:
+        if (folder / name).exists() and text_of(folder / name) != text_of(main / name):
             raise DataError(f"{folder / name} is not that of {main}: it is of another run")
     found = read_run(folder)
-    sealed = found.summary is not None and found.summary.schema_version > 1
-    if found.summary is not None and sealed and found.summary.method != folder.name:
+    if found.summary is not None and found.summary.method != folder.name:
         raise DataError(f"{folder / 'summary.json'} is of {found.summary.method}, expected {folder.name}")
     return found
 

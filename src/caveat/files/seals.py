@@ -11,8 +11,6 @@ from ..core import DataError
 
 SEAL = "sha256"
 """The key of the hash, which is over all other keys."""
-UNSEALED = 1
-"""The schema of files that version 0.1 wrote without such a hash."""
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,15 +20,10 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_seal(value: Any, where: str) -> None:
-    """Raises DataError, naming the place, for an object that is not as it was sealed.
-
-    One of schema 1 need not have a hash.
-    """
+    """Raises DataError, naming the place, for what is no object, or is not as it was sealed."""
     if not isinstance(value, dict):
         raise DataError(f"{where}: expected an object")
     if SEAL not in value:
-        if value.get("schema", UNSEALED) == UNSEALED:
-            return
         raise DataError(f"{where}: its checksum {SEAL!r} is missing: the file is damaged or was edited")
     if value[SEAL] != _digest({key: each for key, each in value.items() if key != SEAL}):
         raise DataError(f"{where}: its content is not what its checksum is of: the file is damaged or was edited")

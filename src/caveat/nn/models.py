@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from itertools import cycle
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -45,8 +45,6 @@ KEPT = 4
 @frozen_settings
 class ModelSettings:
     """An encoder and a classifier head."""
-
-    LATER: ClassVar = frozenset({"factory", "encoder", "weights", "frozen", "adapter", "layer_norm"})
 
     name: Literal["lenet5", "residual", "cnn", "normed", "mlp", "linear", "encoder", "own"] = "residual"
     """lenet5, residual, cnn and normed take images, mlp takes features; linear is logistic regression on all inputs;

@@ -9,7 +9,7 @@ from collections import Counter
 
 from torch import nn
 
-from ..core import DataWarning, horizon
+from ..core import DataWarning
 from ..engines import rounds
 from ..engines.one_thread import one_thread
 from ..files.checkpoints import ServerStore
@@ -21,7 +21,6 @@ from ..nn.dropout import has_dropout
 from ..wrappers.base import find
 from ..wrappers.ensemble import Ensemble
 from .base import BaseRun
-from .begun import check_goes_on
 from .callbacks import Told, settings_of
 from .progress import Progress
 from .recorder import Recorder
@@ -73,18 +72,15 @@ def _check_samples(run: BaseRun, module: nn.Module) -> None:
 def finish(run: BaseRun, progress: Progress) -> None:
     """Carry out all rounds that are left, from the newest checkpoint, and write the result.
 
-    Raises RunError if the folder is damaged, StateLost if a silo's state is, RunError if a round fails;
-    ConfigurationError for a run of version 0.1 that this version cannot go on with.
+    Raises RunError if the folder is damaged, StateLost if a silo's state is, RunError if a round fails.
     """
     began = time.perf_counter()
     store = ServerStore(run.folder / "state", run.checkpoints)
     site, saved = run.server_site(), store.load()
     if saved is None:
         server = run.first_state(site)
-        start, run_state = 0, RunState(norms={})
+        start, run_state = 0, RunState()
     else:
-        trains = saved.checkpoint.t + 1 < horizon(run.complete_method.schedule())
-        check_goes_on(run.complete_method, saved.server, run.folder, trains)
         start, server = saved.checkpoint.t + 1, saved.server
         run_state = RunState.model_validate(saved.checkpoint.model_dump(include=set(RunState.model_fields)))
         if saved.damage:

@@ -43,11 +43,6 @@ def open_call(folder: Path, device: str = "cpu") -> Run:
         what = "caveat.join" if (folder / JOINED).exists() else "caveat.run"
         raise ConfigurationError(f"{folder} is not finished; the same call of {what} continues it")
     manifest_of(folder).check(CALL, "splits.json", PREPARATION)
-    if not (folder / PREPARATION).exists():
-        raise ConfigurationError(
-            f"{folder}: an earlier version of caveat made this run in Python, and kept too little to predict without "
-            "its data; the same call of caveat.run, with its silos, gives it"
-        )
 
     def no_silos() -> NoReturn:
         if (folder / JOINED).exists():
@@ -66,8 +61,7 @@ def kept_spec(folder: Path) -> RunSpec:
     path = folder / CALL
     kept = read_plain(path)
     try:
-        participation, server = kept["participation"], kept.get("server")
-        robust = _built(Robust, kept.get("robust", {}))
+        participation, robust = kept["participation"], _built(Robust, kept["robust"])
         spec = RunSpec(
             method=_method(kept["method"], folder),
             model=_built(ModelSettings, kept["model"]),
@@ -79,9 +73,9 @@ def kept_spec(folder: Path) -> RunSpec:
             evaluation=_built(Evaluation, kept["evaluation"]),
             uncertainty=_built(Uncertainty, kept["uncertainty"]),
             privacy=_built(Privacy, kept["privacy"]),
-            server=ServerOptimizer() if server is None else _built(ServerOptimizer, server),
+            server=_built(ServerOptimizer, kept["server"]),
             personal=tuple(_built(PersonalModel, each) for each in kept["personal"]),
-            init=kept.get("init"),
+            init=kept["init"],
         )  # fmt: skip
     except ConfigurationError as error:
         raise error if str(folder) in str(error) else ConfigurationError(f"{path}: {error}") from error

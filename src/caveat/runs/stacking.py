@@ -9,6 +9,7 @@ from ..core import ConfigurationError, Method
 from ..engines.stacking.decisions import Mode
 from ..files.atomic import write_record
 from ..files.reading import record_of
+from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import StackedFile, StackedRecord
 from .begun import check_files
 
@@ -27,7 +28,7 @@ def keep_mode(folder: Path, mode: Mode) -> None:
     if known is None and not (folder / "state" / "checkpoint.json").exists():
         was = mode
         if mode != "off":
-            write_record(folder / STACKED, StackedFile(schema=StackedFile.SCHEMA, mode=mode), lasting=True)
+            write_record(folder / STACKED, StackedFile(schema=SCHEMA, mode=mode), lasting=True)
     if was != mode:
         raise ConfigurationError(
             f"{folder}: engine.stacked = {mode!r}, but the run began with {was!r}; put it back, or begin another run",

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import fields
 from functools import lru_cache
 from itertools import chain, islice
-from typing import Annotated, ClassVar, Literal, cast
+from typing import Annotated, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -44,8 +44,6 @@ LABELS = ("class_weights", "label_smoothing")
 @frozen_settings
 class Training:
     """How a silo trains in one round."""
-
-    LATER: ClassVar = frozenset({"clip", "schedule", "warmup", "state", "class_weights", "label_smoothing"})
 
     local_epochs: Annotated[float, Field(gt=0, le=MANY)] | None = None
     """Passes over a silo's training data per round (1 unless `local_steps` is given). Of a part of a pass, such as 0.5,

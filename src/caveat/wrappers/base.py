@@ -95,10 +95,6 @@ class Wrapper(Method):
         return self.base.remark(module)
 
     @property
-    def changed_since_0_1(self) -> str:
-        return self.base.changed_since_0_1
-
-    @property
     def follows_rounds(self) -> str:
         return self.base.follows_rounds
 

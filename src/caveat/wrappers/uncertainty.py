@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -39,7 +39,6 @@ MEMBERS = 5
 class Uncertainty:
     """How predictions get their uncertainty, and what is done about it."""
 
-    LATER: ClassVar = frozenset({"label_shift"})
     mc_samples: Annotated[int, Field(ge=1, le=10_000)] = 20
     """MC-dropout passes per prediction, for methods that sample; draws of logits where the source is laplace."""
     source: Literal["own", "dropout", "laplace", "ensemble"] | None = None

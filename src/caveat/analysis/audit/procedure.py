@@ -23,7 +23,7 @@ from ...data import Silos
 from ...files.atomic import write_bytes, write_record
 from ...files.reading import read
 from ...files.schema.audit import AuditFile, Finding, FusedCopies
-from ...files.schema.record import as_json
+from ...files.schema.record import SCHEMA, as_json
 from ...files.schema.summary import Summary
 from ...html.pages.audit.page import render
 from ...html.text import percent
@@ -162,7 +162,7 @@ def _examine(sweep: Sweep, progress: Progress) -> Audit:
     found = judged([*_findings(rows, full, summaries), *copies], accuracy)
     common = sweep.common()
     file = AuditFile(
-        schema=AuditFile.SCHEMA,
+        schema=SCHEMA,
         version=__version__,
         seeds=list(sweep.seeds),
         shares=sorted(sweep.shares),

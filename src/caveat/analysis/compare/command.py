@@ -22,8 +22,9 @@ from ...files.atomic import write_bytes, write_json, write_record
 from ...files.locks import locked
 from ...files.reading import check_version, decoded, text_of
 from ...files.schema.comparison import read_comparison
-from ...files.schema.grid import SCHEMA, MethodVariant, Setting, TuningPlan, grid_record
-from ...files.seals import UNSEALED, check_seal, sealed
+from ...files.schema.grid import MethodVariant, Setting, TuningPlan, grid_record
+from ...files.schema.record import SCHEMA
+from ...files.seals import check_seal, sealed
 from ...html.pages.comparison import conclusion, terminal
 from ...html.pages.comparison.page import render
 from ...methods import METHODS
@@ -220,7 +221,7 @@ def grid_of(folder: Path) -> Grid:
     path = folder / "grid.json"
     try:
         value = decoded(text_of(path) or "", str(path))
-        check_version(value, SCHEMA, str(path), UNSEALED)
+        check_version(value, str(path))
         check_seal(value, str(path))
         return TypeAdapter(Grid).validate_python(value)
     except ValidationError as error:

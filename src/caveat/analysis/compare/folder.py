@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ...config import Config, is_stranger, load_kept
-from ...config.earlier import wrote
 from ...core import ConfigurationError
 from ...files.schema.grid import MethodVariant, Sets, Setting
 from ...runs.begun import check_settings
@@ -30,13 +28,8 @@ class ComparisonFolder:
 
     def config(self, run: PlannedRun, rounds: int | None) -> Config:
         if (run.folder, rounds) not in self._configs:
-            self._configs[run.folder, rounds] = run.config(rounds, self.earlier)
+            self._configs[run.folder, rounds] = run.config(rounds)
         return self._configs[run.folder, rounds]
-
-    @cached_property
-    def earlier(self) -> bool:
-        """Whether version 0.1 began a run of the folder: all others are by its defaults then, for they are compared."""
-        return any(map(wrote, self.folder.glob("runs/**/config.toml")))
 
     def done(self, run: PlannedRun) -> FinishedRun | None:
         """What a planned run has left, if it is finished."""

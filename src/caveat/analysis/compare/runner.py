@@ -15,7 +15,6 @@ import torch
 
 from ... import data
 from ...config import Config
-from ...config.earlier import OTHER_TEMPERATURES
 from ...core import CaveatError, ConfigurationError
 from ...data import Silos
 from ...engines.processes.children import end_with_parent
@@ -176,26 +175,6 @@ def check_folder(results: ComparisonFolder) -> None:
         raise ConfigurationError(f"{folder} exists and is not a comparison; name a new folder with --out")
     for run in results.known():
         results.check_begun(run)
-    if results.earlier:
-        _check_earlier(results)
-
-
-def _check_earlier(results: ComparisonFolder) -> None:
-    """Raises ConfigurationError for runs to come beside those of version 0.1 that would be by other rules."""
-    for run in results.known():
-        if results.done(run) is not None:
-            continue
-        config = results.config(run, None)
-        if config.uncertainty.temperature:
-            raise ConfigurationError(
-                f"{results.folder} was begun by version 0.1, which {OTHER_TEMPERATURES}; "
-                f"{run.title} with uncertainty.temperature = true cannot be compared with that; name a new folder"
-            )
-        if why := config.build_method().changed_since_0_1:
-            raise ConfigurationError(
-                f"{results.folder} was begun by version 0.1, with which {run.title} would be another run: {why}; "
-                "name a new folder"
-            )
 
 
 def _key(config: Config) -> str:

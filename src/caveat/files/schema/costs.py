@@ -27,7 +27,7 @@ class PrivacyRecord(Record):
     covers: list[str]
     not_covered: list[str]
     row: RowEpsilons | None = None
-    """For a row of a silo that took part; absent in older runs."""
+    """For a row of a silo that took part."""
 
 
 class RoundTraffic(Record):

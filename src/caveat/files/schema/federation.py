@@ -34,7 +34,6 @@ class Member(Record):
 class FederationFile(File):
     """`federation.json`. Cards, agreement and schemas are checked where they are used: silos wrote them."""
 
-    SCHEMA: ClassVar = 2
     SEALED: ClassVar = True
 
     federation: str = ""

@@ -40,7 +40,7 @@ class Metrics(Record):
     entropy: Figure = None  # nats, as the two below
     aleatoric: Figure = None
     epistemic: Figure = None
-    coverage: Figure = None  # share of inputs that were answered; absent in older runs, as is the next
+    coverage: Figure = None  # share of inputs that were answered
     answered_accuracy: Figure = None
     set_coverage: Figure = None  # of prediction sets: share that hold the label, and mean number of classes
     set_size: Figure = None

@@ -84,7 +84,6 @@ class ScalingRecord(Record):
 class PreparationFile(File):
     """`preparation.json`: whose inputs a run's models take, of which form, and how raw ones are brought to it."""
 
-    SCHEMA: ClassVar = 2  # sealed from the beginning
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({"silos", "population", "table", "images", "sequences", "scalings"})
 

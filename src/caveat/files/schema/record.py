@@ -18,6 +18,8 @@ from pydantic import (
 )
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
+SCHEMA = 1
+"""The version of all files of a folder that this caveat reads and writes."""
 FROM_FILE = {"from": "file"}
 """The context of a validation that reads a file rather than builds a record to write."""
 
@@ -57,10 +59,8 @@ class Record(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
-    SCHEMA: ClassVar[int] = 1
-    """The version of the file that this caveat reads and writes; a file that names none is of the first."""
     SEALED: ClassVar[bool] = False
-    """Whether the file says what its content hashes to: see `files.seals`. Those of schema 1 need not."""
+    """Whether the file says what its content hashes to: see `files.seals`."""
     OMITTED: ClassVar[frozenset[str]] = frozenset()
     """Keys that are not written where they have their default."""
 
@@ -90,7 +90,7 @@ def _names(kind: type[Record]) -> dict[str, str]:
 class File(Record):
     """A file that says of which version its schema is."""
 
-    schema_version: int = Field(default=1, alias="schema")
+    schema_version: int = Field(default=SCHEMA, alias="schema")
 
 
 def as_json(record: Record) -> dict[str, Any]:

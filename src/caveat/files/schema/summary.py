@@ -144,7 +144,6 @@ class DeviceRecord(Record):
 class Summary(File):
     """`summary.json`, with what a method and the wrappers around it say of their outcome."""
 
-    SCHEMA: ClassVar = 2
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({
         "absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "stopped", "classification", "device",
