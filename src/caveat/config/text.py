@@ -125,6 +125,10 @@ def _senseless(value: Any, path: KeyPath = ()) -> Iterator[Problem]:
 
 
 def _override(item: str) -> Iterator[tuple[KeyPath, Any]]:
+    try:
+        item.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"--set {shown(item)}: expected text in UTF-8") from None
     key, equals, text = item.partition("=")
     path = tuple(part.strip() for part in key.split("."))
     if not equals or not all(path):
