@@ -175,7 +175,7 @@ RESETS: Mapping[KeyPath, Reset] = {
 
 def _apply(reset: Reset, table: Table, path: KeyPath, value: Any) -> None:
     section = _section(table, path[:-1])
-    there = section.get(path[-1], reset.usual)
+    there = section.get(str(path[-1]), reset.usual)
     if there is None or reset.compared(there) == reset.compared(value):
         return
     for key in [key for key in section if not reset.kept(key, value)]:
@@ -215,6 +215,7 @@ def _checked(table: Table, source: ConfigText) -> Config:
     name = name if isinstance(name, str) and name in METHODS else ""
     if isinstance(table.get("training", {}), dict):
         table["training"] = own_training(name) | table.get("training", {})
+    config: Config | None
     config, problems = _validated(Config, table)
     if config is not None:
         problems = _unbuildable(config)

@@ -162,7 +162,7 @@ class Federation:
             )
 
 
-ENGINES: Mapping[KeyPath, tuple[str, str]] = {
+ENGINES: Mapping[tuple[str, str], tuple[str, str]] = {
     **{("federation", key): ("flower", "") for key in ("begin_with", "quorum", "deadline", "patience")},
     **{("engine", key): ("embedded", "") for key in ("workers", "sync_seconds", "stacked")},
     ("evaluation", "metrics"): ("embedded", ": a federation on Flower sends no code to silos"),
