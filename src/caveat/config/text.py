@@ -16,8 +16,7 @@ import tomlkit.exceptions
 
 from ..core import ConfigurationError, ConfigurationErrors
 from ..core.errors import cut, shown
-from ..core.settings import KeyPath, Problem, dotted
-from ..core.toml_text import unreadable
+from ..core.settings import KeyPath, Problem, dotted, unreadable
 
 DEEPEST = 10
 """Keys and places in lists that one value can lie below; no setting lies below more than five."""

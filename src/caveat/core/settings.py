@@ -7,6 +7,7 @@ import errno
 import functools
 import operator
 import os
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
@@ -216,3 +217,16 @@ def _default(field: dataclasses.Field[Any]) -> str:
     inner = [(each.name, each.default, getattr(field.default, each.name)) for each in dataclasses.fields(field.default)]
     given = ", ".join(f"{name}={value!r}" for name, usual, value in inner if value != usual)
     return f" = {type(field.default).__name__}({given})"
+
+
+LONGEST = 1_000_000
+"""Characters of a configuration."""
+_DEEP_KEY = re.compile(r"(?m)(?:^|[\[{,])[ \t]*(?:[\w\"'-]{1,100}[ \t]*\.[ \t]*){20}")
+
+
+def unreadable(text: str) -> str:
+    """Why a text is not to be read as TOML, in words; empty where nothing speaks against it."""
+    if len(text) > LONGEST:
+        return f"{len(text):,} characters, expected at most {LONGEST:,}"
+    # The time that Python's reader takes grows with the square of the parts of a key.
+    return "a key is nested too deeply" if _DEEP_KEY.search(text) else ""

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core import DataError
 from ..core.errors import MissingError
-from ..core.toml_text import unreadable
+from ..core.settings import unreadable
 from .ledger_totals import Sent, read_sent
 from .manifest import manifest_of
 from .reading import checked, lines_of, record_of, text_of
