@@ -9,9 +9,9 @@ from typing import ClassVar, Literal, TypeVar, final, get_args
 import torch
 from torch import Tensor, nn
 
+from .aggregation import Replies
 from .errors import ConfigurationError
 from .prediction import Answers, Decision, Prediction
-from .replies import Replies
 from .silo import Site
 from .silo_info import SiloInfo
 from .tensors import Payload, State, Tensors, Update
