@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core import Prediction, Tensors
-from ..uncertainty.beside import beside
+from ..uncertainty.histograms import beside
 
 MOST_CLASSES = 100
 """Models of more classes have none of these sums: their size grows with the classes, and the table with the square."""

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..uncertainty.beside import beside
+from ..uncertainty.histograms import beside
 from .encoders import Model
 from .radial import RadialFlows
 

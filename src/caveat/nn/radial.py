@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import wrap_torch_function
 
-from ..uncertainty.beside import beside
+from ..uncertainty.histograms import beside
 
 NEAREST = 1e-3
 """The smallest alpha and alpha + beta: without a bound the gradient at a centre has none either."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from . import histograms
-from .beside import beside
+from .histograms import beside
 
 GRID = 100
 """Limits per grid."""

@@ -33,7 +33,7 @@ from ..core import (
 from ..core.silo_info import SiloInfo
 from ..nn.last_layer import LastLayer, last_layer, unobserved
 from ..uncertainty import entropy, laplace
-from ..uncertainty.beside import beside
+from ..uncertainty.histograms import beside
 from .base import Wrapper, find
 from .private import Private
 from .sums import no_counts, no_scatter, not_within

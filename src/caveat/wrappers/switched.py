@@ -16,8 +16,7 @@ from torch import Tensor
 
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, SumOver, Update
 from ..core.silo_info import SiloInfo
-from ..uncertainty.histograms import histogram, quantile
-from ..uncertainty.quantiles import finite_sample_quantile
+from ..uncertainty.histograms import finite_sample_quantile, histogram, quantile
 from .base import Wrapper
 from .sums import no_histograms
 
