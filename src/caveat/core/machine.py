@@ -1,8 +1,9 @@
-"""Refusing what no memory of this machine could hold, before anything is allocated."""
+"""What this machine has: memory, and a folder for what takes long to compute."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from .errors import ConfigurationError
 
@@ -20,3 +21,11 @@ def check_memory(needed: float, what: str, key: str = "") -> None:
     if needed > memory():
         told = f"{what}: {needed / 1e9:,.0f} GB of memory, this machine has {memory() / 1e9:,.0f}"
         raise ConfigurationError(told, key)
+
+
+def cache_folder() -> Path:
+    """$CAVEAT_CACHE, or the user's own folder for caches."""
+    own = os.environ.get("CAVEAT_CACHE")
+    if own:
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "caveat"
