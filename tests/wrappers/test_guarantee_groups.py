@@ -19,9 +19,8 @@ from caveat.core.errors import ConfigurationError
 from caveat.methods import FedAvg
 from caveat.uncertainty.binomial import answers_needed
 from caveat.uncertainty.familiarity import conformal
-from caveat.uncertainty.guarantee import fixed_sequence
+from caveat.uncertainty.guarantee import counts, fixed_sequence, limits, ranks, score_edges
 from caveat.uncertainty.histograms import histogram
-from caveat.uncertainty.limits import counts, limits, ranks, score_edges
 from caveat.wrappers.groups import domain_code
 from caveat.wrappers.guaranteed import Guaranteed, among_others
 from caveat.wrappers.uncertainty import Uncertainty

@@ -22,9 +22,8 @@ from torch import Tensor
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, SumOver, Tensors, Update
 from ..core.silo_info import SiloInfo
 from ..uncertainty.binomial import answers_needed
-from ..uncertainty.guarantee import Guarantee, fixed_sequence
+from ..uncertainty.guarantee import GRID, Guarantee, fixed_sequence, policy_counts, ranks, score_edges
 from ..uncertainty.histograms import BINS, histogram
-from ..uncertainty.limits import GRID, policy_counts, ranks, score_edges
 from .base import Wrapper
 from .groups import ABOUT, NOBODY, Per, Whose, domain_code, known_domains, members, row_of
 from .sums import no_counts, no_histograms
