@@ -19,7 +19,7 @@ from caveat.federation.silo_file import read_silo_file
 from caveat.federation.terms import Terms
 from caveat.files.atomic import write_bytes
 from caveat.files.ledger import Ledger
-from caveat.wrappers.accounting import epsilon_against_server
+from caveat.wrappers.privacy import epsilon_against_server
 
 NOISY = ("privacy.clip=1", "privacy.noise=4")
 PLAIN = ("uncertainty.temperature=false", "uncertainty.familiarity=false")

@@ -15,8 +15,7 @@ from caveat.core import ConfigurationError
 from caveat.data import Silos, from_arrays
 from caveat.files.schema.costs import PrivacyRecord
 from caveat.html.pages.run.privacy import protection
-from caveat.wrappers.accounting import composed, epsilon, epsilon_against_server
-from caveat.wrappers.privacy import Privacy
+from caveat.wrappers.privacy import Privacy, composed, epsilon, epsilon_against_server
 from caveat.wrappers.private import clip
 
 TRAINING = library.Training(batch_size=8, local_epochs=1)
