@@ -11,12 +11,11 @@ from ..core import ConfigurationError, Method
 from ..core.settings import frozen_settings
 from ..uncertainty.familiarity import SCORE
 from .base import find
-from .conformal import Conformal
+from .conformal import Conformal, LabelShifted
 from .ensemble import Ensemble
 from .familiar import Familiar
 from .groups import Per
 from .guaranteed import Guaranteed
-from .label_shift import LabelShifted
 from .laplace import Laplace
 from .private import Private
 from .switched import Switched
