@@ -37,8 +37,7 @@ from ..uncertainty.sets import (
     surprise_histogram,
     threshold,
 )
-from .base import Wrapper
-from .sums import no_histograms
+from .base import Wrapper, no_histograms
 from .switched import scalar
 
 

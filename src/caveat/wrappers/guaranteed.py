@@ -24,9 +24,8 @@ from ..core.silo_info import SiloInfo
 from ..uncertainty.binomial import answers_needed
 from ..uncertainty.guarantee import GRID, Guarantee, fixed_sequence, policy_counts, ranks, score_edges
 from ..uncertainty.histograms import BINS, histogram
-from .base import Wrapper
+from .base import Wrapper, no_counts, no_histograms
 from .groups import ABOUT, NOBODY, Per, Whose, domain_code, known_domains, members, row_of
-from .sums import no_counts, no_histograms
 from .switched import choose, nowhere, scalar
 
 NUMBERS = ("limit", "answered", "errors", "total", "upper", "needed", "enough", "enough_share")
