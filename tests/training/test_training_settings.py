@@ -21,8 +21,7 @@ from caveat.core.settings import frozen_settings
 from caveat.data import Silos, from_arrays
 from caveat.files.payloads import read_payload
 from caveat.methods import FedAvg, FedBABU, FedPN, PerFedAvg
-from caveat.training.class_weights import balanced
-from caveat.training.fit import Loss, Training
+from caveat.training.fit import Loss, Training, balanced
 from caveat.training.modules import snapshot
 from caveat.wrappers.ensemble import Ensemble
 from caveat.wrappers.trained import Balanced, trained
