@@ -19,9 +19,8 @@ from ..core import ConfigurationError, Site
 from ..core.devices import CPU, brought
 from ..core.errors import shown
 from ..core.settings import LARGE, MANY, frozen_settings
-from .modules import learning, to_train, without_gradients
+from .modules import in_bfloat16, learning, to_train, without_gradients
 from .optimizers import SGD, Adam, AdamW, Moments, Optimizer
-from .precision import in_bfloat16
 from .rehearsal import watched
 from .stacked.site import FitCall, StackedSite
 
