@@ -37,7 +37,7 @@ from caveat.files.schema.gallery import Features, Gallery
 from caveat.files.schema.grid import grid_record
 from caveat.files.schema.ledger import Form, Message
 from caveat.files.schema.preparation import PreparationFile
-from caveat.files.schema.record import FROM_FILE, SCHEMA, Record, as_json
+from caveat.files.schema.record import FROM_FILE, SCHEMA, Record, as_json, sealed
 from caveat.files.schema.rounds import LeftOut, RoundRow
 from caveat.files.schema.small_files import (
     BegunData,
@@ -53,7 +53,6 @@ from caveat.files.schema.small_files import (
     Started,
 )
 from caveat.files.schema.summary import Summary
-from caveat.files.seals import sealed
 from caveat.html.pages.run.page import write_report
 from caveat.runs.prepared import kept_preparation
 

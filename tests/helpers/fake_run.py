@@ -14,8 +14,7 @@ import numpy as np
 from PIL import Image
 
 from caveat.files.manifest import sums_of_folder
-from caveat.files.schema.record import as_json
-from caveat.files.seals import sealed
+from caveat.files.schema.record import as_json, sealed
 
 SEALED = {"summary.json", "failure.json", "federation.json"}
 """Files that say what their content hashes to."""

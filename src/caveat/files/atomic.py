@@ -11,8 +11,7 @@ from typing import Any
 
 from ..core import RunError
 from .links import without_following
-from .schema.record import Record, as_json
-from .seals import sealed
+from .schema.record import Record, as_json, sealed
 
 _PART = re.compile(r"\..+\.(\d+)\.part")
 """The names that files have while they are written."""

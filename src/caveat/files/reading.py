@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from ..core import DataError
-from .schema.record import FROM_FILE, SCHEMA, Record
-from .seals import check_seal
+from .schema.record import FROM_FILE, SCHEMA, Record, check_seal
 
 RecordType = TypeVar("RecordType", bound=Record)
 LARGEST_INT, LARGEST_FLOAT = 1 << 64, 1e150

@@ -23,8 +23,7 @@ from ...files.locks import locked
 from ...files.reading import check_version, decoded, text_of
 from ...files.schema.comparison import read_comparison
 from ...files.schema.grid import MethodVariant, Setting, TuningPlan, grid_record
-from ...files.schema.record import SCHEMA
-from ...files.seals import check_seal, sealed
+from ...files.schema.record import SCHEMA, check_seal, sealed
 from ...html.pages.comparison import conclusion, terminal
 from ...html.pages.comparison.page import render
 from ...methods import METHODS

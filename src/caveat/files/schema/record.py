@@ -1,9 +1,12 @@
-"""What all records of files have in common: which keys they write, and which version of a file they read."""
+"""What all records of files have in common: the keys that they write, versions, and checksums."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
@@ -17,6 +20,8 @@ from pydantic import (
     model_validator,
 )
 from pydantic.functional_validators import ModelWrapValidatorHandler
+
+from ...core import DataError
 
 SCHEMA = 1
 """The version of all files of a folder that this caveat reads and writes."""
@@ -96,3 +101,27 @@ class File(Record):
 def as_json(record: Record) -> dict[str, Any]:
     """What a file holds of a record."""
     return record.model_dump(by_alias=True, exclude_unset=True)
+
+
+SEAL = "sha256"
+"""The key of the hash, which is over all other keys."""
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The object, as JSON has it, with the SHA-256 of its content beside it."""
+    content = json.loads(json.dumps({key: each for key, each in value.items() if key != SEAL}, allow_nan=False))
+    return {**content, SEAL: _digest(content)}
+
+
+def check_seal(value: Any, where: str) -> None:
+    """Raises DataError, naming the place, for what is no object, or is not as it was sealed."""
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: expected an object")
+    if SEAL not in value:
+        raise DataError(f"{where}: its checksum {SEAL!r} is missing: the file is damaged or was edited")
+    if value[SEAL] != _digest({key: each for key, each in value.items() if key != SEAL}):
+        raise DataError(f"{where}: its content is not what its checksum is of: the file is damaged or was edited")
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
