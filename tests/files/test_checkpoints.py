@@ -21,9 +21,8 @@ from caveat.files.checkpoints import ServerStore, SiloStore, StateLost
 from caveat.files.links import refuse_links
 from caveat.files.locks import locked
 from caveat.files.logs import AppendLog
-from caveat.files.manifest import sum_of
 from caveat.files.payloads import from_bytes, read_payload, to_bytes
-from caveat.files.reading import read
+from caveat.files.reading import read, sum_of
 from caveat.files.schema.small_files import KeptState, RunState, SettingsFile
 
 PAYLOAD = {

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from caveat.files.manifest import sums_of_folder
+from caveat.files.reading import sums_of_folder
 from caveat.files.schema.record import as_json, sealed
 
 SEALED = {"summary.json", "failure.json", "federation.json"}

@@ -19,9 +19,8 @@ from ..data.schema.agreement import OwnSilos
 from ..data.sources.by_name import own_files, read_own
 from ..files.atomic import write_bytes, write_record
 from ..files.links import privately
-from ..files.manifest import check_file, sum_of_bytes
 from ..files.payloads import read_payload, to_bytes
-from ..files.reading import record_of
+from ..files.reading import check_file, record_of, sum_of_bytes
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import DataFile, NoticedChange, SourceState
 from ..html.text import escaped

@@ -17,8 +17,7 @@ from ..engines.executor import Executor
 from ..engines.flower_messages import NEVER, Order
 from ..files.atomic import write_record
 from ..files.checkpoints import StateLost
-from ..files.manifest import sum_of
-from ..files.reading import record_of
+from ..files.reading import record_of, sum_of
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import FileSum, KeptState, OwnState
 

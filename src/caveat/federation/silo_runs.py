@@ -11,8 +11,7 @@ from pathlib import Path
 from ..core import DataError, SiloId
 from ..core.silo_info import FederationInfo, SiloInfo
 from ..engines.executor import Executor
-from ..files.manifest import Manifest
-from ..files.reading import read
+from ..files.reading import Manifest, read
 from ..files.schema.small_files import KeptState, OwnState
 from ..runs.answering import AnsweringRun, KeptRun
 from ..runs.local import LocalRun

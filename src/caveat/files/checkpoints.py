@@ -15,9 +15,8 @@ from pathlib import Path
 from ..core import CaveatError, DataError, RunError, SiloId, State
 from .atomic import sync, write_bytes, write_record
 from .links import refuse_link
-from .manifest import GROWING, check_file, sum_of_bytes
 from .payloads import payload_of, read_payload, to_bytes
-from .reading import record_of
+from .reading import GROWING, check_file, record_of, sum_of_bytes
 from .schema.record import SCHEMA
 from .schema.small_files import Checkpoint, KeptState, RunState, Sums
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..core import RunError
 from .atomic import append, lines_of_records, write_bytes
 from .links import without_following
-from .manifest import BLOCK
+from .reading import BLOCK
 from .schema.record import Record
 from .schema.small_files import FileSum
 

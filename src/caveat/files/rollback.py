@@ -14,8 +14,7 @@ from .checkpoints import DURABLE, NEWEST, ServerStore, SiloStore, forget_kept, k
 from .ledger import read_ledger
 from .links import refuse_link
 from .logs import AppendLog
-from .manifest import GROWING, STATES, check_file, sum_of_bytes
-from .reading import checked, decoded, read, record_of
+from .reading import GROWING, STATES, check_file, checked, decoded, read, record_of, sum_of_bytes
 from .run_folder import FAILURE
 from .schema.ledger import Message
 from .schema.small_files import Checkpoint, FileSum, KeptState, Rollback, RunState

@@ -14,8 +14,7 @@ from ..core import DataError
 from ..core.errors import MissingError
 from ..core.settings import unreadable
 from .ledger_totals import Sent, read_sent
-from .manifest import manifest_of
-from .reading import checked, lines_of, record_of, text_of
+from .reading import checked, lines_of, manifest_of, record_of, text_of
 from .schema.federation import FederationFile
 from .schema.figures import Metrics
 from .schema.gallery import Features, Gallery

@@ -11,8 +11,7 @@ from ..core import DataError, RunError, check_silo_name
 from .atomic import write_record
 from .checkpoints import DURABLE, NEWEST
 from .links import refuse_link, refuse_links
-from .manifest import GROWING, STATES, check_file, sum_of
-from .reading import checked, lines_of, read, record_of
+from .reading import GROWING, STATES, check_file, checked, lines_of, read, record_of, sum_of
 from .schema.small_files import Checkpoint, KeptState
 
 FOLDER = "trained"

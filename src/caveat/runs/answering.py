@@ -21,9 +21,8 @@ from ..engines.one_thread import one_thread
 from ..engines.workplace import SHARE, placed_data, placed_inputs
 from ..files.checkpoints import SiloStore
 from ..files.kept_states import read_kept
-from ..files.manifest import STATES, Manifest, manifest_of
 from ..files.payloads import read_payload
-from ..files.reading import read
+from ..files.reading import STATES, Manifest, manifest_of, read
 from ..files.schema.small_files import KeptState, ModelFile
 from ..files.schema.summary import Summary
 from ..nn.frozen import Whole

@@ -16,8 +16,7 @@ from ..core import ConfigurationError, DataError, Method, SiloId
 from ..core.errors import OtherBeginning
 from ..data.population import Population
 from ..files.atomic import write_record
-from ..files.manifest import manifest_of, sum_of
-from ..files.reading import read_plain, record_of
+from ..files.reading import manifest_of, read_plain, record_of, sum_of
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import BegunCode, BegunData, BegunInit, SettingsFile
 from ..methods.plugins import named

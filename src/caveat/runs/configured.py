@@ -18,8 +18,7 @@ from ..core import ConfigurationError, SiloId
 from ..core.devices import CPU, find_device, find_devices
 from ..files.atomic import write_bytes, write_record
 from ..files.locks import locked, nothing_begun
-from ..files.manifest import manifest_of
-from ..files.reading import read
+from ..files.reading import manifest_of, read
 from ..files.run_folder import other_kind
 from ..files.schema.small_files import SiloKeeps
 from ..files.schema.summary import Summary

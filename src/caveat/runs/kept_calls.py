@@ -10,8 +10,7 @@ from typing import Any, NoReturn, TypeVar
 from ..config import Evaluation, Federation
 from ..core import ConfigurationError, DataError, Method
 from ..core.errors import shown
-from ..files.manifest import manifest_of
-from ..files.reading import read_plain
+from ..files.reading import manifest_of, read_plain
 from ..methods import METHODS
 from ..methods.plugins import advice
 from ..nn.models import ModelSettings, PersonalModel

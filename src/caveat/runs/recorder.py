@@ -21,8 +21,8 @@ from ..files.checkpoints import Saved, ServerStore, SiloStore, StateLost
 from ..files.kept_states import read_kept
 from ..files.ledger import About, Ledger, read_ledger
 from ..files.logs import AppendLog
-from ..files.manifest import STATES, sum_of, sums_of_folder
 from ..files.payloads import to_bytes
+from ..files.reading import STATES, sum_of, sums_of_folder
 from ..files.rollback import undone_messages
 from ..files.run_folder import FAILURE
 from ..files.schema.costs import PrivacyRecord

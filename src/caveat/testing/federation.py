@@ -16,7 +16,7 @@ from ..engines.executor import Executor, channels_last
 from ..engines.processes.pool import EmbeddedEngine
 from ..engines.rounds import FinishedRound, Participation, run
 from ..files.checkpoints import SiloStore
-from ..files.manifest import sum_of
+from ..files.reading import sum_of
 from ..files.schema.small_files import KeptState
 from ..nn.encoders import Model, Tokens, head
 from ..wrappers.base import Wrapper

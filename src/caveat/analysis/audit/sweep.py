@@ -18,8 +18,7 @@ from ...core.settings import plain
 from ...data import Silos, splits_record
 from ...files.atomic import write_record
 from ...files.locks import locked, nothing_begun
-from ...files.manifest import manifest_of
-from ...files.reading import checked, record_of
+from ...files.reading import checked, manifest_of, record_of
 from ...files.schema.audit import AuditPlan, Participating
 from ...files.schema.record import as_json
 from ...runs import python_calls

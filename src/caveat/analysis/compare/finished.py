@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core import SiloId
-from ...files.manifest import Manifest, manifest_of
-from ...files.reading import read, read_plain
+from ...files.reading import Manifest, manifest_of, read, read_plain
 from ...files.run_folder import read_rows
 from ...files.schema.grid import Measure
 from ...files.schema.record import as_json

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from ....core.errors import MissingError
 from ....files.ledger_totals import Sent, Total, read_sent
-from ....files.manifest import check_file, manifest_of
-from ....files.reading import record_of
+from ....files.reading import check_file, manifest_of, record_of
 from ....files.run_folder import natural
 from ....files.schema.ledger import Form
 from ....files.schema.small_files import OwnState
