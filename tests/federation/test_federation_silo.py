@@ -27,9 +27,9 @@ from caveat.federation.own_books import OwnBooks
 from caveat.federation.silo_file import read_silo_file
 from caveat.federation.silo_side import MODEL_FILES, SiloSide
 from caveat.federation.terms import Terms
-from caveat.files.atomic import write_record
 from caveat.files.payloads import read_payload
 from caveat.files.schema.small_files import SiloKeeps, SiloSource
+from caveat.files.writing import write_record
 from caveat.runs.local import Run
 from caveat.runs.prepared import PREPARATION
 

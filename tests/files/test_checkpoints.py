@@ -16,14 +16,12 @@ from federations import assert_same
 
 from caveat.core import DataError, RunError, State
 from caveat.core.tensors import size
-from caveat.files.atomic import append, write_bytes, write_json, write_record
 from caveat.files.checkpoints import ServerStore, SiloStore, StateLost
-from caveat.files.links import refuse_links
 from caveat.files.locks import locked
-from caveat.files.logs import AppendLog
 from caveat.files.payloads import from_bytes, read_payload, to_bytes
 from caveat.files.reading import read, sum_of
 from caveat.files.schema.small_files import KeptState, RunState, SettingsFile
+from caveat.files.writing import AppendLog, append, refuse_links, write_bytes, write_json, write_record
 
 PAYLOAD = {
     "model": {"a.weight": torch.randn(3, 4), "n": torch.tensor(7), "on": torch.tensor(True)},

@@ -23,7 +23,6 @@ from caveat.core import DataError, RunError
 from caveat.federation.kept_member import open_member
 from caveat.federation.resume import resume_federation
 from caveat.federation.server import StartCommand
-from caveat.files.atomic import write_json, write_record
 from caveat.files.checkpoints import ServerStore
 from caveat.files.ledger import read_ledger
 from caveat.files.ledger_totals import read_sent
@@ -53,6 +52,7 @@ from caveat.files.schema.small_files import (
     Started,
 )
 from caveat.files.schema.summary import Summary
+from caveat.files.writing import write_json, write_record
 from caveat.html.pages.run.page import write_report
 from caveat.runs.prepared import kept_preparation
 

@@ -9,9 +9,9 @@ import pytest
 from fake_run import fake_run, interrupted_run
 from html_page import Page
 
-from caveat.files.atomic import write_record
 from caveat.files.run_folder import read_run
 from caveat.files.schema.small_files import Failure
+from caveat.files.writing import write_record
 from caveat.html.pages.run.page import render
 
 

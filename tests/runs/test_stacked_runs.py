@@ -16,8 +16,8 @@ from torch import Tensor
 
 import caveat
 from caveat.engines.stacking import decisions
-from caveat.files.atomic import write_record
 from caveat.files.schema.small_files import StackedFile
+from caveat.files.writing import write_record
 from caveat.runs.progress import Silent
 from caveat.runs.stacking import STACKED, keep_mode
 

@@ -17,12 +17,11 @@ from ..data.pools import Pool
 from ..data.rows import apart
 from ..data.schema.agreement import OwnSilos
 from ..data.sources.by_name import own_files, read_own
-from ..files.atomic import write_bytes, write_record
-from ..files.links import privately
 from ..files.payloads import read_payload, to_bytes
 from ..files.reading import check_file, record_of, sum_of_bytes
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import DataFile, NoticedChange, SourceState
+from ..files.writing import privately, write_bytes, write_record
 from ..html.text import escaped
 from ..runs.prepared import as_record
 from .source_changes import SourceChange, change_of, holds_of, looks_of, rows_of, state_of

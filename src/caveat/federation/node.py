@@ -20,7 +20,7 @@ from ..data import load
 from ..engines.executor import Executor
 from ..engines.flower import silo_app_of
 from ..engines.flower_messages import LONGEST, Order, Words
-from ..files.owner_only import owner_only
+from ..files.writing import owner_only
 from ..html.text import escaped
 from ..methods import METHODS
 from ..nn.own import KNOWN, Make

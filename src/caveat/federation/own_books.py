@@ -15,11 +15,11 @@ from ..config import load_kept
 from ..core import ConfigurationError, DataError, Payload, RunError, Update
 from ..engines.executor import Executor
 from ..engines.flower_messages import NEVER, Order
-from ..files.atomic import write_record
 from ..files.checkpoints import StateLost
 from ..files.reading import record_of, sum_of
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import FileSum, KeptState, OwnState
+from ..files.writing import write_record
 
 KEPT = "kept.json"
 LedgerSum = FileSum | None

@@ -23,14 +23,13 @@ from ..engines.checks.updates import VARIANCES
 from ..engines.flower import FlowerEngine, silent
 from ..engines.flower import Membership as Greeter
 from ..engines.flower_messages import GridMessages
-from ..files.atomic import write_bytes, write_json, write_record
 from ..files.checkpoints import ServerStore
 from ..files.locks import held, locked
-from ..files.owner_only import owner_only
 from ..files.reading import read
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import KeptState, Started
 from ..files.schema.summary import Summary
+from ..files.writing import owner_only, write_bytes, write_json, write_record
 from ..html.pages.run.page import write_report
 from ..runs.base import BaseRun, Engine
 from ..runs.begun import check_begun, keep_settings

@@ -23,7 +23,7 @@ from ..data import DataSettings
 from ..data.declared import DictionaryColumn, LabelCode, OwnColumn, as_lists
 from ..data.schema.agreement import own_settings
 from ..data.schema.schemas import reason
-from ..files.owner_only import close_to_others
+from ..files.writing import close_to_others
 from .frozen import CHANGES
 from .limits import Limits
 

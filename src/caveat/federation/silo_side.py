@@ -19,13 +19,12 @@ from ..data import Silos
 from ..data.schema.agreement import DataSchema, own_schema, shared_schema
 from ..engines.executor import Executor
 from ..engines.flower_messages import NEVER, Order
-from ..files.atomic import write_bytes, write_record
 from ..files.ledger import Ledger
-from ..files.links import refuse_link, refuse_links
 from ..files.locks import held
 from ..files.payloads import to_bytes
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import FileSum, ModelFile, SiloKeeps, SiloSource
+from ..files.writing import refuse_link, refuse_links, write_bytes, write_record
 from ..runs.prepared import PREPARATION, kept_preparation
 from ..runs.spec import spec_of
 from ..runs.warm import MODEL

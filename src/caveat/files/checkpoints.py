@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core import CaveatError, DataError, RunError, SiloId, State
-from .atomic import sync, write_bytes, write_record
-from .links import refuse_link
 from .payloads import payload_of, read_payload, to_bytes
 from .reading import GROWING, check_file, record_of, sum_of_bytes
 from .schema.record import SCHEMA
 from .schema.small_files import Checkpoint, KeptState, RunState, Sums
+from .writing import refuse_link, sync, write_bytes, write_record
 
 NEWEST, DURABLE = "checkpoint.json", "checkpoint-durable.json"
 """The last checkpoint, and the last one that was waited for until it was on the disk."""

@@ -15,11 +15,11 @@ from typing import TypedDict, Unpack
 
 from ..core import Payload, RunError, SiloId, Update
 from ..core.tensors import size
-from .logs import AppendLog
 from .reading import check_version
 from .schema.ledger import Form, Message, TensorForm
 from .schema.record import Record, as_json
 from .schema.small_files import FileSum
+from .writing import AppendLog
 
 Tensors = dict[str, TensorForm]
 """By "group/name"."""

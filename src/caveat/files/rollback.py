@@ -9,15 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..core import ConfigurationError, DataError, RunError, check_silo_name
-from .atomic import write_bytes, write_record
 from .checkpoints import DURABLE, NEWEST, ServerStore, SiloStore, forget_kept, kept_place, kept_positions, server_place
 from .ledger import read_ledger
-from .links import refuse_link
-from .logs import AppendLog
 from .reading import GROWING, STATES, check_file, checked, decoded, read, record_of, sum_of_bytes
 from .run_folder import FAILURE
 from .schema.ledger import Message
 from .schema.small_files import Checkpoint, FileSum, KeptState, Rollback, RunState
+from .writing import AppendLog, refuse_link, write_bytes, write_record
 
 UNDONE = "undone"
 """The folder of a run that has what is undone, in a folder for each time."""

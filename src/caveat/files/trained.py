@@ -8,11 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..core import DataError, RunError, check_silo_name
-from .atomic import write_record
 from .checkpoints import DURABLE, NEWEST
-from .links import refuse_link, refuse_links
 from .reading import GROWING, STATES, check_file, checked, lines_of, read, record_of, sum_of
 from .schema.small_files import Checkpoint, KeptState
+from .writing import refuse_link, refuse_links, write_record
 
 FOLDER = "trained"
 PLACE = f"state/{FOLDER}/{NEWEST}"

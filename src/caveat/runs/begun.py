@@ -15,10 +15,10 @@ from ..config import Config
 from ..core import ConfigurationError, DataError, Method, SiloId
 from ..core.errors import OtherBeginning
 from ..data.population import Population
-from ..files.atomic import write_record
 from ..files.reading import manifest_of, read_plain, record_of, sum_of
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import BegunCode, BegunData, BegunInit, SettingsFile
+from ..files.writing import write_record
 from ..methods.plugins import named
 from .made_code import CodeMade, text_of
 from .warm import MODEL

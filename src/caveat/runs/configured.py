@@ -16,12 +16,12 @@ from ..config import Config
 from ..config.nearest import nearest_recipe
 from ..core import ConfigurationError, SiloId
 from ..core.devices import CPU, find_device, find_devices
-from ..files.atomic import write_bytes, write_record
 from ..files.locks import locked, nothing_begun
 from ..files.reading import manifest_of, read
 from ..files.run_folder import other_kind
 from ..files.schema.small_files import SiloKeeps
 from ..files.schema.summary import Summary
+from ..files.writing import write_bytes, write_record
 from ..methods.plugins import named
 from ..metrics.own import check_known as check_metrics
 from .answering import KeptRun

@@ -17,12 +17,12 @@ from ..data.schema.agreement import SharedSchema, own_settings, own_silos
 from ..data.schema.schemas import SharedColumn
 from ..data.settings import Labels, Shift, Streams
 from ..engines.one_thread import one_thread
-from ..files.atomic import write_record
 from ..files.checkpoints import ServerStore
 from ..files.locks import locked
 from ..files.reading import record_of
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import JoinFile
+from ..files.writing import write_record
 from ..wrappers.base import find
 from ..wrappers.ensemble import Ensemble
 from ..wrappers.evaluation import TEST

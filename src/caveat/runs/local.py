@@ -22,13 +22,13 @@ from ..engines.executor import Executor
 from ..engines.processes.anew import Rebuild
 from ..engines.processes.pool import EmbeddedEngine
 from ..engines.stacking.decisions import Mode, Stacking
-from ..files.atomic import write_json
 from ..files.checkpoints import SiloStore
 from ..files.reading import read
 from ..files.run_folder import read_rows
 from ..files.schema.gallery import Features, Gallery
 from ..files.schema.record import as_json
 from ..files.schema.summary import Summary
+from ..files.writing import write_json
 from .answering import AnsweringRun, KeptRun
 from .begun import SETTINGS, keep_data
 from .behind import SilosBehind, check_unchanging

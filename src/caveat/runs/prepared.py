@@ -25,7 +25,6 @@ from ..data.population import SiloNames
 from ..data.scaling import Scaling
 from ..data.sequences import SequenceFormat
 from ..data.table_encoding import Encoder, TableLayout
-from ..files.atomic import write_record
 from ..files.reading import read
 from ..files.schema.preparation import (
     DeclaredRecord,
@@ -37,6 +36,7 @@ from ..files.schema.preparation import (
     TableRecord,
 )
 from ..files.schema.record import SCHEMA
+from ..files.writing import write_record
 
 PREPARATION = "preparation.json"
 

@@ -16,9 +16,9 @@ from ..core import ConfigurationError, ConfigurationErrors, Method, SiloId
 from ..core.errors import shown
 from ..core.settings import FieldError, check_seed, path_of
 from ..data import Silos
-from ..files.atomic import write_bytes
 from ..files.locks import nothing_begun
 from ..files.reading import read_plain
+from ..files.writing import write_bytes
 from ..metrics.own import Compute, given_metrics
 from ..nn.models import ModelSettings, PersonalModel
 from ..nn.own import Make

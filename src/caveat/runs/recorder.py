@@ -16,11 +16,9 @@ from ..core.errors import DIVERGED, Diverged
 from ..core.settings import plain
 from ..engines.checks.norms import NormBound
 from ..engines.rounds import FinishedRound
-from ..files.atomic import forget_parts, sync, write_bytes, write_record
 from ..files.checkpoints import Saved, ServerStore, SiloStore, StateLost
 from ..files.kept_states import read_kept
 from ..files.ledger import About, Ledger, read_ledger
-from ..files.logs import AppendLog
 from ..files.payloads import to_bytes
 from ..files.reading import STATES, sum_of, sums_of_folder
 from ..files.rollback import undone_messages
@@ -30,6 +28,7 @@ from ..files.schema.record import SCHEMA
 from ..files.schema.rounds import LeftOut
 from ..files.schema.small_files import Checkpoint, Failure, KeptState, ModelFile, Reset, RunState, Sums
 from ..files.trained import PLACE, TrainedStore
+from ..files.writing import AppendLog, forget_parts, sync, write_bytes, write_record
 from ..metrics import across, figures
 from ..wrappers.base import find
 from ..wrappers.private import Private

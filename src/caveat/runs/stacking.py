@@ -7,10 +7,10 @@ from pathlib import Path
 
 from ..core import ConfigurationError, Method
 from ..engines.stacking.decisions import Mode
-from ..files.atomic import write_record
 from ..files.reading import record_of
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import StackedFile, StackedRecord
+from ..files.writing import write_record
 from .begun import check_files
 
 STACKED = "stacked.json"

@@ -20,11 +20,11 @@ from ...core import Method
 from ...core.devices import find_devices
 from ...core.settings import path_of
 from ...data import Silos
-from ...files.atomic import write_bytes, write_record
 from ...files.reading import read
 from ...files.schema.audit import AuditFile, Finding, FusedCopies
 from ...files.schema.record import SCHEMA, as_json
 from ...files.schema.summary import Summary
+from ...files.writing import write_bytes, write_record
 from ...html.pages.audit.page import render
 from ...html.text import percent
 from ...runs import python_calls

@@ -16,11 +16,11 @@ from torch import Tensor
 from ...core import ConfigurationError, DataError, Method, RunError, Silo, key
 from ...core.settings import plain
 from ...data import Silos, splits_record
-from ...files.atomic import write_record
 from ...files.locks import locked, nothing_begun
 from ...files.reading import checked, manifest_of, record_of
 from ...files.schema.audit import AuditPlan, Participating
 from ...files.schema.record import as_json
+from ...files.writing import write_record
 from ...runs import python_calls
 from ...runs.begun import check_begun, check_same
 from ...runs.execution import carry_out

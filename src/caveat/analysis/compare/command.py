@@ -18,12 +18,12 @@ from ...config.text import senseless, toml
 from ...core import ConfigurationError, DataError
 from ...core.errors import cut
 from ...core.settings import check_seed
-from ...files.atomic import write_bytes, write_json, write_record
 from ...files.locks import locked
 from ...files.reading import check_version, decoded, text_of
 from ...files.schema.comparison import read_comparison
 from ...files.schema.grid import MethodVariant, Setting, TuningPlan, grid_record
 from ...files.schema.record import SCHEMA, check_seal, sealed
+from ...files.writing import write_bytes, write_json, write_record
 from ...html.pages.comparison import conclusion, terminal
 from ...html.pages.comparison.page import render
 from ...methods import METHODS

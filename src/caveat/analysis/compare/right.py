@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ...core import Data, DataError, Payload, Silo, Tensors
 from ...data import Silos
-from ...files.atomic import write_bytes
 from ...files.payloads import read_payload, to_bytes
 from ...files.schema.grid import Contrast
+from ...files.writing import write_bytes
 from ...runs.configured import open_run
 from ...runs.local import Run
 from ..contrasts import Floats, SeedDifferences, Whole

@@ -18,9 +18,9 @@ from ...config import Config
 from ...core import CaveatError, ConfigurationError
 from ...data import Silos
 from ...engines.processes.children import end_with_parent
-from ...files.atomic import forget_parts, write_bytes
 from ...files.locks import nothing_begun
 from ...files.schema.record import as_json
+from ...files.writing import forget_parts, write_bytes
 from ...html.pages.run.page import write_report
 from ...runs.configured import check, check_code, open_run, resume, start
 from ...runs.progress import Progress
