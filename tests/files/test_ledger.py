@@ -11,8 +11,7 @@ import torch
 from commands import caveat, one_error
 
 from caveat.core import DataError, RunError, Update
-from caveat.files.ledger import Ledger, read_ledger, tensors_of
-from caveat.files.ledger_totals import read_sent
+from caveat.files.ledger import Ledger, read_ledger, read_sent, tensors_of
 from caveat.files.schema.record import as_json
 from caveat.files.schema.small_files import FileSum
 

@@ -24,8 +24,7 @@ from caveat.federation.kept_member import open_member
 from caveat.federation.resume import resume_federation
 from caveat.federation.server import StartCommand
 from caveat.files.checkpoints import ServerStore
-from caveat.files.ledger import read_ledger
-from caveat.files.ledger_totals import read_sent
+from caveat.files.ledger import read_ledger, read_sent
 from caveat.files.reading import read, read_plain
 from caveat.files.run_folder import read_rows, read_run
 from caveat.files.schema.audit import AuditFile, AuditPlan

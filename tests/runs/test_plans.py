@@ -17,7 +17,7 @@ import caveat as library
 from caveat.config import Evaluation
 from caveat.core import ConfigurationError, Data, Silo
 from caveat.data import Silos, population
-from caveat.files.ledger_totals import read_sent
+from caveat.files.ledger import read_sent
 from caveat.runs.plan.cheaper import savings_by_counting
 from caveat.runs.plan.estimate import CostSheet, makespan
 from caveat.runs.plan.memory import Memory

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from ..core import Payload, RunError, SiloId, Update
+from ..core import DataError, Payload, RunError, SiloId, Update
 from ..core.tensors import size
-from .reading import check_version
+from .reading import check_version, checked, lines_of
 from .schema.ledger import Form, Message, TensorForm
 from .schema.record import Record, as_json
 from .schema.small_files import FileSum
@@ -124,3 +124,68 @@ def read_ledger(path: Path) -> Entries:
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise RunError(f"cannot read {where}: {str(error).partition(chr(10))[0]}") from error
     return found
+
+
+@dataclass
+class Total:
+    """What messages come to. Bytes are those of their tensors."""
+
+    messages: int = 0
+    training: int = 0
+    """Bytes of the method's rounds, of those also that score or calibrate."""
+    measuring: int = 0
+    """Bytes of figures on a split."""
+    rounds: set[int] = field(default_factory=set)
+    """In which there was an update; empty in a silo's own ledger, which does not number them."""
+
+    @property
+    def bytes(self) -> int:
+        return self.training + self.measuring
+
+    def add(self, message: Message) -> None:
+        self.messages += 1
+        if message.measured:
+            self.measuring += message.bytes
+            return
+        self.training += message.bytes
+        if message.round is not None:
+            self.rounds.add(message.round)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A ledger, added up."""
+
+    forms: dict[str, Form] = field(default_factory=dict)
+    uses: dict[tuple[str, str], Total] = field(default_factory=dict)
+    """By form and purpose, in the order in which they first occur."""
+    silos: dict[str, Total] = field(default_factory=dict)
+    rounds: dict[int, dict[str, int]] = field(default_factory=dict)
+    """Bytes by round and silo, measurements included."""
+    total: Total = field(default_factory=Total)
+
+    def add(self, message: Message) -> None:
+        for total in (
+            self.total,
+            self.silos.setdefault(message.silo, Total()),
+            self.uses.setdefault((message.form, message.purpose), Total()),
+        ):
+            total.add(message)
+        if message.round is not None:
+            bytes_of = self.rounds.setdefault(message.round, {})
+            bytes_of[message.silo] = bytes_of.get(message.silo, 0) + message.bytes
+
+
+def read_sent(path: Path) -> Sent | None:
+    """A ledger's file, added up; None where there is none, or no message in it. Raises DataError if it is damaged."""
+    sent = Sent()
+    for value, where in lines_of(path):
+        if isinstance(value, dict) and "tensors" in value:
+            form = checked(value, Form, where)
+            sent.forms[form.form] = form
+            continue
+        message = checked(value, Message, where)
+        if message.form not in sent.forms:
+            raise DataError(f"{where}: no line before it has the tensors of form {message.form[:40]!r}")
+        sent.add(message)
+    return sent if sent.total.messages else None

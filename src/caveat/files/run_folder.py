@@ -13,7 +13,7 @@ from typing import Any
 from ..core import DataError
 from ..core.errors import MissingError
 from ..core.settings import unreadable
-from .ledger_totals import Sent, read_sent
+from .ledger import Sent, read_sent
 from .reading import checked, lines_of, manifest_of, record_of, text_of
 from .schema.federation import FederationFile
 from .schema.figures import Metrics

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ....core.errors import MissingError
-from ....files.ledger_totals import Sent, Total, read_sent
+from ....files.ledger import Sent, Total, read_sent
 from ....files.reading import check_file, manifest_of, record_of
 from ....files.run_folder import natural
 from ....files.schema.ledger import Form

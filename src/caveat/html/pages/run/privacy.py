@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from ....files.ledger_totals import Sent
+from ....files.ledger import Sent
 from ....files.run_folder import RunFolder, natural
 from ....files.schema.costs import PrivacyRecord
 from ....files.schema.ledger import Form
