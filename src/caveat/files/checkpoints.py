@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..core import CaveatError, DataError, RunError, SiloId, State
 from .payloads import payload_of, read_payload, to_bytes
-from .reading import GROWING, check_file, record_of, sum_of_bytes
+from .reading import GROWING, check_file, checked, lines_of, record_of, sum_of_bytes
 from .schema.record import SCHEMA
 from .schema.small_files import Checkpoint, KeptState, RunState, Sums
 from .writing import refuse_link, sync, write_bytes, write_record
@@ -234,3 +234,15 @@ def forget_kept(root: Path, after: int) -> None:
 
 
 COUNTED = set(RunState.model_fields)
+
+
+def read_kept(path: Path) -> dict[SiloId, KeptState]:
+    """The last state of each silo that has kept one; empty where there is no such file.
+
+    Raises DataError if it is damaged.
+    """
+    found: dict[SiloId, KeptState] = {}
+    for value, where in lines_of(path):
+        kept = checked(value, KeptState, where)
+        found[kept.silo] = kept
+    return found

@@ -19,8 +19,7 @@ from ..data import Preparation, Silos
 from ..engines.executor import Executor
 from ..engines.one_thread import one_thread
 from ..engines.workplace import SHARE, placed_data, placed_inputs
-from ..files.checkpoints import SiloStore
-from ..files.kept_states import read_kept
+from ..files.checkpoints import SiloStore, read_kept
 from ..files.payloads import read_payload
 from ..files.reading import STATES, Manifest, manifest_of, read
 from ..files.schema.small_files import KeptState, ModelFile

@@ -16,8 +16,7 @@ from ..core.errors import DIVERGED, Diverged
 from ..core.settings import plain
 from ..engines.checks.norms import NormBound
 from ..engines.rounds import FinishedRound
-from ..files.checkpoints import Saved, ServerStore, SiloStore, StateLost
-from ..files.kept_states import read_kept
+from ..files.checkpoints import Saved, ServerStore, SiloStore, StateLost, read_kept
 from ..files.ledger import About, Ledger, read_ledger
 from ..files.payloads import to_bytes
 from ..files.reading import STATES, sum_of, sums_of_folder
