@@ -16,9 +16,9 @@ from ..config.nearest import nearest_recipe
 from ..core import ConfigurationError, Method, Round, horizon
 from ..files.checkpoints import NEWEST
 from ..files.reading import record_of
+from ..files.rollback import TrainedStore
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import Checkpoint, ExtendedFile, SettingsFile
-from ..files.trained import TrainedStore
 from ..files.writing import write_bytes, write_record
 from .begun import SETTINGS, check_begun, check_settings, keep_settings
 from .spec import spec_of

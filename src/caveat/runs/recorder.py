@@ -20,13 +20,12 @@ from ..files.checkpoints import Saved, ServerStore, SiloStore, StateLost, read_k
 from ..files.ledger import About, Ledger, read_ledger
 from ..files.payloads import to_bytes
 from ..files.reading import STATES, sum_of, sums_of_folder
-from ..files.rollback import undone_messages
+from ..files.rollback import PLACE, TrainedStore, undone_messages
 from ..files.run_folder import FAILURE
 from ..files.schema.costs import PrivacyRecord
 from ..files.schema.record import SCHEMA
 from ..files.schema.rounds import LeftOut
 from ..files.schema.small_files import Checkpoint, Failure, KeptState, ModelFile, Reset, RunState, Sums
-from ..files.trained import PLACE, TrainedStore
 from ..files.writing import AppendLog, forget_parts, sync, write_bytes, write_record
 from ..metrics import across, figures
 from ..wrappers.base import find
