@@ -33,10 +33,9 @@ from caveat.files.schema.federation import FederationFile
 from caveat.files.schema.figures import Metrics
 from caveat.files.schema.gallery import Features, Gallery
 from caveat.files.schema.grid import grid_record
-from caveat.files.schema.ledger import Form, Message
+from caveat.files.schema.logs import Form, LeftOut, Message, RoundRow
 from caveat.files.schema.preparation import PreparationFile
 from caveat.files.schema.record import FROM_FILE, SCHEMA, Record, as_json, sealed
-from caveat.files.schema.rounds import LeftOut, RoundRow
 from caveat.files.schema.small_files import (
     BegunData,
     BegunInit,

@@ -18,7 +18,7 @@ from rich.console import Console
 from caveat.core import DataError
 from caveat.files.run_folder import natural, read_run
 from caveat.files.schema.figures import Reliability
-from caveat.files.schema.rounds import RoundRow
+from caveat.files.schema.logs import RoundRow
 from caveat.files.schema.summary import Codewords
 from caveat.html.charts.axes import ticks
 from caveat.html.intervals import wilson

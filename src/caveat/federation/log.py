@@ -15,7 +15,7 @@ from typing import TextIO
 from ..core import ConfigurationError, RunError
 from ..files.ledger import read_ledger
 from ..files.locks import held
-from ..files.schema.rounds import NO_PART
+from ..files.schema.logs import NO_PART
 from ..files.writing import privately, refuse_link
 from ..html.text import escaped, plural
 from ..runs.progress import Plain

@@ -16,7 +16,7 @@ from typing import TypedDict, Unpack
 from ..core import DataError, Payload, RunError, SiloId, Update
 from ..core.tensors import size
 from .reading import check_version, checked, lines_of
-from .schema.ledger import Form, Message, TensorForm
+from .schema.logs import Form, Message, TensorForm
 from .schema.record import Record, as_json
 from .schema.small_files import FileSum
 from .writing import AppendLog

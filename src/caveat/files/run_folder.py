@@ -18,7 +18,7 @@ from .reading import checked, lines_of, manifest_of, record_of, text_of
 from .schema.federation import FederationFile
 from .schema.figures import Metrics
 from .schema.gallery import Features, Gallery
-from .schema.rounds import LeftOut, NotedUpdate, RoundRow
+from .schema.logs import LeftOut, NotedUpdate, RoundRow
 from .schema.small_files import BegunCode, ExtendedFile, Failure, JoinFile, Origin
 from .schema.summary import SiloRecord, Summary, Worst
 

@@ -23,8 +23,8 @@ from ..files.reading import STATES, sum_of, sums_of_folder
 from ..files.rollback import PLACE, TrainedStore, undone_messages
 from ..files.run_folder import FAILURE
 from ..files.schema.costs import PrivacyRecord
+from ..files.schema.logs import LeftOut
 from ..files.schema.record import SCHEMA
-from ..files.schema.rounds import LeftOut
 from ..files.schema.small_files import Checkpoint, Failure, KeptState, ModelFile, Reset, RunState, Sums
 from ..files.writing import AppendLog, forget_parts, sync, write_bytes, write_record
 from ..metrics import across, figures

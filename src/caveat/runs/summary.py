@@ -18,8 +18,8 @@ from ..core.tensors import size
 from ..engines.rounds import FinishedRound
 from ..files.schema.costs import PrivacyRecord, RoundTraffic, Traffic
 from ..files.schema.figures import INSIDE, Metrics, ModelRecord, Reliability, SiloStream, Stream
+from ..files.schema.logs import RoundRow
 from ..files.schema.record import SCHEMA, as_json
-from ..files.schema.rounds import RoundRow
 from ..files.schema.small_files import RunState
 from ..files.schema.summary import DeviceRecord, DomainRecord, Newcomers, Policy, Selective, SiloRecord, Summary, Worst
 from ..uncertainty import histograms

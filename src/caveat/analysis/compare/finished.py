@@ -13,8 +13,8 @@ from ...core import SiloId
 from ...files.reading import Manifest, manifest_of, read, read_plain
 from ...files.run_folder import read_rows
 from ...files.schema.grid import Measure
+from ...files.schema.logs import RoundRow
 from ...files.schema.record import as_json
-from ...files.schema.rounds import RoundRow
 from ...files.schema.summary import SiloRecord, Summary
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ....files.run_folder import RunFolder, natural
-from ....files.schema.ledger import purpose
-from ....files.schema.rounds import LeftOut
+from ....files.schema.logs import LeftOut, purpose
 from ...tables import Table, table, words
 from ...text import listed, percent, plain, ranges
 

@@ -13,7 +13,7 @@ from ....core.errors import MissingError
 from ....files.ledger import Sent, Total, read_sent
 from ....files.reading import check_file, manifest_of, record_of
 from ....files.run_folder import natural
-from ....files.schema.ledger import Form
+from ....files.schema.logs import Form
 from ....files.schema.small_files import OwnState
 from ...text import plain, times
 

@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ....files.run_folder import RunFolder, natural
-from ....files.schema.rounds import RoundRow
+from ....files.schema.logs import RoundRow
 from ...charts.axes import Axes, Write, plot, ticks, written
 from ...charts.lines import Line, draw, round_frame, round_ticks
 from ...charts.marks import key
