@@ -13,7 +13,7 @@ from commands import TINY, caveat, one_error, sets
 import caveat as library
 from caveat.core import ConfigurationError
 from caveat.data import Silos, from_arrays
-from caveat.files.schema.costs import PrivacyRecord
+from caveat.files.schema.figures import PrivacyRecord
 from caveat.html.pages.run.privacy import protection
 from caveat.wrappers.privacy import Privacy, composed, epsilon, epsilon_against_server
 from caveat.wrappers.private import clip

@@ -22,7 +22,7 @@ from ..files.payloads import to_bytes
 from ..files.reading import STATES, sum_of, sums_of_folder
 from ..files.rollback import PLACE, TrainedStore, undone_messages
 from ..files.run_folder import FAILURE
-from ..files.schema.costs import PrivacyRecord
+from ..files.schema.figures import PrivacyRecord
 from ..files.schema.logs import LeftOut
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import Checkpoint, Failure, KeptState, ModelFile, Reset, RunState, Sums

@@ -16,8 +16,17 @@ from ..core.errors import shown
 from ..core.silo_info import SiloInfo, positive_class
 from ..core.tensors import size
 from ..engines.rounds import FinishedRound
-from ..files.schema.costs import PrivacyRecord, RoundTraffic, Traffic
-from ..files.schema.figures import INSIDE, Metrics, ModelRecord, Reliability, SiloStream, Stream
+from ..files.schema.figures import (
+    INSIDE,
+    Metrics,
+    ModelRecord,
+    PrivacyRecord,
+    Reliability,
+    RoundTraffic,
+    SiloStream,
+    Stream,
+    Traffic,
+)
 from ..files.schema.logs import RoundRow
 from ..files.schema.record import SCHEMA, as_json
 from ..files.schema.small_files import RunState

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field
 
-from .costs import RoundTraffic
+from .figures import RoundTraffic
 from .preparation import PreparationFile
 from .record import SCHEMA, Figure, File, Finite, Record, Size
 

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from .costs import PrivacyRecord, Traffic
 from .figures import (
     INSIDE,
     ORACLE,
@@ -14,9 +13,11 @@ from .figures import (
     Metrics,
     ModelRecord,
     OwnMetricRecord,
+    PrivacyRecord,
     Reliability,
     SiloStream,
     Stream,
+    Traffic,
 )
 from .record import Figure, File, Record, Size
 from .small_files import LargestPart, Reset, Rollback, StackedRecord, Sums

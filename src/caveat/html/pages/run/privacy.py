@@ -9,7 +9,7 @@ from typing import Any
 
 from ....files.ledger import Sent
 from ....files.run_folder import RunFolder, natural
-from ....files.schema.costs import PrivacyRecord
+from ....files.schema.figures import PrivacyRecord
 from ....files.schema.logs import Form
 from ...tables import Table, column, table, words
 from ...text import count, listed, plain, ranges, size, times
