@@ -29,12 +29,11 @@ from caveat.files.reading import read, read_plain
 from caveat.files.run_folder import read_rows, read_run
 from caveat.files.schema.audit import AuditFile, AuditPlan
 from caveat.files.schema.comparison import Comparison, read_comparison
-from caveat.files.schema.federation import FederationFile
+from caveat.files.schema.data import FederationFile, PreparationFile
 from caveat.files.schema.figures import Metrics
 from caveat.files.schema.gallery import Features, Gallery
 from caveat.files.schema.grid import grid_record
 from caveat.files.schema.logs import Form, LeftOut, Message, RoundRow
-from caveat.files.schema.preparation import PreparationFile
 from caveat.files.schema.record import FROM_FILE, SCHEMA, Record, as_json, sealed
 from caveat.files.schema.small_files import (
     BegunData,

@@ -15,7 +15,7 @@ from ..core import DataError, SiloId, check_silo_name
 from ..core.silo_info import FederationInfo, SiloInfo
 from ..data.schema.agreement import DataSchema, SharedSchema
 from ..files.reading import read
-from ..files.schema.federation import DataSchemaRecord, FederationFile, Member
+from ..files.schema.data import DataSchemaRecord, FederationFile, Member
 from ..files.schema.record import SCHEMA, as_json
 from ..files.writing import write_json, write_record
 from ..runs.spec import spec_of

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..config import Config, load, load_kept
 from ..core import ConfigurationError, RunError, check_silo_name
 from ..files.reading import read, record_of
-from ..files.schema.federation import FederationFile
+from ..files.schema.data import FederationFile
 from ..files.schema.small_files import Started
 from ..html.text import plain
 from ..runs.configured import load_config

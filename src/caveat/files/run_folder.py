@@ -15,7 +15,7 @@ from ..core.errors import MissingError
 from ..core.settings import unreadable
 from .ledger import Sent, read_sent
 from .reading import checked, lines_of, manifest_of, record_of, text_of
-from .schema.federation import FederationFile
+from .schema.data import FederationFile
 from .schema.figures import Metrics
 from .schema.gallery import Features, Gallery
 from .schema.logs import LeftOut, NotedUpdate, RoundRow

@@ -26,7 +26,7 @@ from ..data.scaling import Scaling
 from ..data.sequences import SequenceFormat
 from ..data.table_encoding import Encoder, TableLayout
 from ..files.reading import read
-from ..files.schema.preparation import (
+from ..files.schema.data import (
     DeclaredRecord,
     ImageRecord,
     PreparationFile,

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field
 
+from .data import PreparationFile
 from .figures import RoundTraffic
-from .preparation import PreparationFile
 from .record import SCHEMA, Figure, File, Finite, Record, Size
 
 

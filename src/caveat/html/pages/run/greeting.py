@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....files.schema.federation import DataSchemaRecord, FederationFile
+from ....files.schema.data import DataSchemaRecord, FederationFile
 from ...text import listed, plain
 
 _MOST = 12

@@ -1,4 +1,4 @@
-"""What `preparation.json` holds: what makes inputs as the run's models take them, without any of the silos' data."""
+"""What preparation.json and federation.json hold of data: columns, categories and what inputs become."""
 
 from __future__ import annotations
 
@@ -96,3 +96,39 @@ class PreparationFile(File):
     images: ImageRecord | None = None
     sequences: SequenceRecord | None = None
     scalings: dict[str, ScalingRecord] = {}  # by silo, where series are standardised
+
+
+class ColumnRecord(Record):
+    """A column of a silo's table."""
+
+    name: str
+    holds: str = ""
+    categories: tuple[str, ...] = ()
+    missing: bool = False
+
+
+class DataSchemaRecord(Record):
+    """The schema of one silo's data."""
+
+    labels: tuple[str, ...]
+    shape: tuple[int, ...] = ()
+    columns: tuple[ColumnRecord, ...] = ()
+
+
+class Member(Record):
+    """What a silo said when it joined: its sizes, and the record of its splits."""
+
+    card: dict[str, Any]
+    record: dict[str, Any]
+
+
+class FederationFile(File):
+    """`federation.json`. Cards, agreement and schemas are checked where they are used: silos wrote them."""
+
+    SEALED: ClassVar = True
+
+    federation: str = ""
+    agreement: dict[str, Any] | None = None
+    silos: dict[str, Member] = {}
+    sketches: dict[str, DataSchemaRecord] = {}
+    keys: dict[str, str] = {}  # by name the fingerprint of the key that it is bound to
