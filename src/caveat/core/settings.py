@@ -219,14 +219,14 @@ def _default(field: dataclasses.Field[Any]) -> str:
     return f" = {type(field.default).__name__}({given})"
 
 
-LONGEST = 1_000_000
+LONGEST_TEXT = 1_000_000
 """Characters of a configuration."""
 _DEEP_KEY = re.compile(r"(?m)(?:^|[\[{,])[ \t]*(?:[\w\"'-]{1,100}[ \t]*\.[ \t]*){20}")
 
 
 def unreadable(text: str) -> str:
     """Why a text is not to be read as TOML, in words; empty where nothing speaks against it."""
-    if len(text) > LONGEST:
-        return f"{len(text):,} characters, expected at most {LONGEST:,}"
+    if len(text) > LONGEST_TEXT:
+        return f"{len(text):,} characters, expected at most {LONGEST_TEXT:,}"
     # The time that Python's reader takes grows with the square of the parts of a key.
     return "a key is nested too deeply" if _DEEP_KEY.search(text) else ""

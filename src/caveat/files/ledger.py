@@ -1,7 +1,8 @@
 """The privacy ledger: what left which silo, when, with name, shape, type and bytes of every tensor.
 
 `ledger.jsonl` has a line per message, with "split" where it was a measurement on one; and a line per form, that is
-per set of tensors, before the first message that has it.
+per set of tensors, before the first message that has it. `read_sent` adds lines up as it reads them, since there may be
+very many.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Going back to one of the last rounds of training of a run, by command.
+"""Going back: to one of the last rounds of training by command, or to the very last one for more rounds.
 
-The server's checkpoints of these rounds are kept, and of silos' own states those that belong to them. What is undone of
-rows and ledger is moved to the folder `undone` of the run, since it has left the silos all the same.
+The server's checkpoints of the last rounds are kept, and of silos' own states those that belong to them. What is undone
+of rows and ledger is moved to the folder `undone` of the run, since it has left the silos all the same. A finished run
+keeps the states after its last round of training in `state/trained`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The sums that a silo sends, and how those of several silos are put together.
 
-What tells classes from each other, as sums that merge: who was taken for whom, and histograms of probabilities.
-
-A class is ranked by the log-odds of its probability p, ln(p / (1 - p)), against all others. The bins of these never
-depend on data. They are finest at log-odds of -ln(C - 1), what a model of C classes gives that cannot tell them apart,
-and widen in proportion to the distance from there.
+Sums by class: which class was taken for which, and histograms of probabilities. A class is ranked by the log-odds of
+its probability p, ln(p / (1 - p)), against all others. The bins of these never depend on data. They are finest at
+log-odds of -ln(C - 1), what a model of C classes gives that cannot tell them apart, and widen in proportion to the
+distance from there.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
 Charpentier et al., Posterior Network, NeurIPS 2020, and Natural Posterior Network, ICLR 2022; as FedPN has them.
 
-Radial flows: one normalising flow per class over embeddings, all evaluated together.
-
-Rezende & Mohamed, Variational Inference with Normalizing Flows, ICML 2015, section 4.1 and appendix A.2. A flow here
-runs from the embedding to the standard normal, so that a density needs no inverse.
+The densities are radial flows, one normalising flow per class over embeddings, all evaluated together: Rezende &
+Mohamed, Variational Inference with Normalizing Flows, ICML 2015, section 4.1 and appendix A.2. A flow here runs from
+the embedding to the standard normal, so that a density needs no inverse.
 
 A density needs no more of an embedding than its squared distances from the centres and from the origin, and so does
 what a layer makes of it: it moves an embedding on the line through a centre, by which distances from all other points

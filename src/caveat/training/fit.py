@@ -1,4 +1,4 @@
-"""Training inside one silo: the only loop over batches."""
+"""Training inside one silo: the only loop over batches, and the weights of classes in its loss."""
 
 from __future__ import annotations
 

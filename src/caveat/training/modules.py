@@ -1,4 +1,4 @@
-"""The tensors of modules: put in place, copied, told apart."""
+"""The tensors of modules: put in place, copied, told apart; and encoders that compute in bfloat16."""
 
 from __future__ import annotations
 

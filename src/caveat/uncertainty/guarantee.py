@@ -1,6 +1,6 @@
 """Which share of inputs can be answered with few errors, as a promise that holds with a stated confidence.
 
-A policy answers an input when its rank of uncertainty (`limits.ranks`) is at most a limit. Silos count, for each
+A policy answers an input when its rank of uncertainty (`ranks`) is at most a limit. Silos count, for each
 limit of a fixed grid, how many calibration inputs they would answer and how many of them wrongly; counts add up over
 silos, and a sequence of tests on the sums finds the largest limit whose selective risk, P(wrong | answered), is at
 most what was promised. The limit that merely looks best on the calibration inputs breaks the promise in a quarter to
@@ -18,9 +18,7 @@ that, which makes a test conservative to first order in 1 / n (Hoeffding, 1956, 
 binomial ones); that is no theorem here, but enumeration over pairs of silos found no case where the error exceeds its
 level. The counts of one silo are binomial.
 
-The grid of limits that a policy's uncertainty is compared with, and counts of what each limit answers.
-
-A group of silos (the federation, the silos of a domain, one silo) compares scores with the quantiles of its own
+Ranks: a group of silos (the federation, the silos of a domain, one silo) compares scores with the quantiles of its own
 validation scores, one list of J edges per model: an input's rank is (k + 1) / J where k edges lie below its score, and
 limit j / J answers the inputs whose rank is at most that. Scores of one silo rank among those of all silos of the
 group, so that an easy silo answers more inputs than a hard one at the same limit.

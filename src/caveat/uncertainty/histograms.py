@@ -5,9 +5,7 @@ largest value, and coarse far out. A bin holds its upper edge and not its lower 
 this edge" accepts whole bins, and a quantile that is reported as an upper edge keeps its coverage. A histogram knows
 the order of two scores unless they share a bin; there they are tied.
 
-Quantiles that keep their promise for finitely many scores.
-
-Every score here is higher where a model is less certain.
+Quantiles of finitely many scores keep their promise, too. Every score is higher where a model is less certain.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A wrapper that adds nothing: what it does not override is the base's."""
+"""A wrapper that adds nothing: what it does not override is the base's.
+
+Wrappers whose silos send sums check them here, by what a silo said about its data.
+"""
 
 from __future__ import annotations
 

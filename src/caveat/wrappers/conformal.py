@@ -5,13 +5,12 @@ sets hold the true class of its own inputs as often as promised. The others send
 quantile of all of them together, which promises it for their mixture alone: silos that need no help would make it one
 of theirs. Which of the two depends on the number of inputs and on nothing else.
 
-Prediction sets for silos whose classes are mixed otherwise than in the calibration inputs of all.
-
-A silo without a quantile of its own uses the calibration inputs of all silos, weighted class by class so that classes
-are as frequent among them as at the silo (`caveat.uncertainty.sets.shifted_threshold`; Podkopaev & Ramdas, UAI 2021).
-How frequent they are there is told by the silo's training labels, whose counts stay at the silo. Silos send their
-histograms of surprise by class, all of them: if silos differ in nothing but how often they see each class, the inputs
-of any silo say how surprising a class is.
+Label shift: the classes of a silo can be mixed otherwise than in the calibration inputs of all silos. A silo without a
+quantile of its own uses the calibration inputs of all silos, weighted class by class so that classes are as frequent
+among them as at the silo (`caveat.uncertainty.sets.shifted_threshold`; Podkopaev & Ramdas, UAI 2021). How frequent they
+are there is told by the silo's training labels, whose counts stay at the silo. Silos send their histograms of surprise
+by class, all of them: if silos differ in nothing but how often they see each class, the inputs of any silo say how
+surprising a class is.
 
 Under that condition, sets hold the true class of a silo's own inputs as often as promised, but for what its n training
 labels miss of how frequent C classes are: the total variation between both, sqrt((C - 1) / n) / 2 at most in the mean.

@@ -1,12 +1,11 @@
 """What a user may ask to be done for the privacy of silos: a configuration's `[privacy]` section.
 
-What clipping and noise (`caveat.wrappers.private`) amount to: epsilon of (epsilon, delta)-differential privacy.
-
-Two runs are neighbours if they differ in one silo, whose updates in all rounds are zero in one of them: a clipped
-update moves the sum by the clip at most. If they differ in one row of a silo that takes part in both, its update is
-clipped in both and may point the other way: the sum moves by twice the clip, as if there were half the noise. Rounds
-are composed by Renyi differential privacy (Mironov, CSF 2017), by Google's `dp-accounting`; no amplification by
-sampling is counted, since everybody may know who took part.
+Clipping and noise (`caveat.wrappers.private`) amount to an epsilon of (epsilon, delta)-differential privacy. Two runs
+are neighbours if they differ in one silo, whose updates in all rounds are zero in one of them: a clipped update moves
+the sum by the clip at most. If they differ in one row of a silo that takes part in both, its update is clipped in both
+and may point the other way: the sum moves by twice the clip, as if there were half the noise. Rounds are composed by
+Renyi differential privacy (Mironov, CSF 2017), by Google's `dp-accounting`; no amplification by sampling is counted,
+since everybody may know who took part.
 """
 
 from __future__ import annotations

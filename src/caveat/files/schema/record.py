@@ -65,7 +65,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
     SEALED: ClassVar[bool] = False
-    """Whether the file says what its content hashes to: see `files.seals`."""
+    """Whether the file says what its content hashes to: see `sealed`."""
     OMITTED: ClassVar[frozenset[str]] = frozenset()
     """Keys that are not written where they have their default."""
 
