@@ -19,15 +19,7 @@ from ..data.declared import DictionaryColumn, as_lists
 from ..data.sources.by_name import locate
 from ..methods import METHODS
 from ..wrappers.uncertainty import OWNERS
-from .schema import (
-    Config,
-    EngineSettings,
-    MethodSettings,
-    has_personal,
-    is_stranger,
-    method_keys,
-    own_training,
-)
+from .schema import Config, EngineSettings, MethodSettings, has_personal, is_stranger, method_keys, own_training
 from .text import ConfigText, one_of, parse, read, toml
 from .write import dump_dictionary
 
@@ -48,9 +40,10 @@ def load(source: str | None = None, sets: Sequence[str] = ()) -> Config:
     file = find(source)
     text = read(file, f"recipe {file.stem}" if file.parent == RECIPES else str(file), sets)
     table = _merged(text)
-    named = table["data"].get("dictionary") if isinstance(table.get("data"), dict) else None
+    named = _section(table, ("data",)).get("dictionary")
     if isinstance(named, str):  # only here: what a folder keeps, or a server sends, names no files to read
-        table["data"]["dictionary"] = _dictionary_of(named, file.parent)
+        columns = read_dictionary(_dictionary_file(named, file.parent))
+        table["data"]["dictionary"] = [dataclasses.asdict(column) for column in columns]
     return _checked(table, text)
 
 
@@ -85,16 +78,10 @@ def dictionary_text(source: str | None, sets: Sequence[str], config: Config) -> 
     That is the text of the file that it names, comments and all, and else what `dump_dictionary` writes.
     """
     columns, file = config.data.declared.dictionary, find(source)
-    data = _merged(read(file, str(file), sets)).get("data")
-    named = data.get("dictionary") if isinstance(data, dict) else None
+    named = _section(_merged(read(file, str(file), sets)), ("data",)).get("dictionary")
     if not columns or not isinstance(named, str):
         return dump_dictionary(columns) if columns else ""
     return _dictionary_file(named, file.parent).read_text(encoding="utf-8")
-
-
-def _dictionary_of(named: str, folder: Path) -> list[Any]:
-    """The entries of a dictionary's file."""
-    return [dataclasses.asdict(column) for column in read_dictionary(_dictionary_file(named, folder))]
 
 
 def _dictionary_file(named: str, folder: Path) -> Path:
