@@ -13,8 +13,8 @@ from pydantic import Field
 from torch import nn
 
 from ..core import ConfigurationError, seeded
+from ..core.devices import FLOAT, check_memory
 from ..core.errors import shown
-from ..core.machine import FLOAT, check_memory
 from ..core.settings import MANY, FieldError, frozen_settings, plain
 from .encoders import Model, cnn, head, lenet5, linear, mlp, normed, residual
 from .own import Make, as_model, made, name_of, said, sample
