@@ -134,7 +134,7 @@ def _merged(source: ConfigText) -> Table:
     return table
 
 
-class Reset(NamedTuple):
+class SectionReset(NamedTuple):
     """What is left of a file's section where an override gives one of its keys another value."""
 
     kept: Callable[[str, Any], bool] = lambda key, value: False
@@ -145,22 +145,22 @@ class Reset(NamedTuple):
     """What of the two values is compared."""
 
 
-RESETS: Mapping[KeyPath, Reset] = {
-    ("model", "factory"): Reset(usual="", compared=bool),
-    ("model", "encoder"): Reset(usual="", compared=bool),
-    ("model", "name"): Reset(),
-    ("method", "name"): Reset(),
-    ("engine", "name"): Reset(usual=EngineSettings.name),
-    ("data", "source"): Reset(),
-    ("data", "labels", "partition"): Reset(lambda key, _: key == "noise"),
-    ("uncertainty", "policy"): Reset(lambda key, policy: policy in OWNERS.get(key, (policy,)), usual=""),
-    ("training", "local_epochs"): Reset(lambda key, _: key != "local_steps", usual=""),
-    ("training", "local_steps"): Reset(lambda key, _: key != "local_epochs", usual=""),
+RESETS: Mapping[KeyPath, SectionReset] = {
+    ("model", "factory"): SectionReset(usual="", compared=bool),
+    ("model", "encoder"): SectionReset(usual="", compared=bool),
+    ("model", "name"): SectionReset(),
+    ("method", "name"): SectionReset(),
+    ("engine", "name"): SectionReset(usual=EngineSettings.name),
+    ("data", "source"): SectionReset(),
+    ("data", "labels", "partition"): SectionReset(lambda key, _: key == "noise"),
+    ("uncertainty", "policy"): SectionReset(lambda key, policy: policy in OWNERS.get(key, (policy,)), usual=""),
+    ("training", "local_epochs"): SectionReset(lambda key, _: key != "local_steps", usual=""),
+    ("training", "local_steps"): SectionReset(lambda key, _: key != "local_epochs", usual=""),
 }
 """The keys whose override resets the section that they are in."""
 
 
-def _apply(reset: Reset, table: Table, path: KeyPath, value: Any) -> None:
+def _apply(reset: SectionReset, table: Table, path: KeyPath, value: Any) -> None:
     section = _section(table, path[:-1])
     there = section.get(str(path[-1]), reset.usual)
     if there is None or reset.compared(there) == reset.compared(value):
