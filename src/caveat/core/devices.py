@@ -1,4 +1,4 @@
-"""Devices that compute: found by name, and what is brought there and taken home again.
+"""Devices that compute: found by name, and what is brought there and taken home again; and what else a machine has.
 
 What is kept on disk, sent or handed to a user lies on the CPU. Nothing here starts a device before it is asked for.
 """

@@ -7,7 +7,7 @@ under common random numbers.
 
 Dropout inside a stage with a forward of its own (a block, attention, a recurrent layer, or `F.dropout` in code that
 reads `self.training`) samples too. There each input draws its own masks, which then depend on the inputs beside it.
-`own_masks` has each input draw its own everywhere, as torch's dropout does.
+`own_masks` has each input draw its own everywhere, as torch's dropout does. `GaussianUnits` draw in such passes, too.
 """
 
 from __future__ import annotations
