@@ -36,6 +36,12 @@ NEEDED = {
 """What is stricter than the layers: methods know no data and no files, pages and engines know no model."""
 WITHIN = {
     "html": ({"text", "intervals"}, {"templates", "tables", "charts"}, {"pages"}),
+    "engines": (
+        {"allocator", "one_thread", "workplace", "checks"},
+        {"executor", "rounds"},
+        {"stacking", "flower_messages"},
+        {"processes", "flower"},
+    ),
     "analysis": ({"statistics"}, {"contrasts"}, {"compare", "audit"}, {"reproduce", "foreign"}),
 }
 """The layers within a folder."""

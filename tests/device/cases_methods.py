@@ -15,11 +15,11 @@ from caveat.core import Method, Payload, Silo, key
 from caveat.core.devices import CPU
 from caveat.engines.executor import SiloError
 from caveat.engines.processes.pool import EmbeddedEngine
-from caveat.engines.stacking.decisions import Stacking
+from caveat.engines.stacking.decision import Stacking
 from caveat.methods import FMLU, FedAvg, FedBABU, FedPN, FedRep
 from caveat.testing.federation import newest_state, small_silos
 from caveat.training.fit import Training
-from caveat.training.stacked.masks import Mask, drawn
+from caveat.training.stacked.steps import Mask, drawn
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.evaluation import TEST
 

@@ -189,8 +189,8 @@ class EngineSettings:
     """How many of the last rounds of training `caveat rollback` can go back to: flower: 5 by default; embedded: 1, the
     newest alone. Each takes a copy of the server's state, and one of each silo's own state at the silo."""
     stacked: Literal["off", "auto", "on"] = "off"
-    """embedded: silos of one architecture are trained side by side, as one batched model: off; auto, where that is
-    faster as measured before the first round; on, wherever it comes to the same. Numbers differ by rounding."""
+    """embedded: silos of one architecture are trained side by side, as one batched model: off; auto, for 16 silos
+    or more and small steps of training; on, wherever it comes to the same. Numbers differ by rounding."""
 
     def __post_init__(self) -> None:
         check_device(self.device)

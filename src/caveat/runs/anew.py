@@ -14,9 +14,8 @@ import torch
 from .. import data
 from ..core.errors import CaveatError, told
 from ..engines.executor import Executor
-from ..engines.processes.children import end_with_parent
 from ..engines.processes.shared_buffer import SharedBuffer
-from ..engines.processes.worker import serve
+from ..engines.processes.worker import end_with_parent, serve
 from ..methods.plugins import use
 from .begun import check_same
 from .configured import load_config, local_run

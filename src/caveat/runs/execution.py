@@ -25,7 +25,7 @@ from .callbacks import Told, settings_of
 from .progress import Progress
 from .recorder import Recorder
 from .robust import norms_of, say_unbounded
-from .stacking import not_stacked
+from .stacking import check_stacked, not_stacked
 
 logger = logging.getLogger(__name__)
 
@@ -79,10 +79,11 @@ def finish(run: BaseRun, progress: Progress) -> None:
     site, saved = run.server_site(), store.load()
     if saved is None:
         server = run.first_state(site)
-        start, run_state = 0, RunState()
+        start, run_state = 0, RunState(stacking=run.stacked)
     else:
         start, server = saved.checkpoint.t + 1, saved.server
         run_state = RunState.model_validate(saved.checkpoint.model_dump(include=set(RunState.model_fields)))
+        check_stacked(run.folder, run.stacked, run_state.stacking)
         if saved.damage:
             warnings.warn(f"{saved.damage}; goes on after the checkpoint before it", DataWarning, stacklevel=2)
     norms = norms_of(run, run_state)

@@ -22,7 +22,7 @@ from ..core.settings import LARGE, MANY, frozen_settings
 from .modules import in_bfloat16, learning, to_train, without_gradients
 from .optimizers import SGD, Adam, AdamW, Moments, Optimizer
 from .rehearsal import watched
-from .stacked.site import FitCall, StackedSite
+from .stacked.replay import FitCall, StackedSite
 
 
 def _weights(value: object) -> str | tuple[float, ...]:

@@ -17,7 +17,7 @@ from ... import data
 from ...config import Config
 from ...core import CaveatError, ConfigurationError
 from ...data import Silos
-from ...engines.processes.children import end_with_parent
+from ...engines.processes.worker import end_with_parent
 from ...files.locks import nothing_begun
 from ...files.schema.record import as_json
 from ...files.writing import forget_parts, write_bytes

@@ -80,21 +80,12 @@ class SettingsFile(File):
 class StackedRecord(Record):
     """Whether a work is carried out for many silos at once, in one batched call."""
 
-    OMITTED: ClassVar = frozenset({"why", "padded", "bytes", "gain"})
+    OMITTED: ClassVar = frozenset({"why", "padded", "bytes"})
 
     stacked: bool
     why: str = ""  # why not
     padded: bool = False  # batches of different sizes are filled up with examples that do not count
     bytes: Size = 0  # that a step of training keeps for each silo
-    gain: Figure = None  # how many times as fast that was with the run's workers, where it was measured
-
-
-class StackedFile(File):
-    """`stacked.json`: whether silos are trained side by side, so that a run goes on as it began."""
-
-    SEALED: ClassVar = True
-
-    mode: str  # engine.stacked
 
 
 class BegunData(File):
@@ -229,7 +220,7 @@ class RunState(Record):
     """What is counted along the way of a run that is under way."""
 
     model_config = ConfigDict(frozen=False)
-    OMITTED: ClassVar = frozenset({"best", "worse", "stopped", "stacked", "norms", "rollbacks", "largest"})
+    OMITTED: ClassVar = frozenset({"best", "worse", "stopped", "stacking", "stacked", "norms", "rollbacks", "largest"})
 
     number: int = 0
     """Rounds of training so far."""
@@ -248,6 +239,8 @@ class RunState(Record):
     rollbacks: list[Rollback] = []
     largest: list[LargestPart] = []
     milestones: list[dict[str, Figure]] = []
+    stacking: str = "off"
+    """`engine.stacked`, with which the run goes on."""
     stacked: dict[str, StackedRecord] = {}
     """Which works are carried out for many silos at once, by address and what silos keep."""
     norms: dict[str, dict[str, list[float]]] = {}

@@ -1,4 +1,4 @@
-"""One chunk of silos carried out: stacked where that can be had, else one after the other."""
+"""Runs a client task at one chunk of silos: as one batched call if it can be stacked, else one silo after the other."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
 from ...core import Data, Payload, SiloId, Site, State, key, seeded
 from ...core.aggregation import all_finite
 from ...core.devices import deterministic
 from ...files.schema.small_files import KeptState
-from ...training.stacked.masks import Mask
-from ...training.stacked.replay import Ended, StackedWork, Tree
-from ...training.stacked.site import NotStackable
-from ...training.stacked.steps import StackedData, carried_out
+from ...training.stacked.replay import Ended, NotStackable, StackedWork, Tree
+from ...training.stacked.steps import Mask, StackedData, carried_out
 from ..executor import Executor
 from ..one_thread import one_thread
 
@@ -37,9 +34,7 @@ class ChunkOrder:
     needed: Collection[int]
     """The rounds whose states stay on the disk."""
     stacked: Mapping[str, bool]
-    """The forms of states, see `StackedPlace.name`, with which the work is carried out stacked, and whether batches of
-    different sizes are padded.
-    """
+    """The names, see `BatchedExecutor.name`, with which the task is stacked, and whether batches are padded."""
 
 
 @dataclass
@@ -61,21 +56,21 @@ class ChunkDone:
     """Why silos were carried out one after the other although they were to be stacked, by `name`."""
 
 
-class StackedPlace:
-    """Carries out chunks where an executor is, and remembers what dropout draws in a step of each work."""
+class BatchedExecutor:
+    """Runs chunks of silos on an executor's data and model, and remembers what dropout draws in a step of each task."""
 
-    def __init__(self, place: Executor) -> None:
-        self.place = place
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
         self.masks: dict[str, dict[object, list[Mask]]] = {}
         self.has_padded = False
         """Whether batches of different sizes came together when something was stacked last."""
-        architectures = dict.fromkeys(id(place.own[silo]) for silo in sorted(place.own))
+        architectures = dict.fromkeys(id(executor.own[silo]) for silo in sorted(executor.own))
         self.architecture = {module: number for number, module in enumerate(architectures)}
 
     def carry_out(self, order: ChunkOrder) -> ChunkDone:
         """Raises SiloError or StateLost as the executor does."""
         done = ChunkDone()
-        before = {silo: self.place.state(silo, order.kept.get(silo)) for silo in order.silos}
+        before = {silo: self.executor.state(silo, order.kept.get(silo)) for silo in order.silos}
         forms: dict[Form, list[SiloId]] = {}
         for silo in order.silos:
             forms.setdefault(form(before[silo]), []).append(silo)
@@ -98,7 +93,7 @@ class StackedPlace:
     def name(self, address: str, silo: SiloId, state: State) -> str:
         """What decides whether a work is stacked: its address, which groups a silo keeps, and its own architecture."""
         groups = sorted(group for group, tensors in state.items() if tensors)
-        own = self.architecture.get(id(self.place.own.get(silo)), 0)
+        own = self.architecture.get(id(self.executor.own.get(silo)), 0)
         return address + (f" ({', '.join(groups)})" if groups else "") + (f" of model {own}" if own else "")
 
     def stacked(
@@ -109,18 +104,18 @@ class StackedPlace:
         Raises NotStackable, or whatever comes of a work for which stacking is nothing; so it does where a number is not
         finite, since one silo by itself can say which it is.
         """
-        place = self.place
-        name, work = place.find_work(t, address)
+        executor = self.executor
+        name, work = executor.find_work(t, address)
         masks = self.masks.setdefault(self.name(address, silos[0], states[0]), {})
         with one_thread(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="There is a performance drop")  # what is slow is measured
-            generators = [torch.Generator().manual_seed(key(place.seed, name, t, silo)) for silo in silos]
+            generators = [torch.Generator().manual_seed(key(executor.seed, name, t, silo)) for silo in silos]
             device, site, splits = self._there(silos, t)
             data = StackedData(splits, generators, device, padded)
             counts = torch.tensor([len(y) for y in data.labels], device=device)
             batched: Tree = {"state": moved(stack(states), device), "examples": counts}
             stacked = StackedWork(work, moved(sent, device), site)
-            with seeded(place.seed, name, t, silos[0], device=device), deterministic(device):
+            with seeded(executor.seed, name, t, silos[0], device=device), deterministic(device):
                 ended = carried_out(stacked, batched, data, masks)
             self.has_padded = data.has_padded
         for tree in (ended.payload, ended.state):
@@ -133,11 +128,11 @@ class StackedPlace:
 
     def _there(self, silos: Sequence[SiloId], t: int) -> tuple[torch.device, Site, list[Data]]:
         """Where silos are trained, the first one's site there, and their training data."""
-        place = self.place
-        if place.device.type == "cpu":
-            return place.device, place.site(silos[0], t), [place.silos[silo].train for silo in silos]
-        there = [place.workplace.silo(place.silos[silo]).train for silo in silos]
-        return place.device, place.site_there(silos[0], t), there
+        executor, data = self.executor, [self.executor.silos[silo] for silo in silos]
+        if executor.device.type == "cpu":
+            return executor.device, executor.site(silos[0], t), [silo.train for silo in data]
+        on_device = [executor.workplace.silo(silo).train for silo in data]
+        return executor.device, executor.site_there(silos[0], t), on_device
 
     def _keep(
         self, order: ChunkOrder, silos: list[SiloId], before: Sequence[State], ended: Ended, done: ChunkDone
@@ -145,11 +140,11 @@ class StackedPlace:
         done.parts.append(ChunkPart(silos, ended.payload, [int(n) for n in ended.examples.tolist()]))
         if any(before[0].values()) or any(ended.state.values()):
             for k, silo in enumerate(silos):
-                done.kept.append(self.place.states.save(silo, order.t, one_of(ended.state, k), order.needed))
+                done.kept.append(self.executor.states.save(silo, order.t, one_of(ended.state, k), order.needed))
 
     def _one_by_one(self, order: ChunkOrder, silos: Sequence[SiloId], done: ChunkDone) -> None:
         for silo in silos:
-            update, kept = self.place.perform(
+            update, kept = self.executor.perform(
                 order.t, order.address, order.sent, silo, order.kept.get(silo), order.needed
             )
             if kept is not None and kept != order.kept.get(silo):
@@ -199,20 +194,3 @@ def why(error: Exception) -> str:
     if isinstance(error, NotStackable):
         return text
     return next((told for known, told in KNOWN.items() if known in str(error)), f"{type(error).__name__}: {text[:200]}")
-
-
-def weighted(part: ChunkPart) -> tuple[Payload, Payload]:
-    """The sums over the silos of a part of n_k times its tensors, float64, and the first silo's, which say of which
-    type they are, and what integers there are.
-    """
-    shares = torch.tensor(part.examples, dtype=torch.float64)
-    sums: Payload = {}
-    for group, tensors in part.payload.items():
-        sums[group] = {name: _sum(tensor, shares) for name, tensor in tensors.items() if tensor.is_floating_point()}
-    first = part.silos.index(min(part.silos))
-    return sums, one_of(part.payload, first)
-
-
-def _sum(tensor: Tensor, shares: Tensor) -> Tensor:
-    # Not a product of matrices, whose order of summation is its library's own.
-    return (tensor.double() * shares.view(-1, *[1] * (tensor.ndim - 1))).sum(0)
