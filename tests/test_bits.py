@@ -27,9 +27,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bits_rows import AUDITED, COMPARED, METHODS, ROWS, settings, write_data
+from bits_rows import AUDITED, COMPARED, METHODS, ROWS, VARIANTS, settings, write_data
 from commands import caveat, sets
 from safetensors import safe_open
+from sampled import sampled
 from torch import Tensor
 
 import caveat as library
@@ -177,6 +178,8 @@ CASES: dict[str, Callable[[Path], Hashes]] = {
     "comparison": comparison,
     "audit": audit,
 }
+LONG = {*VARIANTS, *(each.values[0] for each in sampled(METHODS) if each.marks)}
+"""Rows of `make test-long`: methods and variants of them that have no mechanism of their own."""
 
 
 # The comparison with the file
@@ -231,7 +234,7 @@ def updated(records: Sequence[Record], here: Mapping[str, str], new: Mapping[str
     return sorted([*others, {"machine": dict(here), "hashes": dict(new)}], key=lambda record: told(record["machine"]))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in CASES])
 def test_no_bit_has_changed(name: str, nowhere: Path) -> None:
     here = machine()
     expected = hashes_of(here, recorded()).get(name)
