@@ -116,9 +116,9 @@ def test_a_run_with_private_codewords_and_one_with_privacy_are_the_same_when_rea
     assert json.loads((tmp_path / "private" / "summary.json").read_text())["privacy"]["clip"] == 1.0
 
 
-def test_a_comparison_is_the_same_when_read_and_written(tmp_path: Path) -> None:
-    asked = ["--methods", "fedavg,local", "--seeds", "0,1", "--tune", "training.lr=0.1,0.2"]
-    asked += ["--sweep", "data.silos=3,6"]
+@pytest.mark.parametrize("more", [[], pytest.param(["--sweep", "data.silos=3,6"], marks=pytest.mark.long)])
+def test_a_comparison_is_the_same_when_read_and_written(more: list[str], tmp_path: Path) -> None:
+    asked = ["--methods", "fedavg,local", "--seeds", "0,1", "--tune", "training.lr=0.1,0.2", *more]
     tiny = sets(*(each for each in TINY if not each.startswith(("method.", "beside", "data.silos"))))
     result = command("compare", "digits", *tiny, *asked, "--out", tmp_path / "out", "--quiet")
     assert result.exit_code == 0, result.stderr
