@@ -16,6 +16,7 @@ from rich.text import Text
 from ..config import find, first_line
 from ..config import recipes as recipe_names
 from ..core import Decision, Prediction
+from ..data.sources import JOIN, SOURCES, kind_of
 from ..files.writing import as_text
 from ..methods import METHODS
 from ..methods.plugins import about, installed
@@ -23,16 +24,6 @@ from ..nn import encoders
 from ..nn.models import ModelSettings
 
 Named = Iterator[tuple[str, str]]
-SOURCES = {
-    "digits": "1,797 handwritten digits of 8x8 pixels that come with scikit-learn",
-    "npz:PATH[,PATH...]": "arrays x_train, y_train, x_test, y_test, or x, y; several files: one domain each",
-    "npy:DIR": "DIR/SILO/x.npy and y.npy, read as they are needed: arrays larger than memory",
-    "images:DIR": "DIR/SILO/CLASS/*.png or *.jpg: silos and classes are folders",
-    "csv:PATH[,PATH...]": "tables (csv or parquet) with data.target; data.silo names the silo, or each file is one",
-    "silos": "every silo reads its own: for a federation between machines (caveat flower init)",
-    "hub:NAME": "a data set of Hugging Face's hub (needs the extra `hub` and internet access)",
-    "SOURCE + SOURCE": "domains of several of these, but no tables; data.size brings images to one size",
-}
 OWN_MODELS = {
     "encoder": "an encoder of your own (model.encoder names its code), pretrained or frozen, with a head behind it",
     "own": "a whole model of your own: model.factory names the code that makes it",
@@ -67,14 +58,18 @@ def recipes() -> Named:
 
 def datasets() -> Named:
     """Every kind of source, then the files of $CAVEAT_DATA."""
-    yield from SOURCES.items()
+    for source in SOURCES.values():
+        yield source.form, source.about
+    yield (
+        JOIN.join(("SOURCE", "SOURCE")),
+        "domains of several of these, but no tables; data.size brings images to one size",
+    )
     folder = os.environ.get("CAVEAT_DATA")
     if folder and Path(folder).is_dir():
         for path in sorted(Path(folder).iterdir()):
-            if (kind := {".npz": "npz", ".csv": "csv", ".parquet": "csv"}.get(path.suffix)) is not None:
-                yield f"{kind}:{path.name}", f"{path.stat().st_size / 1e6:.1f} MB in $CAVEAT_DATA"
-            elif path.is_dir():
-                yield f"images:{path.name}", "folder in $CAVEAT_DATA"
+            if (kind := kind_of(path)) is not None:
+                size = "folder" if path.is_dir() else f"{path.stat().st_size / 1e6:.1f} MB"
+                yield f"{kind.name}:{path.name}", f"{size} in $CAVEAT_DATA"
 
 
 def survey_table(found: Mapping[str, Any]) -> Table:

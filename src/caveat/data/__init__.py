@@ -2,7 +2,7 @@
 
 from ..core import Data, Silo
 from .augment import augmented
-from .build import from_arrays, load, population, rotated
+from .build import from_arrays, load, population, read, rotated
 from .datasets import from_datasets
 from .image_format import recoloured, resized
 from .inputs import noted_inputs, read_inputs
@@ -11,8 +11,7 @@ from .pools import Pool
 from .preparation import Inputs, Preparation
 from .settings import DataSettings, Labels, Normalise, Shift, Split, Streams
 from .silos import Silos
-from .sources.arrays import digits
-from .sources.by_name import npz, read
+from .sources.arrays import digits, npz
 from .splits import hashes, splits_record
 from .streams import with_streams
 from .survey import survey

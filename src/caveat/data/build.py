@@ -14,14 +14,14 @@ from ..core.silo_info import positive_class
 from .assembly import make_silos
 from .augment import Augment, augmented
 from .checks import check_class_list, checked, plain_array
-from .pools import Array, Pool, whole_numbers
+from .pools import Array, DataSource, Kind, Pool, whole_numbers
 from .population import Population
 from .scaling import Standardise
 from .sequences import SequenceFormat, sequence_format
-from .settings import DataSettings, Kind, Labels, Normalise, Shift, Split
+from .settings import DataSettings, Labels, Normalise, Shift, Split
 from .silos import Silos
+from .sources import parsed, places, read_source
 from .sources.arrays import pools_of
-from .sources.by_name import read, read_outside
 
 PARTS = ("x", "y", "x_test", "y_test")
 """What the arrays of a silo are called, in their order."""
@@ -36,6 +36,32 @@ def load(settings: DataSettings, seed: int) -> Silos:
     check_seed(seed)
     source = read(settings)
     return make_silos(source.pools, source.given, settings, seed, read_outside(settings))
+
+
+def read(settings: DataSettings) -> DataSource:
+    """All that the source of a configuration holds; images of different domains can differ in shape.
+
+    Only images of a folder or the hub have `settings.size` already. Raises DataError for what cannot be used, naming
+    file, value and expectation; ConfigurationError for "silos", which no single machine can read.
+    """
+    check_type(settings, DataSettings, "settings", "DataSettings")
+    return read_source(settings.source, settings)
+
+
+def read_outside(settings: DataSettings) -> tuple[Pool, ...]:
+    """The pools of the source `streams.ood_global`, of which no silo has data; none if it is not set.
+
+    Raises ConfigurationError if a part of it is a part of the silos' own source.
+    """
+    name = settings.streams.ood_global
+    if not name:
+        return ()
+    if shared := places(name) & places(settings.source):
+        raise ConfigurationError(
+            f"data.streams.ood_global = {name!r} is of data.source = {settings.source!r} too ({sorted(shared)[0]}): "
+            "expected what no silo knows"
+        )
+    return tuple(pool for part in parsed(name) for pool in part.read(settings).pools)
 
 
 def rotated(

@@ -14,7 +14,7 @@ from .pools import Array
 from .preparation import Inputs, Preparation
 from .silos import Silos
 from .sources.arrays import read_npz
-from .sources.by_name import locate
+from .sources.base import locate
 from .sources.images import SUFFIXES, image_files, read_images
 from .sources.parquet import SUFFIX
 from .sources.tables import read_rows

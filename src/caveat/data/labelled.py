@@ -16,7 +16,7 @@ from .inputs import ARRAYS, noted_inputs
 from .pools import AS_USUAL, Array
 from .preparation import Inputs, Preparation
 from .sources.arrays import read_npz
-from .sources.by_name import locate
+from .sources.base import locate
 from .sources.declared_sheets import declared_labels
 from .sources.images import image_files
 from .sources.parquet import SUFFIX

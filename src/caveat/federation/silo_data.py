@@ -15,7 +15,7 @@ from ..data.declared import NOTHING
 from ..data.pools import Pool
 from ..data.rows import Rearrange
 from ..data.schema.agreement import OwnSilos, SharedSchema, own_silos, silos_of
-from ..data.sources.by_name import read_own
+from ..data.sources import read_silo
 from ..files.schema.small_files import DataFile
 from .frozen import FrozenData
 from .held_out import HELD_OUT, hold_out, rearranged_by, row_key
@@ -94,7 +94,7 @@ class SiloData:
         return own.silos[0]
 
     def _read(self, terms: Terms, settings: DataSettings) -> tuple[Pool, OwnSilos]:
-        pool = read_own(settings, self.file.silo)
+        pool = read_silo(settings, self.file.silo)
         return pool, silos_of(pool, settings, terms.config.seed, agreement(terms), self.rearranged(settings))
 
     def _freeze(self, terms: Terms, frozen: FrozenData, again: DataFile | None) -> DataFile:

@@ -15,8 +15,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import ValidationError
 
-from ...core import ConfigurationError, DataError, Refused, SiloId
+from ...core import DataError, Refused, SiloId
 from ..assembly import one_silo, own_indices
+from ..build import read_outside
 from ..declared import LabelCode, OwnColumn
 from ..fitting import check_normalise
 from ..image_format import common_format
@@ -25,8 +26,7 @@ from ..pools import Index, Pool, TableColumn, ordered, shown
 from ..rows import Rearrange
 from ..settings import DataSettings
 from ..silos import Silos
-from ..source_names import check_source
-from ..sources.by_name import OWN, read_outside, read_own
+from ..sources import read_silo, source_of_silo
 from ..sources.columns import TELLING
 from ..table_encoding import all_missing, recoded, seen, some_missing
 from ..unusual import check_samples
@@ -53,9 +53,7 @@ def own_settings(
 
     Raises ConfigurationError unless one silo can read that source with them.
     """
-    kinds = check_source("source", source)
-    if len(kinds) > 1 or kinds[0] not in ("csv", "npz", "npy", "images", "digits"):
-        raise ConfigurationError(f"data.source = {source!r} is none that one silo can read: expected {OWN}")
+    source_of_silo(source)
     own: dict[str, Any] = {
         "target": target, "categorical": categorical and tuple(categorical), "numeric": numeric and tuple(numeric),
         "decimal": decimal, "separator": separator, "codes": codes and tuple(codes),
@@ -80,7 +78,7 @@ def own_schema(
     Raises DataError for data that cannot be used, and for labels or a column of texts that look like names of persons,
     since these would leave the silo; Refused for a column of texts that is not among those `allowed`.
     """
-    pool = read_own(settings, name)
+    pool = read_silo(settings, name)
     index = own_indices(pool, settings, seed, rearrange).indices["train"]
     for column in pool.table:
         if allowed is not None and column.categories is not None and column.name not in allowed:
@@ -201,7 +199,7 @@ def own_silos(settings: DataSettings, seed: int, name: SiloId, shared: SharedSch
     Its splits and tensors are bitwise those that `caveat.data.load` gives it beside the files of the other silos.
     Raises DataError if the data do not fit the shared schema.
     """
-    return silos_of(read_own(settings, name), settings, seed, shared).silos
+    return silos_of(read_silo(settings, name), settings, seed, shared).silos
 
 
 class OwnSilos(NamedTuple):

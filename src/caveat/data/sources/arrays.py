@@ -1,4 +1,4 @@
-"""Sources of ready arrays: scikit-learn's digits, npz files, the user's own."""
+"""Sources of arrays: scikit-learn's digits, npz files, and npy files that are mapped into memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import cast
 
 import numpy as np
 
-from ...core import DataError, DataWarning
+from ...core import DataError, DataWarning, SiloId
 from ...core.devices import memory
 from ..lazy import ArrayRows, JoinedRows
-from ..pools import Array, Pool, check_classes, input_array, label_array, paired, whole_numbers
-from ..settings import Kind
+from ..pools import Array, DataSource, Kind, Pool, check_classes, input_array, label_array, paired, whole_numbers
+from .base import Source, SourceSettings, file_of_silo, locate, the_one_of
 
 LARGE = 1 << 28
 """Bytes of arrays up to which it does not matter how small a file holds them."""
@@ -26,6 +26,52 @@ WHOLE = "inputs of {} are taken for features; set data.kind to 'tokens' if they 
 """What is said of whole numbers in two dimensions that nobody has named."""
 MOST_EXPANDED = 200
 """Arrays that are so many times larger than their file hold next to nothing: images shrink to a tenth at best."""
+
+
+class DigitsSource(Source):
+    name = form = "digits"
+    about = "1,797 handwritten digits of 8x8 pixels that come with scikit-learn"
+
+    def read(self, settings: SourceSettings) -> DataSource:
+        return DataSource((digits(),))
+
+    def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
+        return digits()
+
+
+class NpzSource(Source):
+    name = "npz"
+    form = "npz:PATH[,PATH...]"
+    about = "arrays x_train, y_train, x_test, y_test, or x, y; several files: one domain each"
+    keys = frozenset({"kind"})
+    suffixes = (".npz",)
+
+    def read(self, settings: SourceSettings) -> DataSource:
+        return DataSource(npz_pools(self.paths(), settings.kind))
+
+    def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
+        return own_npz_pool(file_of_silo(self.paths(), silo), settings.kind)
+
+
+class NpySource(Source):
+    name = "npy"
+    form = "npy:DIR"
+    about = "DIR/SILO/x.npy and y.npy, read as they are needed: arrays larger than memory"
+    keys = frozenset({"kind"})
+    in_silos = True
+
+    def read(self, settings: SourceSettings) -> DataSource:
+        return DataSource(npy_pools(locate(self.place), settings.kind), given=True)
+
+    def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
+        return own_npy_pool(locate(self.place), silo, settings.kind)
+
+    def paths(self) -> list[Path]:
+        return [locate(self.place)]
+
+    @classmethod
+    def recognizes(cls, path: Path) -> bool:
+        return path.is_dir() and any(path.glob("*/x.npy"))
 
 
 def digits() -> Pool:
@@ -102,6 +148,14 @@ def _class_names(arrays: dict[str, Array], path: Path) -> list[str]:
         return list(map(str, np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names.astype(str)))
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: array 'classes' holds bytes that are not UTF-8 ({error.object!r})") from None
+
+
+def npz(path: str | Path, kind: Kind | None = None) -> Pool:
+    """The samples of an npz file: x_train, y_train, x_test, y_test or x, y; raises DataError if it cannot be used.
+
+    `kind` says what x holds, as `data.kind` does.
+    """
+    return npz_pools([locate(str(path))], kind)[0]
 
 
 def npz_pools(paths: Sequence[Path], kind: Kind | None = None) -> tuple[Pool, ...]:
@@ -200,3 +254,47 @@ def _parts(arrays: dict[str, Array], origin: str) -> tuple[Array, Array, Array |
         x_train = np.concatenate([x_train, arrays["x_val"]])
         y_train = np.concatenate([y_train, arrays["y_val"]])
     return x_train, y_train, arrays.get("x_test"), arrays.get("y_test")
+
+
+def npy_pools(folder: Path, kind: Kind | None = None) -> tuple[Pool, ...]:
+    """A pool for each folder with x.npy and y.npy, and maybe x_test.npy and y_test.npy, by name."""
+    silos = _npy_folders(folder)
+    if not silos:
+        raise DataError(f"{folder}: no folders with x.npy and y.npy, expected SILO/x.npy and SILO/y.npy")
+    return _npy_pools(silos, kind)
+
+
+def own_npy_pool(folder: Path, silo: str, kind: Kind | None = None) -> Pool:
+    """The pool of one silo: of the folder itself, of the only one in it, or of the one with the silo's name."""
+    if (folder / "x.npy").exists():
+        return _npy_pools([folder], kind)[0]
+    return _npy_pools([the_one_of({path.name: path for path in _npy_folders(folder)}, silo, str(folder))], kind)[0]
+
+
+def _npy_folders(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise DataError(f"{folder}: a file, expected a folder SILO/x.npy and SILO/y.npy")
+    return sorted(path for path in folder.iterdir() if (path / "x.npy").exists())
+
+
+def _npy_pools(silos: Sequence[Path], kind: Kind | None) -> tuple[Pool, ...]:
+    parts = []
+    for silo in silos:
+        y = np.array(_mapped(silo / "y.npy"))
+        tested = (silo / "x_test.npy").exists()
+        test = (_mapped(silo / "x_test.npy"), np.array(_mapped(silo / "y_test.npy"))) if tested else (None, None)
+        parts.append((_mapped(silo / "x.npy"), y, *test))
+    return pools_of(parts, [silo.name for silo in silos], [str(silo) for silo in silos], None, kind)
+
+
+def _mapped(path: Path) -> Array:
+    """The array of a file, of which pages are read when they are needed."""
+    try:
+        found: object = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file, expected x.npy and y.npy beside each other") from None
+    except Exception as error:  # whatever numpy raises for a damaged file, and for one of pickled objects
+        raise DataError(f"{path}: not a readable npy file ({error})") from None
+    if not isinstance(found, np.ndarray):
+        raise DataError(f"{path}: several arrays, expected an npy file of one")
+    return found

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from ..declared import NOTHING, Declared
 from ..pools import Array, TableColumn, ordered, shown
-from ..settings import DataSettings
 from .sheets import Sheet, first_place, missing
 
 TELLING = 20
@@ -40,7 +39,8 @@ class Reading(NamedTuple):
     declared: Declared = NOTHING
 
     @classmethod
-    def of(cls, settings: DataSettings) -> Reading:
+    def of(cls, settings: object) -> Reading:
+        """That of a `DataSettings`, with the types that its dictionary declares."""
         own = cls(*(getattr(settings, key) for key in cls._fields))
         return own._replace(
             categorical=own.with_declared(own.categorical, "category"), numeric=own.with_declared(own.numeric, "number")

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...core import ConfigurationError, DataError
 from ..image_format import resized
-from ..pools import Array, Pool, image_array
+from ..pools import Array, DataSource, Pool, image_array
 from .arrays import pools_of
+from .base import Source, SourceSettings
+
+
+class HubSource(Source):
+    name = "hub"
+    form = "hub:NAME"
+    about = "a data set of Hugging Face's hub (needs the extra `hub` and internet access)"
+    for_one_silo = False
+
+    def read(self, settings: SourceSettings) -> DataSource:
+        return DataSource(hub_pools(self.place, settings.size))
+
+    def paths(self) -> list[Path]:
+        return []
 
 
 def hub_pools(name: str, size: int | None = None) -> tuple[Pool, ...]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from ...core import DataError
+from ...core import DataError, SiloId
 from ..image_format import check_image_memory, resized
 from ..lazy import LazyRows, PartRows, written
-from ..pools import Array, Index, Pool, ordered
+from ..pools import Array, DataSource, Index, Pool, ordered
+from .base import Source, SourceSettings, locate, the_one_of
 
 SUFFIXES = {".png", ".jpg", ".jpeg"}
 UNREAD = {
@@ -36,6 +37,28 @@ PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 OPAQUE = 255
 MODES = {"1": "L", "L": "L", "LA": "L", "P": "RGB", "PA": "RGB", "RGB": "RGB", "RGBA": "RGB"}
 """Pillow's name of how pixels are stored, and of how they are read."""
+
+
+class ImageSource(Source):
+    name = "images"
+    form = "images:DIR"
+    about = "DIR/SILO/CLASS/*.png or *.jpg: silos and classes are folders"
+    keys = frozenset({"lazy", "exif_rotation"})
+    in_silos = True
+
+    def read(self, settings: SourceSettings) -> DataSource:
+        folder = locate(self.place)
+        return DataSource(image_pools(folder, settings.size, settings.exif_rotation, settings.lazy), given=True)
+
+    def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
+        return own_image_pool(locate(self.place), silo, settings.size, settings.exif_rotation, settings.lazy)
+
+    def paths(self) -> list[Path]:
+        return [locate(self.place)]
+
+    @classmethod
+    def recognizes(cls, path: Path) -> bool:
+        return path.is_dir()
 
 
 def image_pools(
@@ -69,16 +92,6 @@ def own_image_pool(
         return _pools([folder], size, exif_rotation, lazy)[0]
     _check_no_images(folder)
     return _pools([the_one_of({path.name: path for path in inner}, name, str(folder))], size, exif_rotation, lazy)[0]
-
-
-def the_one_of(named: Mapping[str, Path], silo: str, origin: str) -> Path:
-    """The file or folder of a silo: the only one, or the one with its name. Raises DataError if there is none."""
-    if len(named) == 1:
-        return next(iter(named.values()))
-    if silo not in named:
-        found = ", ".join(list(named)[:10]) or "nothing"
-        raise DataError(f"{origin}: {found}; expected one called {silo!r}, as the silo is, or one alone")
-    return named[silo]
 
 
 def _pools(folders: Sequence[Path], size: int | None, exif_rotation: bool, lazy: bool) -> tuple[Pool, ...]:
