@@ -13,17 +13,18 @@ from torch import Tensor
 from ..core import ConfigurationError, Data, DataError, Silo, SiloId, check_silo_name, key
 from ..core.devices import FLOAT
 from ..core.silo_info import positive_class
-from . import partitions, shifts
 from .augment import augmented
 from .fitting import check_lazy, check_noise, check_normalise, sequences_of
 from .image_format import ImageFormat, check_image_memory, common_format
 from .lazy import LazyRows, PartRows, lazy_inputs
+from .partitions import deal, partition
 from .pools import Array, Index, Pool
 from .preparation import normalised
 from .rows import Rearrange, Splits, together
 from .scaling import Scaling, check_standardise, scalings
 from .sequences import SequenceFormat
 from .settings import DataSettings, Normalise, Shift
+from .shifts import apply_shift, domain_name, shifts_per_silo, spread
 from .silos import Silos
 from .splits import NAMES, development_splits, reserve_test
 from .streams import hold_out, unknown_inputs, with_streams
@@ -145,7 +146,7 @@ def _shifted(
     """Per silo and split, the inputs with images of one format, shifted."""
     return {
         silo.name: {split: _raw(silo, split, image_format, shifted, seed) for split in NAMES}
-        for silo, shifted in zip(chosen, shifts.per_silo(shift, len(chosen)), strict=True)
+        for silo, shifted in zip(chosen, shifts_per_silo(shift, len(chosen)), strict=True)
     }
 
 
@@ -165,9 +166,9 @@ def _encoded(
     tables = {silo.name: silo.pool.table for silo in chosen}
     encoders = fit_encoders(tables, {n: x["train"] for n, x in raw.items()}, layout) if layout.columns else {}
     encoders = {name: replace(encoder, csv_format=first.csv_format) for name, encoder in encoders.items()}
-    wrong = shifts.spread(settings.labels.noise, len(chosen), "data.labels.noise")
+    wrong = spread(settings.labels.noise, len(chosen), "data.labels.noise")
     silos = []
-    for silo, (angle, std), share in zip(chosen, shifts.per_silo(settings.shift, len(chosen)), wrong, strict=True):
+    for silo, (angle, std), share in zip(chosen, shifts_per_silo(settings.shift, len(chosen)), wrong, strict=True):
         splits = {}
         for split, index in silo.indices.items():
             x = raw[silo.name].pop(split)  # popped, so that raw and normalised inputs are not all in memory together
@@ -176,7 +177,7 @@ def _encoded(
             if share and split == "train":
                 y = mislabelled(y, share, len(first.classes), _generator(seed, "wrong labels", silo.name))
             splits[split] = Data(lazy_inputs(x, finish) if isinstance(x, LazyRows) else finish(x), torch.from_numpy(y))
-        domain = shifts.domain_name(settings.shift, angle, std, silo.domain.name)
+        domain = domain_name(settings.shift, angle, std, silo.domain.name)
         indices = {split: torch.from_numpy(index) for split, index in silo.indices.items()}
         train, validation, calibration, test = (splits[name] for name in NAMES)
         if settings.augment:
@@ -208,9 +209,9 @@ def _raw(silo: SiloIndices, split: str, image_format: ImageFormat, shifted: tupl
     # A key per split: whatever happens to test samples, the noise of the others stays.
     generator = _generator(seed, "noise", silo.name, split)
     if not silo.pool.table:
-        return shifts.apply(x, *shifted, generator)
+        return apply_shift(x, *shifted, generator)
     numbers = [i for i, column in enumerate(silo.pool.table) if column.categories is None]
-    x[:, numbers] = shifts.apply(x[:, numbers], *shifted, generator)
+    x[:, numbers] = apply_shift(x[:, numbers], *shifted, generator)
     return x
 
 
@@ -308,11 +309,11 @@ def _share_out(
     y, rng = pool.y[development], _generator(seed, "partition", names[0])
     shares = None
     if silos > 1 or settings.labels.partition != "iid":
-        trains, shares = partitions.partition(settings.labels, y, len(pool.classes), silos, samples, rng)
+        trains, shares = partition(settings.labels, y, len(pool.classes), silos, samples, rng)
     elif samples is not None and samples > len(y):
         raise DataError(f"{samples} samples wanted, but there are {len(y)}")
     else:
-        trains = partitions.deal(y, silos, samples, None, rng)
+        trains = deal(y, silos, samples, None, rng)
     # A generator of its own: the test labels must not move what comes after.
-    dealt = partitions.deal(pool.y[held_out], silos, tests, shares, _generator(seed, "test", names[0]))
+    dealt = deal(pool.y[held_out], silos, tests, shares, _generator(seed, "test", names[0]))
     return [development[part] for part in trains], [held_out[part] for part in dealt]

@@ -32,12 +32,12 @@ Augment = Callable[[Tensor], Tensor]
 """A batch of inputs (B, ...) to one of the same shape, drawn from torch's global generator."""
 
 
-def flip(x: Tensor) -> Tensor:
+def random_flip(x: Tensor) -> Tensor:
     """Images (B, C, H, W), each mirrored left to right with probability 1/2."""
     return torch.where(brought(torch.rand(len(x), 1, 1, 1) < 0.5, x.device), x.flip(3), x)
 
 
-def crop(x: Tensor) -> Tensor:
+def random_crop(x: Tensor) -> Tensor:
     """Images moved by up to an eighth of their sides, their edges repeated into what becomes free."""
     for axis in (2, 3):
         size = x.shape[axis]
@@ -48,7 +48,7 @@ def crop(x: Tensor) -> Tensor:
     return x
 
 
-def rotate(x: Tensor) -> Tensor:
+def random_rotation(x: Tensor) -> Tensor:
     """Images turned by up to 15 degrees either way, bilinear, their edges repeated into what becomes free."""
     angle = (torch.rand(len(x)) * 2 - 1) * math.radians(DEGREES)
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros(len(x))
@@ -58,7 +58,7 @@ def rotate(x: Tensor) -> Tensor:
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
 
 
-def erase(x: Tensor) -> Tensor:
+def random_erasing(x: Tensor) -> Tensor:
     """Images of which a rectangle, 1/8 to 3/8 of the sides long, has the image's mean colour (Zhong et al., 2020)."""
     inside = torch.ones(len(x), 1, 1, 1, dtype=torch.bool)
     for axis in (2, 3):
@@ -71,14 +71,14 @@ def erase(x: Tensor) -> Tensor:
     return torch.where(brought(inside, x.device), x.mean((2, 3), keepdim=True), x)
 
 
-def brightness(x: Tensor, std: tuple[float, ...] = (0.5,)) -> Tensor:
+def random_brightness(x: Tensor, std: tuple[float, ...] = (0.5,)) -> Tensor:
     """Images with up to 0.2 of the range of pixels added to or taken from all; `std` is what they were divided by."""
     added = (torch.rand(len(x), 1, 1, 1) * 2 - 1) * BRIGHTER
     return x + brought(added / torch.tensor(std).view(1, -1, 1, 1), x.device)
 
 
 CHANGES: dict[ImageChange, Augment] = {
-    "flip": flip, "crop": crop, "rotate": rotate, "erase": erase, "brightness": brightness
+    "flip": random_flip, "crop": random_crop, "rotate": random_rotation, "erase": random_erasing, "brightness": random_brightness
 }  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def augmented(data: Data, augment: str | Sequence[str] | Augment, normalise: Nor
         )
     steps: list[Any] = [CHANGES[name] for name in names]
     std = normalise.std if normalise else (0.5,)
-    steps = [partial(step, std=std) if step is brightness else step for step in steps]
+    steps = [partial(step, std=std) if step is random_brightness else step for step in steps]
 
     def changed(x: Tensor) -> Tensor:
         for step in steps:

@@ -56,14 +56,14 @@ def add_noise(x: Array, std: float, generator: np.random.Generator) -> Array:
     return np.clip(np.rint(noisy), 0, 255).astype(np.uint8) if x.dtype == np.uint8 else noisy.astype(x.dtype)
 
 
-def apply(x: Array, angle: float, std: float, generator: np.random.Generator) -> Array:
+def apply_shift(x: Array, angle: float, std: float, generator: np.random.Generator) -> Array:
     """The inputs with noise of this standard deviation, then rotated by the angle in degrees; 0 leaves them alone."""
     if std:
         x = add_noise(x, std, generator)
     return rotate(x, angle) if angle else x
 
 
-def per_silo(shift: Shift, silos: int) -> list[tuple[float, float]]:
+def shifts_per_silo(shift: Shift, silos: int) -> list[tuple[float, float]]:
     """Angle and noise of each silo; raises ConfigurationError if a list's length does not divide the silos."""
     angles = spread(shift.angles, silos, "data.shift.angles")
     return list(zip(angles, spread(shift.noise_std, silos, "data.shift.noise_std"), strict=True))

@@ -49,7 +49,8 @@ def parsed(source: str, key: str = "source") -> tuple[Source, ...]:
     parts = tuple(_parsed(text, source, key, len(texts) > 1) for text in texts)
     if alone := next((part for part in parts if part.alone and (len(parts) > 1 or key != "source")), None):
         raise ConfigurationError(
-            f"data.{key} = {source!r}: {alone.name} cannot be joined to other sources or be that of a stream: {alone.alone}",
+            f"data.{key} = {source!r}: {alone.name} cannot be joined to other sources or be that of a stream: "
+            f"{alone.alone}",
             f"data.{key}",
         )
     given = next((part for part in parts if part.in_silos), None)
@@ -67,7 +68,7 @@ def _parsed(text: str, source: str, key: str, joined: bool) -> Source:
     if kind is None or bool(place) != (":" in kind.form):
         forms = ", ".join(each.form for each in SOURCES.values() if each is not EachSilosOwnSource)
         raise ConfigurationError(
-            f"data.{key} = {source!r}{f', part {text!r}' * joined}: expected one of {forms}, or several joined by "
+            f"data.{key} = {source!r}{f', part {text!r}' * joined}: expected {forms}, or several joined by "
             f"{JOIN!r}{'; or silos' * (key == 'source')}",
             f"data.{key}",
         )
