@@ -14,6 +14,7 @@ from ..core import ConfigurationError, Data, DataError, Silo, SiloId, check_silo
 from ..core.devices import FLOAT
 from ..core.silo_info import positive_class
 from .augment import augmented
+from .checks import check_usual
 from .fitting import check_lazy, check_noise, check_normalise, sequences_of
 from .image_format import ImageFormat, check_image_memory, common_format
 from .lazy import LazyRows, PartRows, lazy_inputs
@@ -29,7 +30,6 @@ from .silos import Silos
 from .splits import NAMES, development_splits, reserve_test
 from .streams import hold_out, unknown_inputs, with_streams
 from .table_encoding import Encoder, TableLayout, common_layout, fit_encoders
-from .unusual import check_usual
 from .wrong_labels import mislabelled
 
 

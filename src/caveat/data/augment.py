@@ -78,7 +78,8 @@ def random_brightness(x: Tensor, std: tuple[float, ...] = (0.5,)) -> Tensor:
 
 
 CHANGES: dict[ImageChange, Augment] = {
-    "flip": random_flip, "crop": random_crop, "rotate": random_rotation, "erase": random_erasing, "brightness": random_brightness
+    "flip": random_flip, "crop": random_crop, "rotate": random_rotation, "erase": random_erasing,
+    "brightness": random_brightness,
 }  # fmt: skip
 
 

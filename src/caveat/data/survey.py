@@ -12,6 +12,7 @@ import numpy as np
 from ..core import DataWarning, Refused
 from ..core.settings import check_type
 from .build import read
+from .checks import check_usual
 from .pools import Pool, ordered
 from .settings import DataSettings
 from .sources import guess, parsed
@@ -20,7 +21,6 @@ from .sources.declared_sheets import Refusals, surveyed_sheets
 from .sources.read_sheets import check_same_columns, read_sheets
 from .sources.sheets import Sheet, missing
 from .sources.tables import TableSource, check_labels, check_names, silos_of, warn_of_spaces
-from .unusual import check_usual
 
 
 def survey(source: str, target: str | None = None, silo: str | None = None, **declared: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from ...core import DataError, Refused, SiloId
 from ..assembly import one_silo, own_indices
 from ..build import read_outside
+from ..checks import check_samples
 from ..declared import LabelCode, OwnColumn
 from ..fitting import check_normalise
 from ..image_format import common_format
@@ -29,7 +30,6 @@ from ..silos import Silos
 from ..sources import read_silo, source_of_silo
 from ..sources.columns import TELLING
 from ..table_encoding import all_missing, recoded, seen, some_missing
-from ..unusual import check_samples
 from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
 
 __all__ = ["DataSchema", "SharedSchema", "check_fits", "own_schema", "own_settings", "own_silos", "shared_schema"]
