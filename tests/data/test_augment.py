@@ -15,7 +15,7 @@ import caveat
 from caveat import data
 from caveat.core import AugmentedData, ConfigurationError, Data, RunError, seeded
 from caveat.data import DataSettings, from_arrays
-from caveat.data.augment import CHANGES, random_brightness, random_crop, random_erasing, random_flip, random_rotation
+from caveat.data.transforms import CHANGES, random_brightness, random_crop, random_erasing, random_flip, random_rotation
 from caveat.methods import METHODS
 
 RNG = np.random.default_rng(0)

@@ -16,8 +16,8 @@ from caveat import data
 from caveat.core import AugmentedData, ConfigurationError, DataError, Silo
 from caveat.data import DataSettings, Labels, Shift, Split
 from caveat.data.partitions import deal, partition
-from caveat.data.shifts import rotate
 from caveat.data.splits import NAMES, stratified
+from caveat.data.transforms import rotate
 from caveat.data.wrong_labels import mislabelled
 
 

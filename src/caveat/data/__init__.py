@@ -1,7 +1,6 @@
 """Data: sources, shifts, partitions, splits, and the silos they make."""
 
 from ..core import Data, Silo
-from .augment import augmented
 from .build import from_arrays, load, population, read, rotated
 from .datasets import from_datasets
 from .image_format import recoloured, resized
@@ -15,6 +14,7 @@ from .sources.arrays import digits, npz
 from .splits import hashes, splits_record
 from .streams import with_streams
 from .survey import survey
+from .transforms import augmented
 
 __all__ = [
     "Data",

@@ -13,23 +13,20 @@ from torch import Tensor
 from ..core import ConfigurationError, Data, DataError, Silo, SiloId, check_silo_name, key
 from ..core.devices import FLOAT
 from ..core.silo_info import positive_class
-from .augment import augmented
 from .checks import check_usual
-from .fitting import check_lazy, check_noise, check_normalise, sequences_of
 from .image_format import ImageFormat, check_image_memory, common_format
 from .lazy import LazyRows, PartRows, lazy_inputs
 from .partitions import deal, partition
 from .pools import Array, Index, Pool
-from .preparation import normalised
+from .preparation import check_normalise, normalised
 from .rows import Rearrange, Splits, together
-from .scaling import Scaling, check_standardise, scalings
-from .sequences import SequenceFormat
+from .sequences import Scaling, SequenceFormat, check_standardise, scalings, sequences_of
 from .settings import DataSettings, Normalise, Shift
-from .shifts import apply_shift, domain_name, shifts_per_silo, spread
 from .silos import Silos
 from .splits import NAMES, development_splits, reserve_test
 from .streams import hold_out, unknown_inputs, with_streams
 from .table_encoding import Encoder, TableLayout, common_layout, fit_encoders
+from .transforms import apply_shift, augmented, check_lazy, check_noise, domain_name, shifts_per_silo, spread
 from .wrong_labels import mislabelled
 
 

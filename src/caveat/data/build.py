@@ -12,16 +12,15 @@ from ..core import ConfigurationError, DataError, Silo, SiloId
 from ..core.settings import check_seed, check_type
 from ..core.silo_info import positive_class
 from .assembly import make_silos
-from .augment import Augment, augmented
 from .checks import check_class_list, checked, plain_array
 from .pools import Array, DataSource, Kind, Pool, whole_numbers
 from .population import Population
-from .scaling import Standardise
-from .sequences import SequenceFormat, sequence_format
+from .sequences import SequenceFormat, Standardise, sequence_format
 from .settings import DataSettings, Labels, Normalise, Shift, Split
 from .silos import Silos
 from .sources import parsed, places, read_source
 from .sources.arrays import pools_of
+from .transforms import Augment, augmented
 
 PARTS = ("x", "y", "x_test", "y_test")
 """What the arrays of a silo are called, in their order."""

@@ -14,13 +14,13 @@ from ..core import DataError, SiloId
 from ..core.errors import told
 from ..core.settings import check_seed, check_type
 from .assembly import make_silos
-from .augment import Augment
 from .build import with_augment
 from .checks import check_class_list, check_numbers, check_tensor, plain_array, written
 from .lazy import JoinedRows, LazyRows
 from .pools import Array, Index, LabelArray, Pool, check_classes, label_array, paired
 from .settings import DataSettings, Split
 from .silos import Silos
+from .transforms import Augment
 
 Columns = tuple[str, str]
 

@@ -17,8 +17,7 @@ from .image_format import ImageFormat
 from .pools import Array
 from .population import Population, SilosByName
 from .preparation import Inputs, Preparation, no_silo
-from .scaling import Scaling
-from .sequences import SequenceFormat
+from .sequences import Scaling, SequenceFormat
 from .settings import Normalise
 from .splits import NAMES
 from .table_encoding import Encoder

@@ -22,8 +22,7 @@ from ..data.declared import NOTHING, Declared
 from ..data.image_format import ImageFormat
 from ..data.pools import CsvFormat, TableColumn
 from ..data.population import SiloNames
-from ..data.scaling import Scaling
-from ..data.sequences import SequenceFormat
+from ..data.sequences import Scaling, SequenceFormat
 from ..data.table_encoding import Encoder, TableLayout
 from ..files.reading import read
 from ..files.schema.data import (

@@ -20,10 +20,10 @@ from ..assembly import one_silo, own_indices
 from ..build import read_outside
 from ..checks import check_samples
 from ..declared import LabelCode, OwnColumn
-from ..fitting import check_normalise
 from ..image_format import common_format
 from ..lazy import changed, some_rows
 from ..pools import Index, Pool, TableColumn, ordered, shown
+from ..preparation import check_normalise
 from ..rows import Rearrange
 from ..settings import DataSettings
 from ..silos import Silos
