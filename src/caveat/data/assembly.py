@@ -19,11 +19,10 @@ from .lazy import LazyRows, PartRows, lazy_inputs
 from .partitions import deal, partition
 from .pools import Array, Index, Pool
 from .preparation import check_normalise, normalised
-from .rows import Rearrange, Splits, together
 from .sequences import Scaling, SequenceFormat, check_standardise, scalings, sequences_of
 from .settings import DataSettings, Normalise, Shift
 from .silos import Silos
-from .splits import NAMES, development_splits, reserve_test
+from .splits import NAMES, Rearrange, Splits, development_splits, reserve_test, together
 from .streams import hold_out, unknown_inputs, with_streams
 from .table_encoding import Encoder, TableLayout, common_layout, fit_encoders
 from .transforms import apply_shift, augmented, check_lazy, check_noise, domain_name, shifts_per_silo, spread

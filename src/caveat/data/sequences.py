@@ -15,8 +15,8 @@ from torch import Tensor
 from ..core import ConfigurationError, DataError, SiloId
 from ..core.devices import FLOAT, check_memory
 from .checks import plain_array
+from .lazy import row_parts
 from .pools import Array, Pool, series_array, token_array
-from .table_encoding import row_parts
 
 SequenceKind = Literal["tokens", "series"]
 Standardise = Literal["none", "silo", "federation"]

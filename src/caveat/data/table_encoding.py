@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..core import DataError
+from .lazy import row_parts
 from .pools import AS_USUAL, LONGEST, Array, CsvFormat, TableColumn, ordered
 
-AT_ONCE = 1 << 20
-"""Values of rows that are looked at together, at most."""
 FITTED = 1 << 23
 """Numbers of a training split that encoders are fitted to at once: whole columns, one at least."""
 
@@ -93,12 +91,6 @@ def _known(values: Array, column: TableColumn) -> Array:
         return values
     known = np.isin(values, np.arange(len(column.categories)))
     return np.where(known, values, -1) if not known.all() else values
-
-
-def row_parts(rows: Array) -> Iterator[Array]:
-    """Rows (N, ...) in parts that memory holds, from the first to the last."""
-    count = max(AT_ONCE // max(math.prod(rows.shape[1:]), 1), 1)
-    return (rows[start : start + count] for start in range(0, len(rows), count))
 
 
 def common_layout(table: tuple[TableColumn, ...], train: Sequence[Array]) -> TableLayout:

@@ -14,9 +14,9 @@ from ..core import ConfigurationError, Data, DataError, Payload, Silo, SiloId
 from ..core.silo_info import SPLITS
 from ..data import DataSettings
 from ..data.pools import Pool
-from ..data.rows import apart
 from ..data.schema.agreement import OwnSilos
 from ..data.sources import read_silo, silo_files
+from ..data.splits import apart
 from ..files.payloads import read_payload, to_bytes
 from ..files.reading import check_file, record_of, sum_of_bytes
 from ..files.schema.record import SCHEMA

@@ -24,11 +24,11 @@ from ..image_format import common_format
 from ..lazy import changed, some_rows
 from ..pools import Index, Pool, TableColumn, ordered, shown
 from ..preparation import check_normalise
-from ..rows import Rearrange
 from ..settings import DataSettings
 from ..silos import Silos
 from ..sources import read_silo, source_of_silo
 from ..sources.columns import TELLING
+from ..splits import Rearrange
 from ..table_encoding import all_missing, recoded, seen, some_missing
 from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
 
