@@ -16,7 +16,7 @@ from ..core.silo_info import positive_class
 from .checks import check_usual
 from .image_format import ImageFormat, check_image_memory, common_format
 from .lazy import LazyRows, PartRows, lazy_inputs
-from .partitions import deal, partition
+from .partitions import deal, mislabelled, partition
 from .pools import Array, Index, Pool
 from .preparation import check_normalise, normalised
 from .sequences import Scaling, SequenceFormat, check_standardise, scalings, sequences_of
@@ -26,7 +26,6 @@ from .splits import NAMES, Rearrange, Splits, development_splits, reserve_test, 
 from .streams import hold_out, unknown_inputs, with_streams
 from .table_encoding import Encoder, TableLayout, common_layout, fit_encoders
 from .transforms import apply_shift, augmented, check_lazy, check_noise, domain_name, shifts_per_silo, spread
-from .wrong_labels import mislabelled
 
 
 class Domain(NamedTuple):
