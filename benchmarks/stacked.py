@@ -19,8 +19,8 @@ from jobs import Job, one_thread, ratio, rounds, side_by_side
 from torch import nn
 
 from caveat.core import Data, Silo
-from caveat.data.population import Population, SilosByName
-from caveat.engines.stacking.decision import SILOS, STEP, Stacking
+from caveat.data.silos import Population, SilosByName
+from caveat.engines.stacking.decision import Stacking
 from caveat.methods import FedAvg
 from caveat.nn.encoders import Model, Tokens, head
 from caveat.nn.models import ModelSettings

@@ -1,7 +1,7 @@
 """Data: sources, shifts, partitions, splits, and the silos they make."""
 
 from ..core import Data, Silo
-from .build import from_arrays, load, population, read, rotated
+from .build import from_arrays, load, read, rotated
 from .datasets import from_datasets
 from .image_format import recoloured, resized
 from .inputs import noted_inputs, read_inputs
@@ -9,7 +9,7 @@ from .labelled import labelled_inputs, labels_of
 from .pools import Pool
 from .preparation import Inputs, Preparation
 from .settings import DataSettings, Labels, Normalise, Shift, Split, Streams
-from .silos import Silos
+from .silos import Silos, population
 from .sources.arrays import digits, npz
 from .splits import hashes, splits_record
 from .streams import with_streams

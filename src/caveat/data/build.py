@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..core import ConfigurationError, DataError, Silo, SiloId
+from ..core import ConfigurationError, DataError, SiloId
 from ..core.settings import check_seed, check_type
-from ..core.silo_info import positive_class
 from .assembly import make_silos
-from .checks import check_class_list, checked, plain_array
+from .checks import check_class_list, plain_array
 from .pools import Array, DataSource, Kind, Pool, whole_numbers
-from .population import Population
 from .sequences import SequenceFormat, Standardise, sequence_format
 from .settings import DataSettings, Labels, Normalise, Shift, Split
 from .silos import Silos
@@ -225,30 +223,3 @@ def _arrays(
             "kind='features' if they are numbers"
         )
     return (x, y, test[0], test[1]) if test else (x, y, None, None)
-
-
-def population(
-    count: int,
-    make: Callable[[int, SiloId], Silo],
-    classes: Sequence[str],
-    normalise: Normalise | None = None,
-    positive: str | None = None,
-) -> Silos:
-    """`count` silos that `make` makes from a number and a name, when a round asks for them.
-
-    ``make(number, name)`` returns a `Silo` of that name, the same one every time: four `Data(x, y)` of model inputs
-    (N, ...) of finite float32, or of int64 from 0 for ids of tokens, and labels (N,) int64 below the number of
-    classes, for training, validation, calibration and test. Neither time nor memory grows with their number.
-    `normalise` are the constants that images were normalised with, and `positive` is that of `from_arrays`. Every silo
-    is looked at when it is made, the first one at once, whose inputs say what shape and type all are to have: raises
-    DataError naming silo, split and value.
-    """
-    check_type(count, int, "count", "a whole number of silos")
-    check_type(make, Callable, "make", "a function of a number and a name")  # type: ignore[arg-type]
-    if count < 1:
-        raise DataError(f"a population of {count} silos, expected at least 1")
-    names = check_class_list(classes, "population")
-    positive_class(positive, names)
-    silos = Population(count, checked(make, len(names)))
-    silos[0]  # whose inputs the others' are compared to
-    return Silos(silos, names, normalise, positive=positive)

@@ -21,8 +21,8 @@ from ..data.checks import written
 from ..data.declared import NOTHING, Declared
 from ..data.image_format import ImageFormat
 from ..data.pools import CsvFormat, TableColumn
-from ..data.population import SiloNames
 from ..data.sequences import Scaling, SequenceFormat
+from ..data.silos import SiloNames
 from ..data.table_encoding import Encoder, TableLayout
 from ..files.reading import read
 from ..files.schema.data import (
