@@ -4,8 +4,7 @@ from ..core import Data, Silo
 from .build import from_arrays, load, read, rotated
 from .datasets import from_datasets
 from .image_format import recoloured, resized
-from .inputs import noted_inputs, read_inputs
-from .labelled import labelled_inputs, labels_of
+from .inputs import labelled_inputs, labels_of, noted_inputs, read_inputs
 from .pools import Pool
 from .preparation import Inputs, Preparation
 from .settings import DataSettings, Labels, Normalise, Shift, Split, Streams
