@@ -1,8 +1,7 @@
 """Data: sources, shifts, partitions, splits, and the silos they make."""
 
 from ..core import Data, Silo
-from .build import from_arrays, load, read, rotated
-from .datasets import from_datasets
+from .build import load, read
 from .image_format import recoloured, resized
 from .inputs import labelled_inputs, labels_of, noted_inputs, read_inputs
 from .pools import Pool
@@ -14,6 +13,7 @@ from .splits import hashes, splits_record
 from .streams import with_streams
 from .survey import survey
 from .transforms import augmented
+from .user_data import from_arrays, from_datasets, rotated
 
 __all__ = [
     "Data",
