@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core import ConfigurationError, DataError, SiloId
 from ..core.errors import told
 from ..core.settings import check_seed, check_type
-from .assembly import make_silos
+from .build import make_silos
 from .checks import check_class_list, check_numbers, check_tensor, plain_array, written
 from .lazy import JoinedRows, LazyRows
 from .pools import Array, Index, Kind, LabelArray, Pool, check_classes, label_array, paired, whole_numbers

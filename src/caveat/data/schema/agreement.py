@@ -16,8 +16,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ...core import DataError, Refused, SiloId
-from ..assembly import one_silo, own_indices
-from ..build import read_outside
+from ..build import one_silo, own_indices, read_outside
 from ..checks import check_samples
 from ..declared import LabelCode, OwnColumn
 from ..image_format import common_format
