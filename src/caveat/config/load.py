@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from ..core import ConfigurationError, DataError
 from ..core.errors import cut, shown
 from ..core.settings import KeyPath, Problem, dotted, explain, problems_of
-from ..data.declared import DictionaryColumn, as_lists
 from ..data.sources.base import locate
+from ..data.tables.dictionary import DictionaryColumn, as_lists
 from ..methods import METHODS
 from ..wrappers.uncertainty import OWNERS
 from .schema import Config, EngineSettings, MethodSettings, has_personal, is_stranger, method_keys, own_training

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import DataError
-from .declared import NOTHING, Declared
+from .tables.dictionary import NOTHING, Declared
 
 Array = NDArray[Any]
 LabelArray = NDArray[np.int64]

@@ -10,11 +10,11 @@ from pydantic import Field, PlainValidator
 
 from ..core import ConfigurationError
 from ..core.settings import LARGE, MANY, check_different, frozen_settings
-from .declared import Declared, DictionaryColumn, LabelCode, OwnColumn, check_declared
 from .pools import Kind
 from .sources import SOURCES, parsed
 from .sources.base import Source
 from .sources.columns import Reading
+from .tables.dictionary import Declared, DictionaryColumn, LabelCode, OwnColumn, check_declared
 
 ImageChange = Literal["flip", "crop", "rotate", "erase", "brightness"]
 """How images can be changed at random as they are trained on."""

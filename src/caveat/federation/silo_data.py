@@ -11,11 +11,11 @@ from pathlib import Path
 from ..core import DataError, Silo
 from ..core.silo_info import SPLITS, SiloInfo
 from ..data import DataSettings, Preparation, Silos, augmented, splits_record
-from ..data.declared import NOTHING
 from ..data.pools import Pool
 from ..data.schema.agreement import OwnSilos, SharedSchema, own_silos, silos_of
 from ..data.sources import read_silo
 from ..data.splits import Rearrange
+from ..data.tables.dictionary import NOTHING
 from ..files.schema.small_files import DataFile
 from .frozen import FrozenData
 from .held_out import HELD_OUT, hold_out, rearranged_by, row_key

@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from ...core import DataError, Refused, SiloId
 from ..build import one_silo, own_indices, read_outside
 from ..checks import check_samples
-from ..declared import LabelCode, OwnColumn
 from ..image_format import common_format
 from ..lazy import changed, some_rows
 from ..pools import Index, Pool, TableColumn, ordered, shown
@@ -29,6 +28,7 @@ from ..sources import read_silo, source_of_silo
 from ..sources.columns import TELLING
 from ..splits import Rearrange
 from ..table_encoding import all_missing, recoded, seen, some_missing
+from ..tables.dictionary import LabelCode, OwnColumn
 from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
 
 __all__ = ["DataSchema", "SharedSchema", "check_fits", "own_schema", "own_settings", "own_silos", "shared_schema"]

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..declared import NOTHING, Declared
 from ..pools import Array, TableColumn, ordered, shown
+from ..tables.dictionary import NOTHING, Declared
 from .sheets import Sheet, first_place, missing
 
 TELLING = 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core import ConfigurationError, Refused
-from ..declared import NOTHING, Declared, DictionaryColumn, OwnColumn
 from ..pools import shown
+from ..tables.dictionary import NOTHING, Declared, DictionaryColumn, OwnColumn
 from .columns import number
 from .sheets import Sheet, missing
 

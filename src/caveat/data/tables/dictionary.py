@@ -1,4 +1,4 @@
-"""What is declared of a table: a data dictionary that all silos share, and what files of one's own call things."""
+"""The data dictionary that all silos share, and the names, units and codes of a silo's own table."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ..core import ConfigurationError
-from ..core.settings import check_different, frozen_settings
+from ...core import ConfigurationError
+from ...core.settings import check_different, frozen_settings
 
 Name = Annotated[str, Field(min_length=1, max_length=500)]
 
