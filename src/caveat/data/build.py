@@ -26,7 +26,7 @@ from .silos import Silos
 from .sources import parsed, places, read_source
 from .splits import NAMES, Rearrange, Splits, development_splits, reserve_test, together
 from .streams import hold_out, unknown_inputs, with_streams
-from .table_encoding import Encoder, TableLayout, common_layout, fit_encoders
+from .tables.encoding import Encoder, TableLayout, common_layout, fit_encoders
 from .transforms import apply_shift, augmented, check_lazy, check_noise, domain_name, shifts_per_silo, spread
 
 

@@ -19,11 +19,10 @@ from .preparation import Inputs, Preparation
 from .silos import Silos
 from .sources.arrays import read_npz
 from .sources.base import locate
-from .sources.declared_sheets import declared_labels
 from .sources.images import SUFFIXES, image_files, read_images
-from .sources.parquet import SUFFIX
-from .sources.read_sheets import read_sheet
 from .sources.tables import read_rows
+from .tables.files import SUFFIX, read_sheet
+from .tables.harmonize import declared_labels
 
 ARRAYS = ("x", "x_test", "x_train")
 """The arrays of an npz file that hold inputs, the first one found is taken."""

@@ -21,7 +21,7 @@ from .lazy import LazyInputs
 from .pools import Array, finite_array, image_array, token_array
 from .sequences import Scaling, SequenceFormat
 from .settings import Normalise
-from .table_encoding import Encoder
+from .tables.encoding import Encoder
 
 SHOWN = 3
 """Kinds of notes that a line names."""

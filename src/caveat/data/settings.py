@@ -13,7 +13,7 @@ from ..core.settings import LARGE, MANY, check_different, frozen_settings
 from .pools import Kind
 from .sources import SOURCES, parsed
 from .sources.base import Source
-from .sources.columns import Reading
+from .tables.columns import Reading
 from .tables.dictionary import Declared, DictionaryColumn, LabelCode, OwnColumn, check_declared
 
 ImageChange = Literal["flip", "crop", "rotate", "erase", "brightness"]

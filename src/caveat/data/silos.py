@@ -21,7 +21,7 @@ from .preparation import Inputs, Preparation, no_silo
 from .sequences import Scaling, SequenceFormat
 from .settings import Normalise
 from .splits import NAMES
-from .table_encoding import Encoder
+from .tables.encoding import Encoder
 
 KEPT = 4
 """How many silos stay in memory: one that takes part is asked for a few times in a row."""

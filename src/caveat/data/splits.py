@@ -16,7 +16,7 @@ from ..core import AugmentedData, Data, DataError, Silo
 from .lazy import in_parts, row_parts
 from .pools import Array, Index, LabelArray, Pool, TableColumn
 from .settings import Split
-from .sources.columns import number
+from .tables.columns import number
 
 NAMES = ("train", "validation", "calibration", "test")
 PROTECTED = ("test", "calibration", "validation", "train")

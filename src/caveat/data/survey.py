@@ -16,11 +16,10 @@ from .checks import check_usual
 from .pools import Pool, ordered
 from .settings import DataSettings
 from .sources import guess, parsed
-from .sources.columns import ColumnContent, Reading, column_of, label_refusal
-from .sources.declared_sheets import Refusals, surveyed_sheets
-from .sources.read_sheets import check_same_columns, read_sheets
-from .sources.sheets import Sheet, missing
 from .sources.tables import TableSource, check_labels, check_names, silos_of, warn_of_spaces
+from .tables.columns import ColumnContent, Reading, column_of, label_refusal
+from .tables.files import Sheet, check_same_columns, missing, read_sheets
+from .tables.harmonize import Refusals, surveyed_sheets
 
 
 def survey(source: str, target: str | None = None, silo: str | None = None, **declared: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..core import ConfigurationError, SiloId
 from ..data import Preparation
-from ..data.table_encoding import Encoder
+from ..data.tables.encoding import Encoder
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ..core import ConfigurationError, DataError, Refused, Silo, SiloId
 from ..core.errors import MissingError
 from ..core.silo_info import SPLITS
 from ..data import DataSettings, Silos
-from ..data.sources.columns import number
+from ..data.tables.columns import number
 from ..data.tables.dictionary import DictionaryColumn
 from .silo_file import SiloFile
 from .terms import Terms

@@ -22,8 +22,8 @@ from ..data.image_format import ImageFormat
 from ..data.pools import CsvFormat, TableColumn
 from ..data.sequences import Scaling, SequenceFormat
 from ..data.silos import SiloNames
-from ..data.table_encoding import Encoder, TableLayout
 from ..data.tables.dictionary import NOTHING, Declared
+from ..data.tables.encoding import Encoder, TableLayout
 from ..files.reading import read
 from ..files.schema.data import (
     DeclaredRecord,

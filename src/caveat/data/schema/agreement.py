@@ -25,10 +25,10 @@ from ..preparation import check_normalise
 from ..settings import DataSettings
 from ..silos import Silos
 from ..sources import read_silo, source_of_silo
-from ..sources.columns import TELLING
 from ..splits import Rearrange
-from ..table_encoding import all_missing, recoded, seen, some_missing
+from ..tables.columns import TELLING
 from ..tables.dictionary import LabelCode, OwnColumn
+from ..tables.encoding import all_missing, recoded, seen, some_missing
 from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
 
 __all__ = ["DataSchema", "SharedSchema", "check_fits", "own_schema", "own_settings", "own_silos", "shared_schema"]

@@ -15,7 +15,7 @@ from ...core import DataError
 from ...core.settings import frozen_settings
 from ..image_format import ImageFormat
 from ..pools import TableColumn
-from ..table_encoding import TableLayout
+from ..tables.encoding import TableLayout
 
 MOST = 10_000
 """How many labels, columns, or categories of a column there can be."""

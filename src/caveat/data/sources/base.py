@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 from ...core import DataError, SiloId
 from ...core.errors import MissingError, cut, shown
 from ..pools import DataSource, Kind, Pool
-from .columns import Reading
+from ..tables.columns import Reading
 
 ROOT = "CAVEAT_DATA"
 """The environment variable with the folder where relative paths are looked up that do not exist."""

@@ -13,13 +13,11 @@ from ...core import ConfigurationError, DataError, DataWarning, Refused, SiloId
 from ...core.devices import FLOAT, check_memory
 from ..lazy import some_rows
 from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, TableColumn, ordered, shown
+from ..tables.columns import ColumnContent, Reading, features_of, label_refusal
+from ..tables.encoding import encoded_rows, mapped_rows
+from ..tables.files import SUFFIX, ParquetSheet, Sheet, check_same_columns, missing, read_sheet, read_sheets, spaces
+from ..tables.harmonize import declared_rows, declared_sheets
 from .base import Source, SourceSettings, file_of_silo
-from .columns import ColumnContent, Reading, features_of, label_refusal
-from .declared_sheets import declared_rows, declared_sheets
-from .parquet import SUFFIX, ParquetSheet
-from .read_sheets import check_same_columns, read_sheet, read_sheets
-from .sheets import Sheet, missing, spaces
-from .table_rows import encoded_rows, mapped_rows
 
 MEND_ROW = "mend the cell (empty, ? or NA where the value is missing), or leave the row out; none of the file is read"
 

@@ -1,4 +1,4 @@
-"""Tables brought to what is declared of them: agreed names, units, missing values and classes, or a refusal."""
+"""Harmonization: tables with the agreed names, units, missing values and classes, or a refusal."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from ...core import ConfigurationError, Refused
 from ..pools import shown
-from ..tables.dictionary import NOTHING, Declared, DictionaryColumn, OwnColumn
 from .columns import number
-from .sheets import Sheet, missing
+from .dictionary import NOTHING, Declared, DictionaryColumn, OwnColumn
+from .files import Sheet, missing
 
 OWN = "[data.columns] of silo.toml (data.columns of a configuration)"
 """Where names, units and values of one's own columns are declared."""

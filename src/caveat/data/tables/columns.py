@@ -1,4 +1,4 @@
-"""What the columns of csv files hold, and what each becomes: numbers, one-hot categories, or a refusal."""
+"""What the columns of tables hold, and what each becomes: numbers, one-hot categories, or a refusal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..pools import Array, TableColumn, ordered, shown
-from ..tables.dictionary import NOTHING, Declared
-from .sheets import Sheet, first_place, missing
+from .dictionary import NOTHING, Declared
+from .files import Sheet, first_place, missing
 
 TELLING = 20
 """More texts than this in a column, and more than one for every two rows, are taken for names or free text."""
