@@ -14,9 +14,8 @@ import torch
 
 from caveat import data
 from caveat.core import ConfigurationError, DataError
-from caveat.data import DataSettings
+from caveat.data import DataSettings, agreement
 from caveat.data.lazy import LazyInputs
-from caveat.data.schema import agreement
 from caveat.data.splits import NAMES
 
 pa = pytest.importorskip("pyarrow")

@@ -20,7 +20,8 @@ import caveat
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.data import noted_inputs, splits_record
-from caveat.data.schema.agreement import DataSchema, shared_schema
+from caveat.data.agreement import shared_schema
+from caveat.data.schemas import DataSchema
 from caveat.engines.flower_messages import pack
 from caveat.federation.frozen import DataChanged
 from caveat.federation.held_out import HELD_OUT

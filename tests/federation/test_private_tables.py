@@ -16,7 +16,8 @@ from hospitals import Federation, hospital, summary
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, Refused, RunError
 from caveat.core.silo_info import SiloInfo
-from caveat.data.schema.agreement import DataSchema, shared_schema
+from caveat.data.agreement import shared_schema
+from caveat.data.schemas import DataSchema
 from caveat.data.tables.dictionary import DictionaryColumn
 from caveat.federation.node import without_details
 from caveat.federation.prevalence import unlike_others

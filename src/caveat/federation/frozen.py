@@ -13,8 +13,8 @@ from torch import Tensor
 from ..core import ConfigurationError, Data, DataError, Payload, Silo, SiloId
 from ..core.silo_info import SPLITS
 from ..data import DataSettings
+from ..data.agreement import OwnSilos
 from ..data.pools import Pool
-from ..data.schema.agreement import OwnSilos
 from ..data.sources import read_silo, silo_files
 from ..data.splits import apart
 from ..files.payloads import read_payload, to_bytes

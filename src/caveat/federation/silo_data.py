@@ -11,8 +11,9 @@ from pathlib import Path
 from ..core import DataError, Silo
 from ..core.silo_info import SPLITS, SiloInfo
 from ..data import DataSettings, Preparation, Silos, augmented, splits_record
+from ..data.agreement import OwnSilos, own_silos, silos_of
 from ..data.pools import Pool
-from ..data.schema.agreement import OwnSilos, SharedSchema, own_silos, silos_of
+from ..data.schemas import SharedSchema
 from ..data.sources import read_silo
 from ..data.splits import Rearrange
 from ..data.tables.dictionary import NOTHING

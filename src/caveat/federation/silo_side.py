@@ -16,7 +16,8 @@ from .. import config as configuration
 from ..core import ConfigurationError, DataError, Payload, RunError, Silo, SiloId, Update
 from ..core.devices import find_device
 from ..data import Silos
-from ..data.schema.agreement import DataSchema, own_schema, shared_schema
+from ..data.agreement import own_schema, shared_schema
+from ..data.schemas import DataSchema
 from ..engines.executor import Executor
 from ..engines.flower_messages import NEVER, Order
 from ..files.ledger import Ledger

@@ -1,4 +1,4 @@
-"""What silos tell of data that stays where it is: the schema of one silo's data, and the schema that all silos share.
+"""Schemas: what one silo tells of its data, and what all silos share.
 
 Both hold labels, names of columns and categories, and nothing else: no counts, and no value of a column of numbers.
 """
@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ...core import DataError
-from ...core.settings import frozen_settings
-from ..image_format import ImageFormat
-from ..pools import TableColumn
-from ..tables.encoding import TableLayout
+from ..core import DataError
+from ..core.settings import frozen_settings
+from .image_format import ImageFormat
+from .pools import TableColumn
+from .tables.encoding import TableLayout
 
 MOST = 10_000
 """How many labels, columns, or categories of a column there can be."""

@@ -1,4 +1,4 @@
-"""What silos have to agree on before they train together where no single machine holds the data of two of them.
+"""The agreement of silos on one schema before they train, if no single machine holds the data of two of them.
 
 Every silo describes its own data (`own_schema`), the server makes one schema for all of these descriptions
 (`shared_schema`), and every silo reads its data by that (`own_silos`): bitwise the silo that `caveat.data.load` would
@@ -15,23 +15,21 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import ValidationError
 
-from ...core import DataError, Refused, SiloId
-from ..build import one_silo, own_indices, read_outside
-from ..checks import check_samples
-from ..image_format import common_format
-from ..lazy import changed, some_rows
-from ..pools import Index, Pool, TableColumn, ordered, shown
-from ..preparation import check_normalise
-from ..settings import DataSettings
-from ..silos import Silos
-from ..sources import read_silo, source_of_silo
-from ..splits import Rearrange
-from ..tables.columns import TELLING
-from ..tables.dictionary import LabelCode, OwnColumn
-from ..tables.encoding import all_missing, recoded, seen, some_missing
+from ..core import DataError, Refused, SiloId
+from .build import one_silo, own_indices, read_outside
+from .checks import check_samples
+from .image_format import common_format
+from .lazy import changed, some_rows
+from .pools import Index, Pool, TableColumn, ordered, shown
+from .preparation import check_normalise
 from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
-
-__all__ = ["DataSchema", "SharedSchema", "check_fits", "own_schema", "own_settings", "own_silos", "shared_schema"]
+from .settings import DataSettings
+from .silos import Silos
+from .sources import read_silo, source_of_silo
+from .splits import Rearrange
+from .tables.columns import TELLING
+from .tables.dictionary import LabelCode, OwnColumn
+from .tables.encoding import all_missing, recoded, seen, some_missing
 
 LIKE_NAMES = "they would be told to the server and look like names"
 
