@@ -53,7 +53,7 @@ class SiloSide:
     file: SiloFile
 
     def introduce(self, terms: Terms) -> dict[str, str | int]:
-        """What everyone has to know of its data before there is an agreement: see `data.schema.records.DataSchema`."""
+        """What everyone has to know of its data before there is an agreement: see `data.schemas.DataSchema`."""
         self.file.limits.check_begin(self.file.silo, terms, self.file.state)
         silo = self.file.silo
         with told_by_rule(self.file, terms):
