@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from onnx import ModelProto
 
 from ..core import ConfigurationError
 from .onnx_builder import Graph, Ref
 from .onnx_steps import STEPS
 from .program import Program, Size, Value
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 OPSET = 18
 
