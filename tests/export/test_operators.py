@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from caveat.export import operators
-from caveat.export.formats import ask_onnx
-from caveat.export.onnx_graph import onnx_model
+from caveat.export.formats import ask_onnx, onnx_model
 from caveat.export.recorder import NotRecordable
 from caveat.export.recording import program_of
 from caveat.nn import posterior, stages

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .onnx_builder import Graph, Ref
+from .onnx_graph import Graph, Ref
 from .program import Size
 
 LAST = 2**63 - 1

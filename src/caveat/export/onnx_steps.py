@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from . import onnx_nodes as nodes
-from .onnx_builder import Graph, Ref
+from .onnx_graph import Graph, Ref
 
 Step = Callable[..., Any]
 
