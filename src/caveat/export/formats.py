@@ -12,12 +12,11 @@ from contextlib import contextmanager
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from onnx import ModelProto
 
 from ..core import ConfigurationError
 from .inputs import RawInputs
@@ -25,6 +24,9 @@ from .metadata import sizes
 from .onnx_graph import Graph, Ref
 from .onnx_steps import STEPS
 from .program import Program, Size, Value
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 OPSET = 18
 Arrays = dict[str, NDArray[Any]]
