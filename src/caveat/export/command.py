@@ -19,10 +19,9 @@ from ..engines.one_thread import one_thread
 from ..runs.answering import AnsweringRun
 from ..runs.local import Run
 from .answers import answering, outputs
-from .card import card
 from .formats import ASKED, SUFFIXES, WRITERS, Arrays, check_installed
 from .inputs import RawInputs
-from .metadata import metadata
+from .model_card import card, metadata
 from .program import Program
 from .recorder import NotRecordable
 from .recording import program_of

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..core import ConfigurationError
 from .inputs import RawInputs
-from .metadata import sizes
+from .model_card import sizes
 from .onnx_graph import Graph, Ref
 from .onnx_steps import STEPS
 from .program import Program, Size, Value
