@@ -12,9 +12,8 @@ from torch import Tensor
 
 from caveat.export import operators
 from caveat.export.formats import ask_onnx, onnx_model
-from caveat.export.recorder import NotRecordable
-from caveat.export.recording import program_of
-from caveat.nn import posterior, stages
+from caveat.export.recording import NotRecordable, program_of
+from caveat.nn import stages
 from caveat.nn.posterior import RadialFlows
 from caveat.uncertainty import familiarity, measures
 

@@ -10,7 +10,7 @@ from ..core import Prediction, SiloId
 from ..nn.frozen import rows
 from ..runs.answering import AnsweringRun
 from .inputs import RawInputs
-from .recorder import Outputs
+from .recording import Outputs
 
 
 def answering(run: AnsweringRun, silo: SiloId) -> Callable[[Tensor], Outputs]:

@@ -23,8 +23,7 @@ from .formats import ASKED, SUFFIXES, WRITERS, Arrays, check_installed
 from .inputs import RawInputs
 from .model_card import card, metadata
 from .program import Program
-from .recorder import NotRecordable
-from .recording import program_of
+from .recording import NotRecordable, program_of
 
 PROBES = 64
 """Random inputs of which a written file is asked."""
