@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from .core.settings import frozen_settings
     from .estimator import FederatedClassifier
-    from .export.command import export_model
+    from .export.export_model import export_model
     from .methods import (
         APFL,
         FML,

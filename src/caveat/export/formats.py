@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 
 from ..core import ConfigurationError
-from .inputs import RawInputs
 from .model_card import sizes
 from .onnx_graph import Graph, Ref
 from .onnx_steps import STEPS
+from .predictor import RawInputs
 from .program import Program, Size, Value
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from ..files.schema.summary import SiloRecord, Summary
 from ..runs.answering import AnsweringRun
 from ..runs.local import Run
 from ..runs.warm import MODEL
-from .inputs import RawInputs
+from .predictor import RawInputs
 from .program import Program, Size
 
 DECISIONS = {

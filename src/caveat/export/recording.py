@@ -1,4 +1,10 @@
-"""x"""
+"""Recording of a function: the program, of torch's operators, that computes it for batches of any size.
+
+What does not depend on the inputs is computed as always and becomes a constant: loaded weights, masks of MC dropout,
+temperatures, thresholds. Every other operator is written down. No branch may depend on inputs, and nothing random
+either: both are refused. The function is recorded for batches of two sizes. Numbers that differ between the two are
+sizes, k N + c of a batch of N. Whatever else differs makes a program of one batch alone, and is refused.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_iter, tree_map
 
 from ..core import ConfigurationError
-from .operators import FUNCTIONS, OPERATORS, PLAIN
+from .decompositions import FUNCTIONS, OPERATORS, PLAIN
 from .program import Program, Size, Value, used
 
 Outputs = dict[str, Tensor]

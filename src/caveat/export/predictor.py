@@ -1,16 +1,22 @@
-"""What makes a model's inputs of raw ones, in operators that can be recorded: as `Preparation.prepare`, to the bit."""
+"""The function that is exported: from raw inputs to all outputs of a prediction.
+
+All of it can be recorded, and inputs are what `Preparation.prepare` makes of them, to the bit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..core import ConfigurationError, SiloId
+from ..core import ConfigurationError, Prediction, SiloId
 from ..data import Preparation
 from ..data.tables.encoding import Encoder
+from ..nn.frozen import rows
+from ..runs.answering import AnsweringRun
+from .recording import Outputs
 
 
 @dataclass(frozen=True)
@@ -105,3 +111,31 @@ def _are(value: Tensor, categories: Sequence[str], category: str) -> Tensor:
     if category not in categories:
         return torch.zeros_like(value, dtype=torch.bool)
     return value == categories.index(category)
+
+
+def answering(run: AnsweringRun, silo: SiloId) -> Callable[[Tensor], Outputs]:
+    """A function from raw inputs (N, ...) to named tensors (N, ...) that no branch of Python in it decides about."""
+    down, state, site = run.at(silo)
+    inputs, method, encoder = RawInputs(run.preparation, silo), run.complete_method, run.frozen_encoder
+
+    def answer(raw: Tensor) -> Outputs:
+        x = inputs.prepared(raw)
+        x = x if encoder is None else rows(encoder.module, x)
+        return outputs(method.decide(down, state, method.answer(down, state, site, x)))
+
+    return answer
+
+
+def outputs(found: Prediction) -> Outputs:
+    """A prediction by the names that it has in files."""
+    undefined = ~found.probs.isfinite().all(-1)
+    found = found.abstaining(undefined)  # as `Method.predict` does, if there are any
+    told = {"probs": found.probs, "label": found.label, "decision": found.decision, "answerer": found.answerer}
+    if found.familiarity is not None:
+        told["familiarity"] = found.familiarity
+    told |= found.uncertainty
+    if found.log_evidence is not None:
+        told["log_evidence"] = found.log_evidence
+    if found.sets is not None:
+        told["sets"] = found.sets
+    return told

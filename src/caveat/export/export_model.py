@@ -1,4 +1,4 @@
-"""From a finished run to a file that answers, and abstains, as one of its silos does."""
+"""Export of a finished run: a file that answers, and abstains, as one of its silos does."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from ..core.settings import path_of
 from ..engines.one_thread import one_thread
 from ..runs.answering import AnsweringRun
 from ..runs.local import Run
-from .answers import answering, outputs
 from .formats import ASKED, SUFFIXES, WRITERS, Arrays, check_installed
-from .inputs import RawInputs
 from .model_card import card, metadata
+from .predictor import RawInputs, answering, outputs
 from .program import Program
 from .recording import NotRecordable, program_of
 

@@ -1,4 +1,4 @@
-"""Operators as others that every runtime has, and that are as exact: what stands for what in a recorded graph.
+"""Decompositions of operators into others that every runtime has, and that are as exact.
 
 ONNX knows neither digamma nor lgamma, and its translations of log1p, logsigmoid and logaddexp lose the digits that
 small uncertainties consist of.
@@ -230,8 +230,6 @@ OPERATORS: dict[Any, Callable[..., Any]] = {
     aten._adaptive_avg_pool2d.default: cells,
 }
 """By operator, a function of the same arguments in terms of others."""
-
-
 PLAIN = frozenset(STEPS)
 """Names of operators that are written down as they are."""
 
