@@ -79,7 +79,7 @@ _PLACES = {
     "run": "api", "join": "api", "load": "api", "compare": "api", "load_comparison": "api", "plan": "api",
     "audit": "analysis.audit",
     "FederatedClassifier": "estimator",
-    "export_model": "export.command",
+    "export_model": "export.export_model",
     "Run": "runs.local", "Callback": "runs.callbacks",
     "MLflow": "trackers", "TensorBoard": "trackers", "WandB": "trackers",
     "Training": "training.fit",

@@ -1,4 +1,7 @@
-"""Transforms of inputs: the shifts of silos, and random augmentation of training batches."""
+"""Transforms of inputs: the shifts of silos, and random augmentation of training batches.
+
+Augmentation is drawn on the CPU, the same wherever the inputs lie.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The encoding of tables: cells to numbers and codes, in memory or in a mapped file, and these to features."""
+"""The encoding of tables: cells to numbers and codes, and these to the features of models.
+
+Numbers and codes are in memory, or in a file that is mapped into it, in `tables` below `core.cache.cache_folder`. Its
+name is a hash of the tables' files and of how they are read, so every run that reads them uses one file; next to it is
+a hash of its own content, which shows damage. Features have the same width for all silos, and each silo fits its
+encoder on its training split.
+"""
 
 from __future__ import annotations
 
