@@ -29,7 +29,7 @@ from caveat.engines.processes.worker import can_fork
 from caveat.federation.silo_file import read_silo_file
 from caveat.files.payloads import read_payload
 from caveat.runs.progress import Silent
-from caveat.testing.same import assert_same
+from caveat.testing.federation import assert_same
 
 on_shadow()
 SILOS = three_silos()

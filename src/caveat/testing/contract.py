@@ -16,8 +16,7 @@ from ..core import ConfigurationError, Method, RunError
 from ..core.settings import help_of
 from ..methods import METHODS
 from . import checks
-from .checked import CheckedMethod, Manifest, explained
-from .same import Violation
+from .federation import CheckedMethod, Manifest, Violation, explained
 
 CHECKS: dict[str, Callable[[CheckedMethod], None]] = {
     check_of.__name__: check_of
