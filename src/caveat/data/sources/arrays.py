@@ -50,7 +50,24 @@ class NpzSource(Source):
         return DataSource(npz_pools(self.paths(), settings.kind))
 
     def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
-        return own_npz_pool(file_of_silo(self.paths(), silo), settings.kind)
+        """The pool of one silo's file, whose labels need not be 0, 1, 2, ... if other silos have files of their own.
+
+        Its classes are those that the file names, or else the numbers that it has samples of.
+        """
+        path = file_of_silo(self.paths(), silo)
+        arrays = read_npz(path)
+        x, y, x_test, y_test = _parts(arrays, str(path))
+        if "classes" in arrays:
+            classes = _class_names(arrays, path)
+        else:
+            y = label_array(y, str(path))
+            numbers = np.unique(y)
+            if y_test is not None:
+                y_test = label_array(y_test, f"{path} (test)")
+                numbers = np.union1d(numbers, y_test)
+                y_test = np.searchsorted(numbers, y_test)
+            y, classes = np.searchsorted(numbers, y), [str(number) for number in numbers]
+        return pools_of([(x, y, x_test, y_test)], [path.stem], [str(path)], classes, settings.kind)[0]
 
 
 class NpySource(Source):
@@ -61,13 +78,19 @@ class NpySource(Source):
     in_silos = True
 
     def read(self, settings: SourceSettings) -> DataSource:
-        return DataSource(npy_pools(locate(self.place), settings.kind), given=True)
+        """A pool for each folder with x.npy and y.npy, and maybe x_test.npy and y_test.npy, by name."""
+        (folder,) = self.paths()
+        silos = _npy_folders(folder)
+        if not silos:
+            raise DataError(f"{folder}: no folders with x.npy and y.npy, expected SILO/x.npy and SILO/y.npy")
+        return DataSource(_npy_pools(silos, settings.kind), given=True)
 
     def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
-        return own_npy_pool(locate(self.place), silo, settings.kind)
-
-    def paths(self) -> list[Path]:
-        return [locate(self.place)]
+        """The pool of one silo: of the folder itself, of the only one in it, or of the one with the silo's name."""
+        (folder,) = self.paths()
+        if not (folder / "x.npy").exists():
+            folder = the_one_of({path.name: path for path in _npy_folders(folder)}, silo, str(folder))
+        return _npy_pools([folder], settings.kind)[0]
 
     @classmethod
     def recognizes(cls, path: Path) -> bool:
@@ -171,25 +194,6 @@ def npz_pools(paths: Sequence[Path], kind: Kind | None = None) -> tuple[Pool, ..
     return pools_of(parts, domains, [str(path) for path in paths], names[0] if names else None, kind)
 
 
-def own_npz_pool(path: Path, kind: Kind | None = None) -> Pool:
-    """The pool of one silo's file, where other silos have files of their own: its labels need not be 0, 1, 2, ...
-
-    Its classes are those that the file names, or else the numbers that it has samples of.
-    """
-    arrays = read_npz(path)
-    x, y, x_test, y_test = _parts(arrays, str(path))
-    if "classes" in arrays:
-        return pools_of([(x, y, x_test, y_test)], [path.stem], [str(path)], _class_names(arrays, path), kind)[0]
-    y = label_array(y, str(path))
-    numbers = np.unique(y)
-    if y_test is not None:
-        y_test = label_array(y_test, f"{path} (test)")
-        numbers = np.union1d(numbers, y_test)
-        y_test = np.searchsorted(numbers, y_test)
-    parts = [(x, np.searchsorted(numbers, y), x_test, y_test)]
-    return pools_of(parts, [path.stem], [str(path)], [str(number) for number in numbers], kind)[0]
-
-
 def pools_of(
     parts: Sequence[tuple[Array, Array, Array | None, Array | None]],
     domains: Sequence[str],
@@ -254,21 +258,6 @@ def _parts(arrays: dict[str, Array], origin: str) -> tuple[Array, Array, Array |
         x_train = np.concatenate([x_train, arrays["x_val"]])
         y_train = np.concatenate([y_train, arrays["y_val"]])
     return x_train, y_train, arrays.get("x_test"), arrays.get("y_test")
-
-
-def npy_pools(folder: Path, kind: Kind | None = None) -> tuple[Pool, ...]:
-    """A pool for each folder with x.npy and y.npy, and maybe x_test.npy and y_test.npy, by name."""
-    silos = _npy_folders(folder)
-    if not silos:
-        raise DataError(f"{folder}: no folders with x.npy and y.npy, expected SILO/x.npy and SILO/y.npy")
-    return _npy_pools(silos, kind)
-
-
-def own_npy_pool(folder: Path, silo: str, kind: Kind | None = None) -> Pool:
-    """The pool of one silo: of the folder itself, of the only one in it, or of the one with the silo's name."""
-    if (folder / "x.npy").exists():
-        return _npy_pools([folder], kind)[0]
-    return _npy_pools([the_one_of({path.name: path for path in _npy_folders(folder)}, silo, str(folder))], kind)[0]
 
 
 def _npy_folders(folder: Path) -> list[Path]:

@@ -70,7 +70,8 @@ class Source(ABC):
 
     def paths(self) -> list[Path]:
         """The files and folders that the source names. Raises MissingError for one that does not exist."""
-        return [locate(name) for name in self.place.split(",")] if self.place else []
+        names = self.place.split(",") if "," in self.form else [self.place]
+        return [locate(name) for name in names if self.place]
 
     def silo_files(self, silo: SiloId) -> tuple[Path, ...]:
         """The files that `read_silo` reads: all files of a folder, or the one file of the silo."""

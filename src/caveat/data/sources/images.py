@@ -15,7 +15,7 @@ from ...core import DataError, SiloId
 from ..image_format import check_image_memory, resized
 from ..lazy import LazyRows, PartRows, written
 from ..pools import Array, DataSource, Index, Pool, ordered
-from .base import Source, SourceSettings, locate, the_one_of
+from .base import Source, SourceSettings, the_one_of
 
 SUFFIXES = {".png", ".jpg", ".jpeg"}
 UNREAD = {
@@ -40,6 +40,8 @@ MODES = {"1": "L", "L": "L", "LA": "L", "P": "RGB", "PA": "RGB", "RGB": "RGB", "
 
 
 class ImageSource(Source):
+    """Folders of images. The classes are the class folders of all silos together."""
+
     name = "images"
     form = "images:DIR"
     about = "DIR/SILO/CLASS/*.png or *.jpg: silos and classes are folders"
@@ -47,54 +49,36 @@ class ImageSource(Source):
     in_silos = True
 
     def read(self, settings: SourceSettings) -> DataSource:
-        folder = locate(self.place)
-        return DataSource(image_pools(folder, settings.size, settings.exif_rotation, settings.lazy), given=True)
+        """One pool per silo folder. Raises DataError for images that no class folder holds."""
+        (folder,) = self.paths()
+        if not folder.is_dir():
+            raise DataError(f"{folder}: a file, expected a folder SILO/CLASS/*.png|jpg")
+        if not _folders(folder):
+            raise DataError(f"{folder}: no silo folders, expected SILO/CLASS/*.png|jpg")
+        _check_no_images(folder)
+        return DataSource(_pools(_folders(folder), settings), given=True)
 
     def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
-        return own_image_pool(locate(self.place), silo, settings.size, settings.exif_rotation, settings.lazy)
+        """The pool of one silo. Raises DataError if it is not there.
 
-    def paths(self) -> list[Path]:
-        return [locate(self.place)]
+        The folder is the silo's own, CLASS/*.png|jpg, or one of silos, SILO/CLASS/*.png|jpg: then the silo is the one
+        called so, or the only one.
+        """
+        (folder,) = self.paths()
+        if not folder.is_dir():
+            raise DataError(f"{folder}: a file, expected a folder CLASS/*.png|jpg or SILO/CLASS/*.png|jpg")
+        inner = _folders(folder)
+        if inner and not any(map(_folders, inner)):
+            return _pools([folder], settings)[0]
+        _check_no_images(folder)
+        return _pools([the_one_of({path.name: path for path in inner}, silo, str(folder))], settings)[0]
 
     @classmethod
     def recognizes(cls, path: Path) -> bool:
         return path.is_dir()
 
 
-def image_pools(
-    folder: Path, size: int | None = None, exif_rotation: bool = True, lazy: bool = False
-) -> tuple[Pool, ...]:
-    """One pool per silo folder, its images resized if a size is given, and decoded when they are needed if `lazy`.
-
-    The classes are the class folders of all silos together. Images are turned upright as their EXIF data say, unless
-    `exif_rotation` is off. Raises DataError for images that no class folder holds.
-    """
-    if not folder.is_dir():
-        raise DataError(f"{folder}: a file, expected a folder SILO/CLASS/*.png|jpg")
-    if not _folders(folder):
-        raise DataError(f"{folder}: no silo folders, expected SILO/CLASS/*.png|jpg")
-    _check_no_images(folder)
-    return _pools(_folders(folder), size, exif_rotation, lazy)
-
-
-def own_image_pool(
-    folder: Path, name: str, size: int | None = None, exif_rotation: bool = True, lazy: bool = False
-) -> Pool:
-    """The pool of the silo `name` alone, its images resized if a size is given.
-
-    The folder is the silo's own, CLASS/*.png|jpg, or one of silos, SILO/CLASS/*.png|jpg: then the silo is the one
-    called so, or the only one. Raises DataError if it is not there.
-    """
-    if not folder.is_dir():
-        raise DataError(f"{folder}: a file, expected a folder CLASS/*.png|jpg or SILO/CLASS/*.png|jpg")
-    inner = _folders(folder)
-    if inner and not any(map(_folders, inner)):
-        return _pools([folder], size, exif_rotation, lazy)[0]
-    _check_no_images(folder)
-    return _pools([the_one_of({path.name: path for path in inner}, name, str(folder))], size, exif_rotation, lazy)[0]
-
-
-def _pools(folders: Sequence[Path], size: int | None, exif_rotation: bool, lazy: bool) -> tuple[Pool, ...]:
+def _pools(folders: Sequence[Path], settings: SourceSettings) -> tuple[Pool, ...]:
     """A pool for each silo's folder, in which there is a folder for each class."""
     for silo in folders:
         _check_no_images(silo)
@@ -110,11 +94,11 @@ def _pools(folders: Sequence[Path], size: int | None, exif_rotation: bool, lazy:
     labels = [[classes.index(kind) for kind in ordered(list(kinds)) for _ in kinds[kind]] for kinds in silos.values()]
     cuts = np.cumsum([len(y) for y in labels])[:-1]
     parts: Sequence[Array]
-    if lazy:
-        rows = ImageRows(files, size, exif_rotation)
+    if settings.lazy:
+        rows = ImageRows(files, settings.size, settings.exif_rotation)
         parts = [cast(Array, PartRows(rows, index)) for index in np.split(np.arange(len(files)), cuts)]
     else:
-        parts = np.split(read_images(files, size, exif_rotation), cuts)
+        parts = np.split(read_images(files, settings.size, settings.exif_rotation), cuts)
     return tuple(
         Pool(part, np.array(y, dtype=np.int64), classes, silo.name, origin=str(silo))
         for silo, part, y in zip(silos, parts, labels, strict=True)
