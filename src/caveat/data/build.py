@@ -239,7 +239,8 @@ def _finished(
 def _raw(silo: SiloIndices, split: str, image_format: ImageFormat, shifted: tuple[float, float], seed: int) -> Array:
     if isinstance(silo.pool.x, LazyRows):
         return cast(Array, PartRows(silo.pool.x, silo.indices[split]))
-    x = image_format(silo.pool.x[silo.indices[split]])
+    x = silo.pool.x[silo.indices[split]]
+    x = image_format(x) if silo.pool.images else x
     # A key per split: whatever happens to test samples, the noise of the others stays.
     generator = _generator(seed, "noise", silo.name, split)
     if not silo.pool.table:
