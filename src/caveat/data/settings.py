@@ -11,7 +11,7 @@ from pydantic import Field, PlainValidator
 from ..core import ConfigurationError
 from ..core.settings import LARGE, MANY, check_different, frozen_settings
 from .pools import Kind
-from .sources import SOURCES, parsed
+from .sources import HELP, SOURCES, parsed
 from .sources.base import Source
 from .tables.columns import Reading
 from .tables.dictionary import Declared, DictionaryColumn, LabelCode, OwnColumn, check_declared
@@ -133,10 +133,7 @@ class Streams:
 class DataSettings:
     """Where samples come from and how they become silos."""
 
-    source: str = "digits"
-    """digits, npz:PATH[,PATH...], npy:DIR, images:DIR, csv:PATH[,PATH...] (csv or parquet) or hub:NAME; or several of
-    them, each but csv a domain or more, joined by " + "; or silos: every silo of a federation on Flower reads its own.
-    """
+    source: Annotated[str, Field(description=HELP)] = "digits"
     kind: Kind | None = None
     """npz, npy, silos: what x holds: images (8 bits, N,H,W or N,H,W,C), features (N,D), tokens (ids from 0, N,T) or
     series (float, N,T,C). Unset, it is features where it has two dimensions, else images."""

@@ -38,6 +38,12 @@ SOURCES: dict[str, type[Source]] = {
 """All sources by name. The first that recognises a bare path reads it."""
 JOIN = " + "
 """What stands between the parts of a joined source."""
+FORMS = ", ".join(kind.form for kind in SOURCES.values() if kind is not EachSilosOwnSource)
+HELP = (
+    f'{FORMS}; or several of them, each but csv a domain or more, joined by "{JOIN}"; or silos: every silo of a '
+    "federation on Flower reads its own."
+)
+"""The help text of `data.source`."""
 
 
 def parsed(source: str, key: str = "source") -> tuple[Source, ...]:
@@ -66,9 +72,8 @@ def _parsed(text: str, source: str, key: str, joined: bool) -> Source:
     name, _, place = text.partition(":")
     kind = SOURCES.get(name)
     if kind is None or bool(place) != (":" in kind.form):
-        forms = ", ".join(each.form for each in SOURCES.values() if each is not EachSilosOwnSource)
         raise ConfigurationError(
-            f"data.{key} = {source!r}{f', part {text!r}' * joined}: expected {forms}, or several joined by "
+            f"data.{key} = {source!r}{f', part {text!r}' * joined}: expected {FORMS}, or several joined by "
             f"{JOIN!r}{'; or silos' * (key == 'source')}",
             f"data.{key}",
         )
