@@ -2,13 +2,13 @@
 
 from ..core import Data, Silo
 from .build import load, read
-from .image_format import recoloured, resized
 from .inputs import labelled_inputs, labels_of, noted_inputs, read_inputs
 from .pools import Pool
 from .preparation import Inputs, Preparation
 from .settings import DataSettings, Labels, Normalise, Shift, Split, Streams
 from .silos import Silos, population
 from .sources.arrays import digits, npz
+from .sources.images import recoloured, resized
 from .splits import hashes, splits_record
 from .streams import with_streams
 from .survey import survey

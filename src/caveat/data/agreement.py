@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from ..core import DataError, Refused, SiloId
 from .build import one_silo, own_indices, read_outside
 from .checks import check_samples
-from .image_format import common_format
 from .lazy import changed, some_rows
 from .pools import Index, Pool, TableColumn, ordered, shown
 from .preparation import check_normalise
@@ -26,6 +25,7 @@ from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reaso
 from .settings import DataSettings
 from .silos import Silos
 from .sources import read_silo, source_of_silo
+from .sources.images import common_format
 from .splits import Rearrange
 from .tables.columns import TELLING
 from .tables.dictionary import LabelCode, OwnColumn

@@ -15,7 +15,6 @@ from ..core.devices import FLOAT
 from ..core.settings import check_seed, check_type
 from ..core.silo_info import positive_class
 from .checks import check_usual
-from .image_format import ImageFormat, check_image_memory, common_format
 from .lazy import LazyRows, PartRows, lazy_inputs
 from .partitions import deal, mislabelled, partition
 from .pools import Array, DataSource, Index, Pool
@@ -24,6 +23,7 @@ from .sequences import Scaling, SequenceFormat, check_standardise, scalings, seq
 from .settings import DataSettings, Normalise, Shift
 from .silos import Silos
 from .sources import parsed, places, read_source
+from .sources.images import ImageFormat, check_image_memory, common_format
 from .splits import NAMES, Rearrange, Splits, development_splits, reserve_test, together
 from .streams import hold_out, unknown_inputs, with_streams
 from .tables.encoding import Encoder, TableLayout, common_layout, fit_encoders

@@ -16,11 +16,11 @@ from torch import Tensor
 from ..core import ConfigurationError, DataError, SiloId
 from ..core.devices import FLOAT, memory
 from .checks import plain_array, written
-from .image_format import ImageFormat
 from .lazy import LazyInputs
 from .pools import Array, finite_array, image_array, token_array
 from .sequences import Scaling, SequenceFormat
 from .settings import Normalise
+from .sources.images import ImageFormat
 from .tables.encoding import Encoder
 
 SHOWN = 3

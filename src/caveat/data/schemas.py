@@ -13,8 +13,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from ..core import DataError
 from ..core.settings import frozen_settings
-from .image_format import ImageFormat
 from .pools import TableColumn
+from .sources.images import ImageFormat
 from .tables.encoding import TableLayout
 
 MOST = 10_000

@@ -15,11 +15,11 @@ from ..core import DataError, Silo, SiloId, check_silo_name
 from ..core.settings import check_type
 from ..core.silo_info import positive_class
 from .checks import InputForm, check_class_list, check_silo, checked
-from .image_format import ImageFormat
 from .pools import Array
 from .preparation import Inputs, Preparation, no_silo
 from .sequences import Scaling, SequenceFormat
 from .settings import Normalise
+from .sources.images import ImageFormat
 from .splits import NAMES
 from .tables.encoding import Encoder
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ...core import ConfigurationError, DataError
-from ..image_format import resized
 from ..pools import Array, DataSource, image_array
 from .arrays import pools_of
 from .base import Source, SourceSettings
+from .images import resized
 
 
 class HubSource(Source):
