@@ -203,7 +203,7 @@ def pools_of(
 ) -> tuple[Pool, ...]:
     """Pools of arrays (x, y, x of the test part, y of the test part), their labels checked against each other.
 
-    Their inputs can still differ in shape: `image_format.common_format` finds one for all.
+    Their inputs can still differ in shape: `images.common_format` finds one for all.
     """
     pools, labels = [], []
     for (x, y, x_test, y_test), domain, origin in zip(parts, domains, origins, strict=True):
