@@ -12,7 +12,6 @@ from ..core import ConfigurationError
 from ..core.settings import LARGE, MANY, check_different, frozen_settings
 from .pools import Kind
 from .sources import HELP, SOURCES, parsed
-from .sources.base import Source
 from .tables.columns import Reading
 from .tables.dictionary import Declared, DictionaryColumn, LabelCode, OwnColumn, check_declared
 
@@ -230,24 +229,9 @@ class DataSettings:
         """What is declared of a table's columns and labels."""
         return Declared(self.classes, self.codes, self.columns, self.dictionary)
 
-    @property
-    def reads_images(self) -> bool:
-        """Whether files of images are among what is read, or may be: a silo elsewhere reads what it has."""
-        return any("exif_rotation" in part.keys for part in self._sources)
-
-    @property
-    def reads_tables(self) -> bool:
-        """Whether tables are what is read, or may be: a silo elsewhere reads what it has."""
-        return any("duplicates" in part.keys for part in self._sources)
-
-    @property
-    def _sources(self) -> tuple[Source, ...]:
-        """The sources of silos and of streams."""
-        return parsed(self.source) + (parsed(self.streams.ood_global) if self.streams.ood_global else ())
-
     def _check_keys(self) -> None:
         """Raises ConfigurationError for a key that none of the sources reads."""
-        sources = self._sources
+        sources = parsed(self.source) + (parsed(self.streams.ood_global) if self.streams.ood_global else ())
         for each in fields(self):
             value, owners = getattr(self, each.name), [kind for kind in SOURCES.values() if each.name in kind.keys]
             if not owners or value in (None, "", (), each.default) or any(each.name in part.keys for part in sources):
