@@ -150,5 +150,7 @@ def source_of_silo(source: str) -> Source:
 
 def places(source: str) -> set[str]:
     """The files and folders that a source is read from, as absolute paths however they were written."""
-    named = {part: part.paths() for part in parsed(source)}
-    return {str(place) for part, paths in named.items() for place in ([path.resolve() for path in paths] or [part])}
+    found = set[str]()
+    for part in parsed(source):
+        found |= {str(path.resolve()) for path in part.paths()} or {str(part)}
+    return found
