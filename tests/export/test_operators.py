@@ -13,7 +13,7 @@ from torch import Tensor
 from caveat.export import decompositions
 from caveat.export.formats import ask_onnx, onnx_model
 from caveat.export.recording import NotRecordable, program_of
-from caveat.nn import stages
+from caveat.nn import posterior, stages
 from caveat.nn.posterior import RadialFlows
 from caveat.uncertainty import familiarity, measures
 
