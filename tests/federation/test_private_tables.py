@@ -212,19 +212,6 @@ def test_a_silo_that_names_no_target_is_told_to(tmp_path: Path, capsys: pytest.C
     assert "data.target is missing: expected the column to predict" in log
 
 
-def test_a_federation_that_an_earlier_version_began_goes_on_as_it_was_and_no_other_by_its_name(tmp_path: Path) -> None:
-    terms = terms_of(tmp_path, classes=())
-    member = silo(tmp_path / "silos" / "hill", {'target = "outcome"\n': "", 'categorical = ["site", "smoker"]\n': ""})
-    with pytest.raises(DataError, match="refuses: the column to predict is the one that the silo names"):
-        member.introduce(terms)
-    member.keep_configuration(terms)
-    kept = member.home(terms) / "config.toml"
-    kept.write_text("".join(line for line in kept.read_text().splitlines(True) if not line.startswith("classes =")))
-    assert "smoker" in str(member.introduce(terms)["sketch"])
-    with pytest.raises(DataError, match="refuses"):
-        member.introduce(terms_of(tmp_path, classes=(), target="age"))
-
-
 # Codes of labels
 
 
