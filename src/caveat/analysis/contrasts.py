@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
+from ..uncertainty.distributions import student_quantile, student_tail
 from .statistics import holm
 
 Floats = NDArray[np.float64]
@@ -62,18 +62,18 @@ class ContrastEstimate:
     """Degrees of freedom: one less than seeds."""
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        half = float(stats.t.ppf((1 + confidence) / 2, self.freedom)) * self.error
+        half = student_quantile((1 + confidence) / 2, self.freedom) * self.error
         return self.mean - half, self.mean + half
 
     def p_different(self) -> float:
         """Of there being no difference, two-sided."""
-        return float(2 * stats.t.sf(abs(self.mean) / self.error, self.freedom))
+        return 2 * student_tail(abs(self.mean) / self.error, self.freedom)
 
     def p_equal(self, margin: float) -> float:
         """Of a difference that is not within the margin: the larger of two one-sided tests (Schuirmann, 1987)."""
-        low = stats.t.sf((self.mean + margin) / self.error, self.freedom)
-        high = stats.t.cdf((self.mean - margin) / self.error, self.freedom)
-        return float(max(low, high))
+        low = student_tail((self.mean + margin) / self.error, self.freedom)
+        high = student_tail(-(self.mean - margin) / self.error, self.freedom)
+        return max(low, high)
 
 
 def estimate(seeds: Sequence[SeedDifferences]) -> ContrastEstimate:

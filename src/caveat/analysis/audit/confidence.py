@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import chi2
 
 from ...files.schema.audit import Finding, Verdict
 from ...files.schema.summary import Summary
 from ...metrics import EceTest, ece_test
+from ...uncertainty.distributions import chi_squared_tail
 from .findings import CONFIDENCE, open_because
 from .observations import Spread
 
@@ -72,7 +72,7 @@ def among_silos(ps: Sequence[float]) -> float:
     """
     if len(ps) == 1:
         return ps[0]
-    fisher = float(chi2.sf(-2 * sum(map(math.log, ps)), 2 * len(ps)))
+    fisher = chi_squared_tail(-2 * sum(map(math.log, ps)), 2 * len(ps))
     return min(1.0, 2 * fisher, 2 * len(ps) * min(ps))
 
 

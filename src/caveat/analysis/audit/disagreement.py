@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from ...files.schema.audit import Finding
 from ...uncertainty import plug_in_mutual_information
+from ...uncertainty.distributions import ranks
 from .findings import SILENT, decide, open_because, silent
 from .observations import Jackknifed, Observed, partial_correlation, stacked, without_each
 
@@ -96,5 +96,5 @@ def _ranks(values: NDArray[np.float64]) -> Ranks | None:
     """None where values are all the same, or not finite."""
     if not np.isfinite(values).all() or np.ptp(values) == 0:
         return None
-    centred = rankdata(values) - (len(values) + 1) / 2
+    centred = ranks(values) - (len(values) + 1) / 2
     return np.asarray(centred / np.linalg.norm(centred), dtype=np.float64)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from markupsafe import Markup
-from scipy.stats import t as student
 
 from ....files.run_folder import RunFolder
+from ....uncertainty.distributions import student_quantile
 from ...charts.svg import Chart
 from ...text import percent, plural, signed
 from .beside_majority import beside_majority
@@ -129,7 +129,7 @@ def _compared(run: RunFolder, name: str, other: RunFolder, about: str) -> str:
     mean = fmean(found)
     said = f"Compared with {called} it is {abs(100 * mean):.1f} points {'ahead' if mean >= 0 else 'behind'}"
     if len(found) > 2:
-        half = float(student.ppf(0.975, len(found) - 1)) * stdev(found) / math.sqrt(len(found))
+        half = student_quantile(0.975, len(found) - 1) * stdev(found) / math.sqrt(len(found))
         low, high = 100 * (mean - half), 100 * (mean + half)
         said += f" (95 % interval over silos {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"
         said += ", more than chance over silos explains" if low * high > 0 else ", no more than chance explains"
