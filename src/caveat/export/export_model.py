@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..config import one_of
 from ..core import ConfigurationError, RunError, SiloId
+from ..core.errors import one_of
 from ..core.settings import path_of
 from ..engines.one_thread import one_thread
 from ..runs.answering import AnsweringRun

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..config import one_of
 from ..core import ConfigurationError
+from ..core.errors import one_of
 from .base import Tracker
 from .mlflow import MLflow
 from .tensorboard import TensorBoard

@@ -12,8 +12,8 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from ...config import one_of
 from ...core import ConfigurationError
+from ...core.errors import one_of
 from ...files.writing import write_bytes
 from ...runs.configured import open_run
 from ...runs.progress import Progress
