@@ -29,7 +29,7 @@ from .fedavg import FedAvg
 
 
 class Mixture(nn.Module):
-    """Mixture alpha v + (1 - alpha) w of a silo's local model v and the global model w, which have the same architecture."""
+    """Mixture alpha v + (1 - alpha) w of a silo's local model v and the global model w, of one architecture."""
 
     def __init__(self, own: nn.Module, shared: nn.Module, alpha: Tensor) -> None:
         super().__init__()

@@ -86,7 +86,7 @@ class FedAvg(Method):
         return lambda x, y: self.training.cross_entropy(module(x), y)
 
     def fitted(self, module: nn.Module) -> frozenset[str] | None:
-        """Names of trained tensors that stay at the silo, for the `train` above; None for a subclass that overrides it."""
+        """Names of trained tensors that stay at the silo; None for a subclass that overrides `train`."""
         return self.private(module) if type(self).train is FedAvg.train else None
 
     def private(self, module: nn.Module) -> frozenset[str]:

@@ -25,4 +25,4 @@ class FedBN(FedAvg):
         return normalisation(module)
 
     def remark(self, module: nn.Module) -> str:
-        return "" if self.private(module) else f"{self.name}: this model has no batch normalization, so the method equals fedavg"
+        return "" if self.private(module) else f"{self.name}: this model has no batch normalization; it equals fedavg"
