@@ -43,7 +43,7 @@ def binomial_tail(count: int, trials: int, probability: float) -> float:
 
 def negative_binomial_quantile(probability: float, successes: int, chance: float) -> int:
     """The fewest failures before so many successes that are not exceeded with that probability."""
-    found = math.ceil(nbdtrik(probability, successes, chance))
+    found: int = math.ceil(float(nbdtrik(probability, successes, chance)))
     below = max(found - 1, 0)
     return below if nbdtr(below, successes, chance) >= probability else found
 

@@ -64,7 +64,7 @@ def rank_correlation(a: Tensor, b: Tensor) -> float | None:
     one, other = a.numpy(), b.numpy()
     if not (np.isfinite(one).all() and np.isfinite(other).all()) or min(np.ptp(one), np.ptp(other)) == 0:
         return None
-    return float(np.corrcoef(np.column_stack([ranks(one), ranks(other)]), rowvar=False)[1, 0])
+    return float(np.asarray(np.corrcoef(ranks(one), ranks(other)))[1, 0])
 
 
 def partial_correlation(ab: float, ac: float, bc: float) -> float:
