@@ -42,6 +42,17 @@ def test_a_refused_value_is_one_short_line(make: Any, said: str, key: str) -> No
     assert refused.value.__suppress_context__ or refused.value.__context__ is None  # nothing of pydantic's is shown
 
 
+def test_a_plain_dataclass_of_settings_refuses_by_the_same_error() -> None:
+    """Its fields are not checked by pydantic, so that nothing stands between it and the checks of its base."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Own(caveat.Training):
+        extra: int = 1
+
+    with pytest.raises(ConfigurationError, match=r"training\.momentum = 0\.5 has no meaning"):
+        Own(momentum=0.5)
+
+
 def test_several_values_are_refused_at_once() -> None:
     with pytest.raises(ConfigurationError) as refused:
         caveat.Training(lr=-1, batch_size=0)

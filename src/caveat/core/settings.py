@@ -50,12 +50,8 @@ class FieldError(ConfigurationError):
     """A value that settings refuse; the key is the field's own name, below whatever section the settings are of."""
 
 
-class Collected(ValueError):
+class Collected(ConfigurationErrors, ValueError):
     """A ConfigurationError on its way through pydantic, which goes on to the next key after a ValueError alone."""
-
-    def __init__(self, error: ConfigurationError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 def collected(check: Callable[Given, Result]) -> Callable[Given, Result]:
@@ -66,7 +62,7 @@ def collected(check: Callable[Given, Result]) -> Callable[Given, Result]:
         try:
             return check(*args, **values)
         except ConfigurationError as error:
-            raise Collected(error) from error
+            raise Collected(error.problems) from error
 
     return collecting
 
@@ -147,7 +143,7 @@ def explain(error: ValidationError, write: Callable[[Any], str] = shown) -> Iter
 def _refused(detail: ErrorDetails) -> ConfigurationError | None:
     """What settings raised themselves, where pydantic only collected it."""
     error = detail.get("ctx", {}).get("error")
-    return error.error if isinstance(error, Collected) else None
+    return error if isinstance(error, Collected) else None
 
 
 def _problem(detail: ErrorDetails, write: Callable[[Any], str]) -> Problem:
