@@ -5,12 +5,13 @@ defaults the defaults, their docstrings the help texts.
 """
 
 from ..wrappers.uncertainty import Uncertainty
-from .load import dictionary_text, find, load, load_kept, loads, read_dictionary, recipes
+from .load import DEFAULT_RECIPE, dictionary_text, find, load, load_kept, loads, read_dictionary, recipes
 from .schema import Config, EngineSettings, Evaluation, Federation, MethodSettings, check_personal, is_stranger, reading
 from .text import one_of
 from .write import dump, dump_dictionary, first_line
 
 __all__ = [
+    "DEFAULT_RECIPE",
     "Config",
     "EngineSettings",
     "Evaluation",
