@@ -175,7 +175,7 @@ def with_sets(record: RunFile, sets: Sequence[str]) -> RunFile:
 # Compare
 
 
-class Difference(NamedTuple):
+class ChangedKey(NamedTuple):
     """A key of two descriptions, and its value in each; None for a key that one does not have."""
 
     key: str
@@ -183,13 +183,13 @@ class Difference(NamedTuple):
     now: Any
 
 
-def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
+def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[ChangedKey]:
     """The keys in which two descriptions differ; of another method its name alone."""
     found = list(_differences(was, now, ()))
     other_method = any(path == ("method", "name") for path, *_ in found)
     for path, before, after in found:
         if not other_method or path[0] != "method" or path[1] == "name":
-            yield Difference(_key(path), before, after)
+            yield ChangedKey(_key(path), before, after)
 
 
 def _differences(was: Any, now: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:

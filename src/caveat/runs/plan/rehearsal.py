@@ -319,7 +319,7 @@ def stacked_gain(run: LocalRun, sizes: Sizes, cohort: int) -> float | None:
     if run.stacked == "off" or not isinstance(training, Training):
         return None
     few = replace(method, training=replace(training, local_epochs=None, local_steps=STEPS))
-    short = replace(run, spec=replace(run.spec, method=few), workers=1)
+    short = replace(run, spec=replace(run.spec, method=few), engine_settings=replace(run.engine_settings, workers=1))
     with rehearsal_of(short, sizes.typical(PER_WORKER)) as runner:
         return runner.gain(run.stacked, cohort, run.workers)
 
