@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from caveat.config import Config, MethodSettings, dump, load, recipes
+from caveat.config import Config, MethodSettings, dump, load
 from caveat.core import ConfigurationError, key
 from caveat.methods import METHODS
+from caveat.recipes import recipes
 
 VALID = [
     "seed=7",
