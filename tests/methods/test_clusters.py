@@ -116,7 +116,7 @@ def test_ifca_says_where_all_its_models_begin_alike() -> None:
     assert not IFCA().remark(model())
     given = linear()
     remember(given)
-    assert IFCA().remark(given).endswith("so that all clusters are the same: it is fedavg")
+    assert IFCA().remark(given).endswith("so all clusters are equal; it equals fedavg")
 
 
 # FedDisco

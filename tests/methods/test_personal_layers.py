@@ -167,7 +167,7 @@ class Pooled(nn.Module):
 
 
 def test_fedrod_refuses_a_model_that_does_not_end_in_a_linear_layer(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="fedrod needs a model that ends in a linear layer that learns"):
+    with pytest.raises(ConfigurationError, match="fedrod needs a model that ends in a trainable linear layer"):
         Federation(FedRoD(rounds=1), tmp_path, model=Pooled)
 
 
