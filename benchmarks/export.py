@@ -33,7 +33,7 @@ from caveat.config import load
 from caveat.export.formats import onnx_model
 from caveat.export.predictor import RawInputs, outputs
 from caveat.export.recording import program_of
-from caveat.runs.configured import start
+from caveat.runs.start import start
 from caveat.uncertainty import familiarity
 
 INPUTS, TURNS = 10_000, 9

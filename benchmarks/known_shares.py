@@ -27,7 +27,8 @@ from caveat.analysis.compare.grid import PlannedRun
 from caveat.analysis.reproduce.table import Scale
 from caveat.core import Decision
 from caveat.files.payloads import read_payload
-from caveat.runs.configured import open_run, start
+from caveat.runs.opening import open_run
+from caveat.runs.start import start
 from caveat.uncertainty.histograms import finite_sample_quantile
 
 TABLE, ROW, SCORE = "fedpn-shares", "FedPN", "dirichlet_entropy"

@@ -17,7 +17,7 @@ from caveat.analysis.reproduce.table import Scale
 from caveat.config import Config
 from caveat.core import CaveatError
 from caveat.files.schema.grid import MethodVariant, Setting
-from caveat.runs.configured import start
+from caveat.runs.start import start
 
 ROUND = ("rounds=1", "training.batch_size=16", "uncertainty.mc_samples=2", "evaluation.every=1")
 FEW = {"samples_per_silo": 60, "test_per_silo": 20}

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from caveat.config import load
-from caveat.runs.configured import start
+from caveat.runs.start import start
 
 RUNS = {
     "digits, uefl": ["beside=[]"],

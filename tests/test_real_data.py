@@ -10,7 +10,8 @@ import pytest
 
 from caveat.config import load
 from caveat.data import read_inputs
-from caveat.runs.configured import open_run, start
+from caveat.runs.opening import open_run
+from caveat.runs.start import start
 
 pytestmark = [
     pytest.mark.long,

@@ -15,11 +15,11 @@ from caveat.data.tables.dictionary import LabelCode
 from caveat.engines.rounds import Participation
 from caveat.files.checkpoints import ServerStore, SiloStore
 from caveat.files.ledger import read_ledger
-from caveat.runs.configured import load_config
 from caveat.runs.execution import carry_out
 from caveat.runs.local import LocalRun
 from caveat.runs.progress import Silent
-from caveat.runs.spec import RunSpec, spec_of
+from caveat.runs.spec import RunSpec
+from caveat.runs.spec_file import run_file, spec_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +57,14 @@ def differences(run: Path, states: dict[SiloId, Path], tables: Sequence[Path], f
 
     `states` are the folders where the silos keep their private states, `tables` their csv files.
     """
-    config, took_part = load_config(run), counted(run)
-    codes = tuple(LabelCode(code=str(i), meaning=name) for i, name in enumerate(config.data.classes))
-    local = dataclasses.replace(config.data, source=f"csv:{','.join(map(str, tables))}", codes=codes)
-    specified = {field.name: getattr(spec_of(config), field.name) for field in dataclasses.fields(RunSpec)}
+    began, took_part = spec_in(run, run_file(run)), counted(run)
+    assert began.data is not None
+    codes = tuple(LabelCode(code=str(i), meaning=name) for i, name in enumerate(began.data.classes))
+    local = dataclasses.replace(began.data, source=f"csv:{','.join(map(str, tables))}", codes=codes)
+    specified = {field.name: getattr(began, field.name) for field in dataclasses.fields(RunSpec)}
     spec = CountedSpec(**specified, counted=took_part)
     folder.mkdir(parents=True)
-    carry_out(LocalRun(spec=spec, folder=folder, silos=data.load(local, config.seed)), Silent(), config.method.name)
+    carry_out(LocalRun(spec=spec, folder=folder, silos=data.load(local, began.seed)), Silent(), began.method.name)
     there, here = ServerStore(run / "state").load(), ServerStore(folder / "state").load()
     assert there is not None
     assert here is not None

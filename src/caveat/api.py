@@ -19,21 +19,20 @@ from .data import Silos
 from .engines.stacking.decision import Mode
 from .files.checkpoints import StateLost
 from .files.locks import locked
+from .files.reading import RUN
 from .files.schema.comparison import Comparison, read_comparison
 from .nn.own import Make
 from .runs import python_calls
 from .runs.base import FIXED
-from .runs.begun import check_same
 from .runs.callbacks import Callback, Told, check_callbacks
-from .runs.configured import config_in, open_run
 from .runs.execution import carry_out
 from .runs.joining import join as join_run
-from .runs.kept_calls import is_call, kept_spec, open_call
 from .runs.local import LocalRun, Run
-from .runs.own_code import allow, codes_of
+from .runs.opening import allow_code, open_run
 from .runs.plan.costs import Plan
 from .runs.plan.estimate import plan as plan_run
 from .runs.progress import Progress, Silent
+from .runs.spec_file import check_same_data
 
 
 @python_calls.with_arguments(python_calls.RunArguments)
@@ -84,9 +83,8 @@ def run(
         folder=folder,
         spec=spec,
         silos=silos,
-        workers=engine.workers,
+        engine_settings=engine,
         devices=devices,
-        stacked=engine.stacked,
         reset=tuple(reset),
     )
     try:
@@ -94,7 +92,7 @@ def run(
         finished = (folder / "summary.json").exists()
         if finished:
             local_run.manifest.check(*FIXED)
-        check_same(folder, silos)
+        check_same_data(folder, silos)
         local_run.check()
         python_calls.check_call(local_run)
         if finished:
@@ -102,7 +100,7 @@ def run(
         else:
             _carry_out(local_run, told)
     except BaseException:
-        if out is None and not (folder / python_calls.CALL).exists():
+        if out is None and not (folder / RUN).exists():
             shutil.rmtree(folder, ignore_errors=True)
         raise
     found = Run(local_run)
@@ -145,7 +143,7 @@ def _carry_out(run: LocalRun, progress: Progress) -> None:
     """Carry out a call's run, or what is left of it, while no other process can."""
     with locked(run.folder / "state"):
         python_calls.check_folder(run.folder)
-        python_calls.keep_call(run)
+        python_calls.check_call(run)
         try:
             carry_out(run, progress, type(run.method).__name__)
         except BaseException as error:
@@ -170,15 +168,13 @@ def load(folder: str | Path, *, model: Make | str | Sequence[str] | None = None,
     for. Raises ConfigurationError if the folder holds no finished run, DataError for a file that is damaged.
     """
     place = path_of(folder, "folder")
-    named = [model] if isinstance(model, str) else model if isinstance(model, Sequence) else []
-    own = model if callable(model) and not named else None
     if model is not None:
-        allow(codes_of(kept_spec(place) if is_call(place) else config_in(place)), named, own)
+        allow_code([place], model)
     if (place / "silo.json").exists():
         from .federation.kept_member import open_member
 
         return open_member(place, device)
-    return open_call(place, device) if is_call(place) else open_run(place, device)
+    return open_run(place, device)
 
 
 def join(
@@ -253,9 +249,7 @@ def _checked(
     with python_calls.explained():
         engine = EngineSettings(workers=workers, device=device, stacked=stacked)
         devices = find_devices(engine.device, engine.workers, "device")
-    local_run = LocalRun(
-        folder=Path(), spec=spec, silos=silos, workers=engine.workers, devices=devices, stacked=engine.stacked
-    )
+    local_run = LocalRun(folder=Path(), spec=spec, silos=silos, engine_settings=engine, devices=devices)
     local_run.check()
     return local_run
 

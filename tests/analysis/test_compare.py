@@ -116,7 +116,7 @@ def test_methods_are_compared_on_the_same_splits(compared: Path) -> None:
 
 def test_each_run_is_a_run_like_any_other(compared: Path, tmp_path: Path) -> None:
     from caveat.config import load
-    from caveat.runs.configured import start
+    from caveat.runs.start import start
 
     config = load(None, [*FAST, "method.name=fedavg", "seed=1", "beside=[]", "engine.workers=1"])
     single = start(config, tmp_path / "single")

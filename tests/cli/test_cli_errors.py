@@ -14,7 +14,7 @@ from typer.testing import Result
 
 from caveat.cli.console import show
 from caveat.core import RunError
-from caveat.runs import configured
+from caveat.runs import start as starting
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 
@@ -111,20 +111,20 @@ def test_wrong_usage_is_status_2(arguments: list[str], nowhere: Path) -> None:
 def test_a_run_that_stops_says_how_to_continue(
     error: BaseException, status: int, nowhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(config: object, out: Path, progress: object) -> Path:
+    def start(config: object, out: Path, progress: object, given: object) -> Path:
         out.mkdir()
-        (out / "config.toml").write_text("")
+        (out / "run.json").write_text("")
         raise error
 
-    monkeypatch.setattr(configured, "start", start)
+    monkeypatch.setattr(starting, "start", start)
     assert "`caveat resume half` continues" in one_error(caveat("run", "--out", "half"), status)
 
 
 def test_a_traceback_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(config: object, out: Path, progress: object) -> Path:
+    def start(config: object, out: Path, progress: object, given: object) -> Path:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(configured, "start", start)
+    monkeypatch.setattr(starting, "start", start)
     assert "ZeroDivisionError: by zero" in one_error(caveat("run"), 4)
     monkeypatch.setenv("CAVEAT_DEBUG", "1")
     assert "Traceback" in caveat("run").stderr

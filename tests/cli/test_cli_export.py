@@ -38,5 +38,5 @@ def test_a_federation_s_folder_at_a_silo_names_the_methods_in_it(finished: tuple
 
 def test_what_is_not_finished_is_not_exported(finished: tuple[Path, Result], nowhere: Path) -> None:
     (nowhere / "run").mkdir()
-    (nowhere / "run" / "config.toml").write_text((finished[0] / "config.toml").read_text())
+    (nowhere / "run" / "run.json").write_text((finished[0] / "run.json").read_text())
     assert "is not finished" in one_error(caveat("export", "run", "--silo", "silo-0"), 2)

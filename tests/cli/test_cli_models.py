@@ -15,7 +15,7 @@ from torch import nn
 import caveat as library
 from caveat.core import ConfigurationError, RunError
 from caveat.nn.own import KNOWN
-from caveat.runs.own_code import allow
+from caveat.runs.user_code import allow
 
 CODE = """
 from pathlib import Path
@@ -277,4 +277,4 @@ def test_the_folder_says_by_name_what_its_model_is(here: Path) -> None:
     run("model=net.py:Net")
     model = json.loads((here / "run" / "model" / "model.json").read_text())["model"]
     assert (model["name"], model["factory"]) == ("own", "net.py:Net")
-    assert set(json.loads((here / "run" / "code.json").read_text())) == {"schema", "sha256", "model", "says", "models"}
+    assert set(json.loads((here / "run" / "run.json").read_text())["code"]) == {"model", "says", "models"}

@@ -20,7 +20,8 @@ from caveat.config import load as configured
 from caveat.core import ConfigurationError, DataError
 from caveat.data import DataSettings, Silos, Split, Streams
 from caveat.data.splits import NAMES
-from caveat.runs.configured import open_run, start
+from caveat.runs.opening import open_run
+from caveat.runs.start import start
 
 real_data = pytest.mark.skipif("CAVEAT_DATA" not in os.environ, reason="CAVEAT_DATA does not name prepared real data")
 DIGITS = "digits + npz:mnist.npz,usps.npz,mnist_m.npz + npz:svhn_gray_derived.npz"

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from federations import assert_same
@@ -28,8 +25,8 @@ from caveat.federation.terms import Terms
 from caveat.files import ledger
 from caveat.files.locks import held
 from caveat.files.payloads import read_payload
-from caveat.runs.configured import start
 from caveat.runs.progress import Silent
+from caveat.runs.start import start
 
 pytestmark = pytest.mark.long
 
@@ -229,20 +226,15 @@ def test_a_start_that_was_killed_early_can_be_repeated(tmp_path: Path, monkeypat
     federation = Federation(tmp_path, "fedavg", rounds=1)
     given = StartCommand("/project", ("rounds=1",))
 
-    written = list[Path]()
-
-    def killed_at_the_second(path: Path, value: Any, lasting: bool = False, *, write: Callable[..., None]) -> None:
-        written.append(path)
-        if len(written) == 2:
-            raise KeyboardInterrupt
-        write(path, value)
+    def killed(path: Path, value: object) -> None:
+        assert path.name == "started.json"
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        for name in ("write_json", "write_bytes", "write_record"):
-            patch.setattr(server, name, partial(killed_at_the_second, write=getattr(server, name)))
+        patch.setattr(server, "write_record", killed)
         with pytest.raises(KeyboardInterrupt):
             serve(federation.config, federation.grid, federation.run, Silent(), given)
-    assert {path.name for path in written} == {"config.toml", "started.json"}
+    assert {"config.toml", "run.json"} <= {path.name for path in federation.run.iterdir()}
     serve(federation.config, federation.grid, federation.run, Silent(), given)
     assert json.loads((federation.run / "started.json").read_text())["set"] == ["rounds=1"]
 

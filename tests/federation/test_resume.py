@@ -11,7 +11,12 @@ import pytest
 from commands import TINY, caveat, one_error, sets
 from hospitals import CONFIG
 
-from caveat.config import dump, load
+from caveat.config import Config, load
+from caveat.files.schema.record import SCHEMA
+from caveat.files.schema.run import RunFile
+from caveat.files.writing import write_record
+from caveat.runs.spec import spec_of
+from caveat.runs.spec_file import described
 
 LISTENING = """#!/bin/sh
 # --deliver
@@ -28,10 +33,14 @@ class Begun:
         self.project.mkdir()
         self.run.mkdir()
         (self.project / "config.toml").write_text(CONFIG.format(method="fedavg", rounds=3, quorum=2, patience=3))
-        (self.run / "config.toml").write_text(dump(load(str(self.project / "config.toml"), list(given))))
+        self.describe(load(str(self.project / "config.toml"), list(given)))
         (self.project / "run.sh").write_text(LISTENING)
         (self.project / "run.sh").chmod(0o755)
         self.started(project=str(self.project), set=list(given))
+
+    def describe(self, config: Config) -> None:
+        record = RunFile(schema=SCHEMA, spec=described(spec_of(config)), engine=vars(config.engine))
+        write_record(self.run / "run.json", record)
 
     def started(self, **fields: Any) -> None:
         (self.run / "started.json").write_text(json.dumps({"schema": 1, **fields}))
@@ -135,8 +144,7 @@ def test_a_run_of_this_machine_has_no_project(tmp_path: Path, begun: Begun) -> N
 
 
 def test_a_run_whose_baselines_are_missing_is_not_called_finished(begun: Begun) -> None:
-    config = begun.run / "config.toml"
-    config.write_text(config.read_text().replace("beside = []", 'beside = ["local"]'))
+    begun.describe(load(str(begun.project / "config.toml"), ['beside=["local"]']))
     (begun.run / "summary.json").write_text("{}")
     said = one_error(caveat("resume", begun.run), 2)
     assert f"`caveat resume {begun.run} --project DIR`" in said

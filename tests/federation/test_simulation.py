@@ -18,7 +18,7 @@ from test_federation import states, summary
 import caveat
 from caveat.config import load
 from caveat.files.payloads import read_payload
-from caveat.runs.configured import start
+from caveat.runs.start import start
 
 pytestmark = pytest.mark.long
 METHODS = ("fedavg", "scaffold", "uefl", "fedpn", "fmlu", "trfeddis")

@@ -20,7 +20,8 @@ from caveat.files.checkpoints import ServerStore, SiloStore, StateLost
 from caveat.files.locks import locked
 from caveat.files.payloads import from_bytes, read_payload, to_bytes
 from caveat.files.reading import read, sum_of
-from caveat.files.schema.small_files import KeptState, RunState, SettingsFile
+from caveat.files.schema.run import RunFile
+from caveat.files.schema.small_files import KeptState, RunState
 from caveat.files.writing import AppendLog, append, refuse_links, write_bytes, write_json, write_record
 
 PAYLOAD = {
@@ -122,8 +123,8 @@ def test_server_checkpoint_is_the_last_one_saved(tmp_path: Path) -> None:
 
 def durable_and_newest(tmp_path: Path) -> ServerStore:
     store = ServerStore(tmp_path / "state")
-    (tmp_path / "settings.json").write_text("{}")
-    files = {"settings.json": sum_of(tmp_path / "settings.json")}
+    (tmp_path / "run.json").write_text("{}")
+    files = {"run.json": sum_of(tmp_path / "run.json")}
     for t in range(4):
         store.save(t, {"model": {"w": torch.tensor(float(t))}}, RunState(), files, durable=t == 1)
     return ServerStore(tmp_path / "state")
@@ -171,8 +172,8 @@ def test_what_a_killed_process_had_no_time_for_is_made_up_for(tmp_path: Path) ->
 
 def test_files_that_belong_to_every_checkpoint_are_named(tmp_path: Path) -> None:
     store = durable_and_newest(tmp_path)
-    (tmp_path / "settings.json").write_text("{ }")
-    with pytest.raises(RunError, match=r"settings\.json is not what was written.*; no other checkpoint is whole"):
+    (tmp_path / "run.json").write_text("{ }")
+    with pytest.raises(RunError, match=r"run\.json is not what was written.*; no other checkpoint is whole"):
         store.load()
 
 
@@ -188,13 +189,13 @@ def test_another_digit_in_a_checkpoint_is_noticed(tmp_path: Path, found: str, wa
 
 
 def test_a_sealed_file_needs_its_checksum(tmp_path: Path) -> None:
-    path = tmp_path / "settings.json"
-    write_record(path, SettingsFile.model_validate({"schema": 1, "settings": {"seed": 1}}))
+    path = tmp_path / "run.json"
+    write_record(path, RunFile.model_validate({"schema": 1, "spec": {"seed": 1}, "engine": {}}))
     found = json.loads(path.read_text())
     del found["sha256"]
     path.write_text(json.dumps(found))
     with pytest.raises(DataError, match="its checksum 'sha256' is missing"):
-        read(path, SettingsFile)
+        read(path, RunFile)
 
 
 @pytest.mark.parametrize("at", ["server", "checkpoint"])

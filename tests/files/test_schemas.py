@@ -25,7 +25,7 @@ from caveat.federation.resume import resume_federation
 from caveat.federation.server import StartCommand
 from caveat.files.checkpoints import ServerStore
 from caveat.files.ledger import read_ledger, read_sent
-from caveat.files.reading import read, read_plain
+from caveat.files.reading import read
 from caveat.files.run_folder import read_rows, read_run
 from caveat.files.schema.audit import AuditFile, AuditPlan
 from caveat.files.schema.comparison import Comparison, read_comparison
@@ -35,16 +35,13 @@ from caveat.files.schema.gallery import Features, Gallery
 from caveat.files.schema.grid import grid_record
 from caveat.files.schema.logs import Form, LeftOut, Message, RoundRow
 from caveat.files.schema.record import FROM_FILE, SCHEMA, Record, as_json, sealed
+from caveat.files.schema.run import RunFile
 from caveat.files.schema.small_files import (
-    BegunData,
-    BegunInit,
     Checkpoint,
     Failure,
     KeptState,
     ModelFile,
-    Origin,
     OwnState,
-    SettingsFile,
     SiloKeeps,
     Started,
 )
@@ -54,14 +51,13 @@ from caveat.html.pages.run.page import write_report
 from caveat.runs.prepared import kept_preparation
 
 SCHEMAS: dict[str, type[Record]] = {
-    "summary.json": Summary, "gallery.json": Gallery, "features.json": Features, "origin.json": Origin,
+    "summary.json": Summary, "gallery.json": Gallery, "features.json": Features, "run.json": RunFile,
     "model.json": ModelFile, "checkpoint.json": Checkpoint, "checkpoint-durable.json": Checkpoint,
     "federation.json": FederationFile, "started.json": Started, "silo.json": SiloKeeps, "kept.json": OwnState,
-    "settings.json": SettingsFile, "failure.json": Failure,
-    "init.json": BegunInit, "preparation.json": PreparationFile,
-    "data.json": BegunData, "comparison.json": Comparison, "audit.json": AuditFile, "plan.json": AuditPlan,
+    "failure.json": Failure, "preparation.json": PreparationFile,
+    "comparison.json": Comparison, "audit.json": AuditFile, "plan.json": AuditPlan,
 }  # fmt: skip
-FINGERPRINTS = {"splits.json", "call.json"}
+FINGERPRINTS = {"splits.json"}
 """Files that are compared as a whole, and that nothing reads a field of."""
 
 
@@ -101,7 +97,7 @@ RUN = {"summary.json", "rounds.jsonl", "ledger.jsonl", "gallery.json", "features
 
 def test_a_run_with_a_choice_of_models_and_newcomers_is_the_same_when_read_and_written(tmp_path: Path) -> None:
     call(tmp_path / "run")
-    assert assert_same_again(tmp_path / "run") == {*RUN, "states.jsonl", "data.json", "preparation.json"}
+    assert assert_same_again(tmp_path / "run") == {*RUN, "run.json", "states.jsonl", "preparation.json"}
     kept = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert {"newcomers", "policy"} <= kept.keys()
     assert "absent" not in kept
@@ -187,7 +183,7 @@ READERS: list[tuple[str, str, Callable[[Path], object]]] = [
     ("run", "preparation.json", kept_preparation),
     ("run", "model/model.json", lambda folder: read(folder / "model" / "model.json", ModelFile)),
     ("run", "state/checkpoint.json", lambda folder: ServerStore(folder / "state").load()),
-    ("call", "call.json", lambda folder: read_plain(folder / "call.json")),
+    ("call", "run.json", lambda folder: read(folder / "run.json", RunFile)),
     ("compare", "grid.json", grid_of),
     ("compare", "comparison.json", read_comparison),
     ("audit", "plan.json", audit),

@@ -16,7 +16,7 @@ from PIL import Image
 from caveat.files.reading import sums_of_folder
 from caveat.files.schema.record import as_json, sealed
 
-SEALED = {"summary.json", "failure.json", "federation.json"}
+SEALED = {"run.json", "summary.json", "failure.json", "federation.json"}
 """Files that say what their content hashes to."""
 SILOS, ROUNDS, EXTENSION = 9, 25, 20
 DOMAINS = ("rotate(0)", "rotate(-50)", "rotate(120)")
@@ -32,12 +32,21 @@ name = "{method}"
 """
 
 
+def describe(folder: Path, method: str, **changed: Any) -> None:
+    """Write the description of a run, and its configuration."""
+    (folder / "config.toml").write_text(CONFIG.format(method=method))
+    spec = {"seed": 0, "data": {"source": "digits"}, "method": {"name": method, "rounds": 25}, "beside": {}}
+    spec |= {"model": {}, "personal": []} | changed.pop("spec", {})
+    content = {"schema": 1, "spec": spec, "engine": {"name": "embedded"}, **changed}
+    write_json(folder / "run.json", content)
+
+
 def fake_run(folder: Path, beside: bool = True, method: str = "uefl", shift: float = 0.0, silos: int = SILOS) -> Path:
     """A finished run of silos in 3 domains; the last domain's silos get 32 codewords of their own at round 20."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     codebook = method == "uefl"
-    (folder / "config.toml").write_text(CONFIG.format(method=method))
+    describe(folder, method)
     hard = [silo * len(DOMAINS) // silos for silo in range(silos)]
     rows = [row(i, hard[i], at, random, codebook, shift) for at in range(1, ROUNDS + 1) for i in range(silos)]
     rows += [{**row(i, hard[i], ROUNDS, random, codebook, shift), "split": "test"} for i in range(silos)]
@@ -53,7 +62,7 @@ def fake_run(folder: Path, beside: bool = True, method: str = "uefl", shift: flo
 def minimal_run(folder: Path) -> Path:
     """A finished run of a method without codebook, nothing beside it, tabular data."""
     folder.mkdir(parents=True)
-    (folder / "config.toml").write_text(CONFIG.format(method="fedavg"))
+    describe(folder, "fedavg")
     measured = {"round": 1, "phase": "train", "split": "validation", "domain": "", "model": "global", "examples": 10}
     write_rows(folder, [{**measured, "silo": name, "accuracy": 0.5, "entropy": 0.6} for name in ("a", "b")])
     silos = [{"name": name, "domain": "", "n_train": 40, "n_test": 10, "test": {"accuracy": 0.75}} for name in "ab"]
@@ -73,7 +82,7 @@ def confident_run(
     with how many of these are right and how sure they are; the ECE of the first `off` silos is beyond chance.
     """
     folder.mkdir(parents=True)
-    (folder / "config.toml").write_text(CONFIG.format(method="uefl"))
+    describe(folder, "uefl")
     silos = []
     for i, (count, correct, confidence) in enumerate(sure):
         test = {"accuracy": correct / count, "ece": 0.2 if i < off else 0.02, "ece_null": {"mean": 0.05, "upper": 0.1}}
@@ -93,7 +102,7 @@ def confident_run(
 def decided_run(folder: Path, guaranteed: bool = True) -> Path:
     """A finished run of two silos with 100 test inputs each, which choose between two models under a guarantee."""
     folder.mkdir(parents=True)
-    (folder / "config.toml").write_text(CONFIG.format(method="fedpn"))
+    describe(folder, "fedpn")
     ind = stream(200, {"local": 0.9, "global": 0.5, "switch": 0.92}, 0.95, (0.7, 0.2, 0.1), answered=0.95)
     ood_local = stream(200, {"local": 0.0, "global": 0.5, "switch": 0.45}, 0.5, (0.1, 0.6, 0.3), answered=0.6)
     mix = stream(400, {"local": 0.45, "global": 0.5, "switch": 0.685}, 0.725, (0.4, 0.4, 0.2), answered=0.82)

@@ -15,8 +15,8 @@ from caveat.config import Config, load
 from caveat.engines.flower import silo_app_of
 from caveat.federation.node import NodeHandler
 from caveat.federation.server import StartCommand, serve
-from caveat.runs.configured import start
 from caveat.runs.progress import Silent
+from caveat.runs.start import start
 
 CONFIG = """
 seed = 3

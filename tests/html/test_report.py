@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from commands import caveat
-from fake_run import EXTENSION, SILOS, fake_run, interrupted_run, minimal_run, rewrite, write_json, write_rows
+from fake_run import EXTENSION, SILOS, describe, fake_run, interrupted_run, minimal_run, rewrite, write_json, write_rows
 from html_page import Page
 from rich.console import Console
 
@@ -175,7 +175,7 @@ def test_validation_figures_are_never_put_beside_test_figures(tmp_path: Path) ->
 
 
 def test_a_folder_that_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"is not a run's folder: it holds none of config\.toml"):
+    with pytest.raises(DataError, match=r"is not a run's folder: it holds none of run\.json"):
         read_run(tmp_path)
     with pytest.raises(DataError, match="missing is not a folder"):
         write_report(tmp_path / "missing")
@@ -190,7 +190,7 @@ def test_a_folder_that_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
         ("summary.json", lambda text: text.replace('"complete"', '"done"'), r"complete: Field required"),
         ("rounds.jsonl", lambda text: text.replace('{"round": 1,', "{", 1), r"rounds\.jsonl, line 1: round"),
         ("rounds.jsonl", lambda text: "{\n" + text, r"rounds\.jsonl, line 1: not valid JSON"),
-        ("config.toml", lambda text: text + "[", r"config\.toml is not valid TOML"),
+        ("run.json", lambda text: text + "[", r"run\.json: not valid JSON"),
         ("gallery.json", lambda text: text.replace('"image": "', '"image": "x\\" onload=', 1), r"silos\.0\.certain\.0"),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_damaged_file_is_named_with_its_place(tmp_path: Path, name: str, chang
 
 def test_a_method_beside_that_is_gone_is_missed(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "run")
-    (run / "config.toml").write_text('beside = ["fedavg"]\n' + (run / "config.toml").read_text())
+    describe(run, "uefl", spec={"beside": {"fedavg": {}}})
     assert "without" not in caveat("report", run).stderr
     assert "which was to run beside it" not in (run / "report.html").read_text()
     for gone in ("beside/fedavg/summary.json", "beside"):  # its result alone, then all of it

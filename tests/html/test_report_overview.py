@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_run import DOMAINS, SILOS, decided_run, fake_run, interrupted_run, minimal_run, write_json
+from fake_run import DOMAINS, SILOS, decided_run, describe, fake_run, interrupted_run, minimal_run, write_json
 from html_page import Page
 from scipy.stats import ttest_1samp
 
@@ -179,14 +179,12 @@ def test_the_contents_lead_to_every_section(full: Path) -> None:
     assert links[1:] == [f"#{name}" for name in Page(text).sections]
 
 
-def test_a_run_of_a_recipe_says_so(tmp_path: Path) -> None:
+def test_the_command_that_the_user_gave_is_shown(tmp_path: Path) -> None:
     folder = minimal_run(tmp_path / "run")
-    assert again(read_run(folder)).recipe == ""
-    write_json(
-        folder / "origin.json", {"schema": 1, "recipe": "digits", "sets": ["rounds=3", "data.source=npz:a b.npz"]}
-    )
+    assert again(read_run(folder)).given == ""
+    describe(folder, "fedavg", given={"source": "digits", "sets": ["rounds=3", "data.source=npz:a b.npz"]})
     expected = "caveat run digits --set rounds=3 --set 'data.source=npz:a b.npz' --out NEW"
-    assert again(read_run(folder)).recipe == expected
+    assert again(read_run(folder)).given == expected
     assert f">{expected}</pre>" in write_report(folder).read_text().replace("&#39;", "'")
 
 

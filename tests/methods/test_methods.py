@@ -20,7 +20,7 @@ from caveat.methods import SCAFFOLD, UEFL, FedAvg, FedBN, FedProx, Local
 from caveat.methods.uefl import Codebook
 from caveat.nn.codebook import nearest
 from caveat.nn.models import ModelSettings, build_model
-from caveat.runs.configured import start
+from caveat.runs.start import start
 from caveat.training.fit import Training
 from caveat.training.modules import load, snapshot
 

@@ -48,12 +48,12 @@ def interrupted(silos: Silos, out: Path, method: caveat.FedAvg | None = None, **
     ("method", "given", "said"),
     [
         (caveat.FedAvg(), {"seed": 1}, "seed = 0, not 1"),
-        (caveat.FedBN(), {}, "method.class = 'FedAvg', not 'FedBN < FedAvg'"),
-        (caveat.FedAvg(training=caveat.Training(lr=0.01)), {}, "method.training.lr = 0.001, not 0.01"),
-        (caveat.FedAvg(), {"rounds": 5}, "method.rounds = 3, not 5"),
+        (caveat.FedBN(), {}, "method.name = 'fedavg', not 'fedbn'"),
+        (caveat.FedAvg(training=caveat.Training(lr=0.01)), {}, "training.lr = 0.001, not 0.01"),
+        (caveat.FedAvg(), {"rounds": 5}, "rounds = 3, not 5"),
         (caveat.FedAvg(), {"model": caveat.ModelSettings(name="mlp")}, "model.width = 8, not None"),
-        (caveat.FedAvg(), {"participation": 0.5}, "participation.share = 1.0, not 0.5"),
-        (caveat.FedAvg(), {"newcomers": ["silo-2"]}, "newcomers = \\[\\], not \\['silo-2'\\]"),
+        (caveat.FedAvg(), {"participation": 0.5}, "federation.participation = 1.0, not 0.5"),
+        (caveat.FedAvg(), {"newcomers": ["silo-2"]}, "federation.newcomers = \\[\\], not \\['silo-2'\\]"),
     ],
 )
 def test_an_interrupted_call_is_not_continued_by_another_one(

@@ -9,19 +9,21 @@ from typing import Any
 
 import pytest
 from commands import caveat as command
-from commands import one_error, sets
+from commands import one_error
 
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError
-from caveat.files.reading import sum_of
+from caveat.files.reading import read, sum_of
 from caveat.files.rollback import TrainedStore
+from caveat.files.schema.run import RunFile
 from caveat.files.schema.small_files import Checkpoint, KeptState
 from caveat.files.writing import write_record
 from caveat.html.pages.run.page import write_report
-from caveat.runs import extension
-from caveat.runs.configured import resume, start
+from caveat.runs import resume as resuming
 from caveat.runs.progress import Silent
+from caveat.runs.resume import resume
 from caveat.runs.spec import RunSpec
+from caveat.runs.start import start
 
 SMALL = [
     "model.name=mlp", "model.hidden=8", "data.silos=3", "engine.workers=1", "uncertainty.mc_samples=2",
@@ -44,6 +46,11 @@ def began(folder: Path, case: str, rounds: int) -> Path:
     return start(load(None, [*SMALL, *CASES[case], f"rounds={rounds}"]), folder)
 
 
+def rounds_of(run: Path) -> list[int]:
+    rounds: list[int] = json.loads((run / "run.json").read_text()).get("rounds", [])
+    return rounds
+
+
 def results(run: Path) -> dict[str, Any]:
     """All that a run has come to, without times."""
     found: dict[str, Any] = {}
@@ -51,8 +58,10 @@ def results(run: Path) -> dict[str, Any]:
         name = str(part.relative_to(run))
         summary = json.loads((part / "summary.json").read_text())
         found[name] = {key: value for key, value in summary.items() if key not in ("seconds", "sha256")}
-        for log in ("rounds.jsonl", "ledger.jsonl", "settings.json", "state/states.jsonl"):
+        del found[name]["files"]["run.json"]  # it tells that the run was extended
+        for log in ("rounds.jsonl", "ledger.jsonl", "state/states.jsonl"):
             found[f"{name}/{log}"] = (part / log).read_text() if (part / log).exists() else ""
+        found[f"{name}/spec"] = json.loads((part / "run.json").read_text())["spec"]
         for file in part.rglob("*.safetensors"):
             found[str(file.relative_to(run))] = file.read_bytes()
     return found
@@ -139,9 +148,9 @@ def test_a_crash_on_the_way_leaves_what_the_same_call_goes_on_with(
         if at == "restore":
             patch.setattr(TrainedStore, "free", crash)
         elif at == "settings":
-            patch.setattr(extension, "keep_settings", crash)
+            patch.setattr(resuming, "write_record", crash)
         else:
-            patch.setattr(extension, "write_bytes", crash)
+            patch.setattr(resuming, "write_bytes", crash)
         with pytest.raises(Cut):
             resume(run, rounds=3)
     resume(run, rounds=3)
@@ -184,31 +193,11 @@ def test_the_command_goes_on(run: Path) -> None:
     assert json.loads((run / "summary.json").read_text())["rounds_run"] == 3
 
 
-def test_rounds_that_were_edited_are_refused_with_what_to_do(run: Path) -> None:
-    file = run / "config.toml"
-    file.write_text(file.read_text().replace("\nrounds = 2\n", "\nrounds = 40\n"))
-    for command_line in (("resume", run, "--quiet"),):
-        text = command(*command_line).stderr
-        assert f"rounds = 40, but the run began with 2; put it back, or `caveat resume {run} --rounds 40` goes" in text
-    resume(run, rounds=3)
-    assert json.loads((run / "summary.json").read_text())["rounds_run"] == 3
-    assert "\nrounds = 3\n" in file.read_text()
-
-
-def test_other_keys_that_were_edited_are_refused_all_the_same(run: Path) -> None:
-    file = run / "config.toml"
-    file.write_text(file.read_text().replace("\nfine_tune_epochs = 1\n", "\nfine_tune_epochs = 2\n"))
-    with pytest.raises(ConfigurationError, match="fine_tune_epochs = 2, but the run began with 1"):
-        resume(run, rounds=3)
-
-
-def test_other_keys_are_not_accepted_where_the_settings_are_lost(run: Path) -> None:
-    file = run / "config.toml"
-    file.write_text(file.read_text().replace("\nfine_tune_epochs = 1\n", "\nfine_tune_epochs = 2\n"))
-    (run / "settings.json").unlink()
+def test_without_its_description_it_is_refused(run: Path) -> None:
+    (run / "run.json").unlink()
     before = contents(run)
     for rounds in (2, 3):
-        with pytest.raises(DataError, match=r"settings\.json is missing"):
+        with pytest.raises(DataError, match=r"run\.json is missing"):
             resume(run, rounds=rounds)
     assert contents(run) == before
 
@@ -271,12 +260,13 @@ def test_methods_whose_rounds_are_followed_by_training_are_refused(settings: lis
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_a_federation_s_run_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    shown = command("config", *sets("engine.name=flower")).stdout
-    (folder / "config.toml").write_text(shown)
-    assert "--rounds 3: " in one_error(command("resume", folder, "--rounds", "3"), 2)
+def test_a_federation_s_run_is_refused(run: Path) -> None:
+    record = read(run / "run.json", RunFile)
+    for name in ("state", "summary.json"):
+        shutil.rmtree(run / name) if name == "state" else (run / name).unlink()
+    flower = record.model_copy(update={"engine": {**record.engine, "name": "flower"}})
+    write_record(run / "run.json", flower)
+    assert "--rounds 3: " in one_error(command("resume", run, "--rounds", "3"), 2)
 
 
 @pytest.mark.parametrize("which", ["server", "silo"])
@@ -307,10 +297,10 @@ def test_both_numbers_are_kept_and_what_follows_them_is_said(tmp_path: Path) -> 
 
     notes, plain = Notes(), ["method.name=fedavg", "beside=[]", "training.schedule=cosine", "training.lr_decay=1"]
     run = start(load(None, [*SMALL, *plain, "rounds=1"]), tmp_path / "run")
-    assert not (run / "extended.json").exists()
+    assert rounds_of(run) == []
     for rounds in (2, 3, 3):
         resume(run, notes, rounds=rounds)
-    assert extension.rounds_of(run) == [1, 2, 3]
+    assert rounds_of(run) == [1, 2, 3]
     assert any("the first 1 rounds" in note and "training.schedule = 'cosine'" in note for note in said)
     assert "begun with 1" in write_report(run).read_text()
 
@@ -318,5 +308,12 @@ def test_both_numbers_are_kept_and_what_follows_them_is_said(tmp_path: Path) -> 
 def test_nothing_is_said_where_nothing_follows_them(tmp_path: Path) -> None:
     run = began(tmp_path / "run", "personal models and a guarantee", 1)
     resume(run, rounds=2)
-    assert extension.rounds_of(run) == [1, 2]
-    assert extension.remark(load(None, ["rounds=2", *SMALL, "method.name=fedavg", "beside=[]"]), run) == ""
+    assert rounds_of(run) == [1, 2]
+    said: list[str] = []
+
+    class Notes(Silent):
+        def note(self, text: str) -> None:
+            said.append(text)
+
+    resume(run, Notes(), rounds=3)
+    assert not any("the first 1 rounds" in note for note in said)

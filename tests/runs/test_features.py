@@ -16,13 +16,11 @@ from torch import Tensor
 
 import caveat
 from caveat.config import load
-from caveat.config.nearest import nearest_recipe
 from caveat.core import Data, Decision, Method, Prediction, Silo, Tensors
 from caveat.data import Silos
-from caveat.files.schema.record import as_json
 from caveat.metrics import measure
-from caveat.runs.configured import start
-from caveat.runs.features import INPUTS, features
+from caveat.runs.gallery import INPUTS, features
+from caveat.runs.start import start
 from caveat.runs.summary import entropy_error
 
 TINY = [
@@ -144,24 +142,3 @@ def test_the_error_of_a_mean_entropy_is_that_of_the_entropies() -> None:
     assert entropy_error(sums) == pytest.approx(float(prediction.total.std() / 500**0.5), rel=1e-3)
     one = Prediction.from_samples(probs[:, :1], Decision.GLOBAL)
     assert entropy_error(measure(one, torch.zeros(1, dtype=torch.long))) is None
-
-
-def test_a_configuration_is_of_the_recipe_from_which_few_settings_lead_to_it() -> None:
-    nearest = nearest_recipe(load("digits"))
-    assert nearest is not None
-    assert as_json(nearest) == {"schema": 1, "recipe": "digits", "sets": []}
-    found = nearest_recipe(load("digits", ["training.lr=0.01", "engine.workers=1", "data.shift.angles=[0, 90, 180]"]))
-    sets = ["data.shift.angles=[0.0, 90.0, 180.0]", "training.lr=0.01"]
-    assert found is not None
-    assert as_json(found) == {"schema": 1, "recipe": "digits", "sets": sets}
-
-
-def test_a_setting_that_starts_a_section_afresh_leads_to_no_recipe() -> None:
-    config = load("digits")
-    assert nearest_recipe(replace(config, data=replace(config.data, source="npz:a.npz"))) is None
-
-
-def test_a_configuration_far_from_every_recipe_is_of_none() -> None:
-    assert nearest_recipe(load("digits", ["method.name=fedprox"])) is None
-    unset = replace(load("digits"), data=replace(load("digits").data, silos=None))
-    assert nearest_recipe(unset) is None  # which no --set does

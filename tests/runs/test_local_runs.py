@@ -22,10 +22,12 @@ from caveat.core import CaveatError, ConfigurationError, Data, RunError
 from caveat.data import Silos
 from caveat.files.locks import locked
 from caveat.files.payloads import read_payload
-from caveat.runs.configured import open_run, resume, start
 from caveat.runs.execution import finish
 from caveat.runs.local import LocalRun, Run
+from caveat.runs.opening import open_run
 from caveat.runs.progress import Silent
+from caveat.runs.resume import resume
+from caveat.runs.start import start
 
 SETTINGS = [
     "data.source=digits", "data.silos=6", "data.shift.angles=[0, -50, 120]", "model.name=mlp", "method.name=uefl",
@@ -38,6 +40,7 @@ SETTINGS = [
 def summary(run: Path) -> dict[str, Any]:
     """All figures but times."""
     result: dict[str, Any] = json.loads((run / "summary.json").read_text())
+    del result["files"]["run.json"]  # which has the number of workers
     del result["seconds"], result["sha256"]  # which is of the times too
     return result
 

@@ -17,8 +17,9 @@ from caveat.data import Silos
 from caveat.data import load as load_data
 from caveat.methods import METHODS, SCAFFOLD, UEFL, FedAvg, FedBN, FedProx
 from caveat.nn.models import ModelSettings
-from caveat.runs.configured import resume, start
 from caveat.runs.local import Run
+from caveat.runs.resume import resume
+from caveat.runs.start import start
 from caveat.training.fit import Training
 from caveat.wrappers.privacy import Privacy
 from caveat.wrappers.uncertainty import Uncertainty
@@ -195,7 +196,7 @@ def test_methods_that_send_a_whole_model_have_something_to_answer_with(name: str
         (["federation.min_silos=4"], "federation.min_silos = 4, but there are 3 silos beside"),
         (["method.name=local"], "does not fit 'local'"),
         (['beside=["fedper"]'], "does not fit 'fedper'"),
-        (["engine.name=flower"], "federation.newcomers is ignored by engine 'flower'"),
+        (["engine.name=flower"], "is ignored by engine 'flower'"),
         (["federation.newcomers=[3]"], "federation.newcomers"),
     ],
 )

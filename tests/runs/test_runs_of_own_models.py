@@ -282,7 +282,7 @@ def test_code_that_computes_something_else_is_noticed_though_its_parts_are_the_s
 def test_code_that_draws_at_random_is_compared_by_its_parts(silos: Silos, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(silos, tmp_path, model=Random, progress=Stop())
-    assert json.loads((tmp_path / "code.json").read_text())["says"] == [[], []]
+    assert json.loads((tmp_path / "run.json").read_text())["code"]["says"] == [[], []]
     run(silos, tmp_path, model=Random)
 
 
@@ -297,18 +297,18 @@ def test_models_of_silos_that_are_swapped_are_noticed(silos: Silos, tmp_path: Pa
     run(silos, tmp_path, caveat.FML(), personal=own[0])
 
 
-@pytest.mark.parametrize("damage", ["", "{}", '{"schema": 1, "model": "0"}'])
+@pytest.mark.parametrize("damage", ["", "{}", '{"schema": 1, "spec": {}, "engine": {}}'])
 def test_what_the_code_made_cannot_be_lost_or_changed(damage: str, silos: Silos, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(silos, tmp_path, progress=Stop())
-    kept = (tmp_path / "code.json").read_bytes()
+    kept = (tmp_path / "run.json").read_bytes()
     if damage:
-        (tmp_path / "code.json").write_text(damage)
+        (tmp_path / "run.json").write_text(damage)
     else:
-        (tmp_path / "code.json").unlink()
-    with pytest.raises((DataError, RunError), match=r"code\.json|the code of the model"):
+        (tmp_path / "run.json").unlink()
+    with pytest.raises((DataError, RunError), match=r"run\.json|the code of the model"):
         run(silos, tmp_path)
-    (tmp_path / "code.json").write_bytes(kept)
+    (tmp_path / "run.json").write_bytes(kept)
     run(silos, tmp_path)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,8 +13,12 @@ from caveat.config import Config, load
 from caveat.core import ConfigurationError
 from caveat.data import Silos
 from caveat.federation.terms import Terms
+from caveat.files.schema.record import SCHEMA
+from caveat.files.schema.run import RunFile
+from caveat.files.writing import write_record
 from caveat.runs import python_calls
 from caveat.runs.spec import RunSpec, spec_of
+from caveat.runs.spec_file import deciding, described, differences, engine_in, run_file, spec_in
 
 SETS = [
     "method.name=apfl", "rounds=3", "seed=4", "training.lr=0.02", "model.name=mlp", "model.hidden=8",
@@ -43,7 +50,42 @@ def called(silos: Silos, config: Config) -> RunSpec:
 
 
 def test_a_file_and_a_call_specify_the_same(silos: Silos, config: Config) -> None:
-    assert called(silos, config) == spec_of(config)
+    """But for where the data come from."""
+    in_python, configured = called(silos, config), spec_of(config)
+    assert configured.data == config.data
+    assert in_python == dataclasses.replace(configured, data=None)
+    was, now = described(configured), described(in_python)
+    assert [each.key for each in differences(was, now)] == ["data"]
+
+
+def test_a_description_is_read_as_what_was_described(tmp_path: Path, config: Config) -> None:
+    beside = load("digits", [*SETS[:-1], 'beside=["fedbn", "local"]'])
+    for each in (config, beside):
+        record = RunFile(schema=SCHEMA, spec=described(spec_of(each)), engine=vars(each.engine))
+        write_record(tmp_path / "run.json", record)
+        found = run_file(tmp_path)
+        assert spec_in(tmp_path, found) == spec_of(each)
+        assert engine_in(found) == each.engine
+
+
+@pytest.mark.parametrize(
+    ("sets", "key"),
+    [
+        (["training.lr=0.5"], "training.lr"), (["rounds=7"], "rounds"), (["method.alpha=0.3"], "method.alpha"),
+        (["federation.min_silos=1"], "federation.min_silos"), (["data.silos=5"], "data.silos"),
+        (["method.name=fedbn"], "method.name"), (['beside=["local"]'], "beside.local"),
+    ],
+)  # fmt: skip
+def test_a_difference_is_named_by_the_key_of_a_configuration(config: Config, sets: list[str], key: str) -> None:
+    found = list(differences(described(spec_of(config)), described(spec_of(load("digits", [*SETS, *sets])))))
+    assert found[0].key == key
+
+
+def test_where_the_data_are_makes_no_difference(config: Config) -> None:
+    was = described(spec_of(config))
+    now = {**was, "data": {**was["data"], "source": "npz:elsewhere.npz"}}
+    assert deciding(was) == deciding(now)
+    assert [each.key for each in differences(was, now)] == ["data.source"]
 
 
 def test_a_federation_carries_it_whole(config: Config) -> None:

@@ -23,9 +23,9 @@ from caveat.core import CaveatError, ConfigurationError, DataError, Method, RunE
 from caveat.core.settings import frozen_settings
 from caveat.data import Data, Silo, Silos, noted_inputs
 from caveat.nn.own import KNOWN
-from caveat.runs.configured import start
 from caveat.runs.local import LocalRun
 from caveat.runs.spec import spec_of
+from caveat.runs.start import start
 
 
 class Plain(nn.Module):
@@ -258,7 +258,7 @@ def test_the_same_call_returns_what_is_finished_and_writes_nothing(home: Path) -
     assert again.silos[0].test.y.equal(first.silos[0].test.y)
     for method, more, told in (
         (FedAvg(), {"seed": 1}, "holds a finished run with seed = 0, not 1; make the same call to have it again"),
-        (FedBN(), {}, "holds a finished run with method.class = 'FedAvg'"),
+        (FedBN(), {}, "holds a finished run with method.name = 'fedavg'"),
         (FedAvg(), {"reset": ["silo-0"]}, "is finished, and its model was trained with these states"),
     ):
         with pytest.raises(ConfigurationError, match=told):
@@ -268,7 +268,7 @@ def test_the_same_call_returns_what_is_finished_and_writes_nothing(home: Path) -
     assert contents(Path("run")) == before
 
 
-@pytest.mark.parametrize("place", ["call.json", "splits.json", "preparation.json", "model/model.safetensors"])
+@pytest.mark.parametrize("place", ["run.json", "splits.json", "preparation.json", "model/model.safetensors"])
 def test_damage_of_a_call_s_folder_is_named(home: Path, place: str) -> None:
     called(FedAvg(), "run")
     file = Path("run", place)

@@ -170,8 +170,9 @@ def test_a_call_in_python_takes_it_and_keeps_it(silos: Silos, tmp_path: Path) ->
     given = {"rounds": 2, "training": caveat.Training(batch_size=8)}
     with_adam = caveat.run(silos, FedAvg(), out=tmp_path / "adam", server=ADAMS, **given)  # type: ignore[arg-type]
     plain = caveat.run(silos, FedAvg(), out=tmp_path / "plain", **given)  # type: ignore[arg-type]
-    assert json.loads((tmp_path / "adam" / "call.json").read_text())["server"]["optimizer"] == "adam"
-    assert json.loads((tmp_path / "plain" / "call.json").read_text())["server"]["optimizer"] == "none"
+    for name, optimizer in (("adam", "adam"), ("plain", "none")):
+        spec = json.loads((tmp_path / name / "run.json").read_text())["spec"]
+        assert spec["server"]["optimizer"] == optimizer
     one, other = (run.predictor("a")(run.silos.named("a").test.x).probs for run in (with_adam, plain))
     assert not torch.equal(one, other)
     with pytest.raises(ConfigurationError, match=r"expected a caveat\.ServerOptimizer"):

@@ -132,7 +132,7 @@ class Reporter:
             return "; the same command continues"
         if self.audit is not None and exists(self.audit / "plan.json"):
             return "; the same command continues"
-        begun = self.run is not None and exists(self.run / "config.toml")
+        begun = self.run is not None and exists(self.run / "run.json")
         return f"; `caveat resume {self.run}{self._code()}` continues" if begun else ""
 
     def _code(self) -> str:

@@ -32,7 +32,7 @@ def init(
         from ..federation.project import write_project
         from ..federation.refusals import check_federation
         from ..federation.silo_file import beside
-        from ..runs.own_code import codes_of, import_named, weights_of, with_whole_paths
+        from ..runs.user_code import codes_of, import_named, weights_of, with_whole_paths
 
         settings = load(config, [*(sets or ()), "engine.name=flower"])
         check_federation(settings.data)

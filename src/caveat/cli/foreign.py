@@ -35,8 +35,7 @@ def foreign(
     with reported(named=True):
         from ..analysis.foreign import battery, command, federations
         from ..core import ConfigurationError
-        from ..runs.configured import config_in
-        from ..runs.own_code import allow, codes_of
+        from ..runs.opening import allow_code
         from ..runs.progress import on_terminal
 
         if listed:
@@ -47,7 +46,7 @@ def foreign(
         if runs:
             if out is not None:
                 command.prepare(out)
-            allow([code for folder in runs for code in codes_of(config_in(folder))], model or ())
+            allow_code(runs, model or ())
             rows = command.of_runs(runs)
             if out is not None:
                 command.write(rows, out / "foreign.csv")

@@ -112,7 +112,6 @@ def report(
         from ..config import reading
         from ..files.run_folder import read_run
         from ..html.pages.run.page import write_page
-        from ..runs.begun import check_configuration
 
         if (folder / "grid.json").exists():
             from ..analysis.compare.command import opened, write
@@ -120,8 +119,6 @@ def report(
             with reading():
                 typer.echo(write(opened(folder), out))
         else:
-            with reading():
-                check_configuration(folder)
             found = read_run(folder)
             typer.echo(write_page(found, out or folder / "report.html"))
             say_lacking(found)
@@ -145,8 +142,8 @@ def audit(
     with reported() as reporter:
         from ..analysis.audit.command import audit_configured
         from ..config import find, load
-        from ..runs.own_code import import_named
         from ..runs.progress import on_terminal
+        from ..runs.user_code import import_named
 
         settings = load(config, sets or ())
         folder = out or Path("runs") / f"audit-{find(config).stem}-{settings.method.name}"

@@ -35,8 +35,8 @@ def plan(
     """
     with reported():
         from ..config import load
-        from ..runs.own_code import import_named
         from ..runs.plan.estimate import plan_configured
+        from ..runs.user_code import import_named
 
         settings = load(config, with_engine(sets, workers=workers, device=device, stacked=stacked))
         import_named(settings)

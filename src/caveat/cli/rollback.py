@@ -56,13 +56,9 @@ def rollback(
 
 
 def _is_federated(run: Path) -> bool:
-    from ..config import reading
-    from ..runs.configured import load_config
+    from ..runs.spec_file import run_file
 
-    if not (run / "config.toml").exists():
-        return False  # of a call in Python
-    with reading():
-        return load_config(run).engine.name == "flower"
+    return run_file(run).federated
 
 
 @contextmanager
@@ -132,7 +128,9 @@ def _told(folder: Path, back: Rollback) -> str:
 
 
 def _how_to_go_on(run: Path, federated: bool) -> str:
-    if not (run / "config.toml").exists():
+    from ..runs.spec_file import run_file
+
+    if run_file(run).in_python:
         return "the same call of caveat.run goes on with it"
     if federated:
         return (

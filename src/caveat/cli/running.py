@@ -64,19 +64,23 @@ def run(
     """
     with reported() as reporter:
         from ..config import find, load
+        from ..files.schema.run import GivenConfiguration
+        from ..recipes import DEFAULT
         from ..runs.callbacks import Told
-        from ..runs.configured import start
-        from ..runs.own_code import codes_of, import_named
         from ..runs.progress import on_terminal
+        from ..runs.start import start
+        from ..runs.user_code import codes_of, import_named
         from ..trackers import tracker_of
 
         told = [tracker_of(each) for each in trackers or ()]
-        settings = load(config, with_engine(sets, workers=workers, device=device, stacked=stacked))
+        sets = with_engine(sets, workers=workers, device=device, stacked=stacked)
+        settings = load(config, sets)
         import_named(settings)
         stem = f"{find(config).stem}-{settings.method.name}-seed{settings.seed}"
         reporter.run, reporter.models = out or Path("runs") / stem, codes_of(settings)
         with _reported_failure(reporter.run):
-            start(settings, reporter.run, Told(on_terminal(quiet), told))
+            given = GivenConfiguration(source=config or DEFAULT, sets=sets)
+            start(settings, reporter.run, Told(on_terminal(quiet), told), given=given)
         _show_result(reporter.run)
 
 
@@ -87,6 +91,10 @@ def resume(
     ] = None,
     project: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Of a federation's run: the project whose run.sh continues it.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="data.source, if data have moved, or of [engine]; repeatable."),
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, max=1_000_000, help="Go on to so many in all, also where it is finished.")
@@ -106,18 +114,17 @@ def resume(
         from ..config import reading
         from ..core import ConfigurationError
         from ..runs.callbacks import Told
-        from ..runs.configured import load_config, resume
-        from ..runs.own_code import allow, codes_of
         from ..runs.progress import on_terminal
+        from ..runs.resume import resumable, resume
+        from ..runs.user_code import allow
         from ..trackers import tracker_of
 
         told = [tracker_of(each) for each in trackers or ()]
-        with reading():
-            config = load_config(folder)
-        allow(codes_of(config), model or ())
-        federation = config.engine.name == "flower"
+        record = resumable(folder)
+        allow(record.codes, model or ())
+        federation = record.federated
         if reset and ((folder / "summary.json").exists() or federation):
-            raise ConfigurationError(f"--reset {reset[0]}: {NO_RESET[config.engine.name]}")
+            raise ConfigurationError(f"--reset {reset[0]}: {NO_RESET['flower' if federation else 'embedded']}")
         if project is not None and not federation:
             raise ConfigurationError(
                 f"--project {project}: {folder} is no federation's run; `caveat resume {folder}` continues it"
@@ -126,7 +133,7 @@ def resume(
             raise ConfigurationError(f"--device {device}: {folder} is of a federation, whose silos compute elsewhere")
         if rounds is not None and federation:
             raise ConfigurationError(f"--rounds {rounds}: {folder} is of a federation, whose silos keep their states")
-        parts = [folder, *(folder / "beside" / name for name in config.beside)]
+        parts = [folder, *(folder / "beside" / name for name in record.spec["beside"])]
         if rounds is None and all((part / "summary.json").exists() for part in parts):
             typer.echo(f"{folder}: nothing is left of the run itself", err=True)
         elif federation:
@@ -137,7 +144,10 @@ def resume(
         reporter.run, reporter.models = folder, model or ()
         if not federation:
             with _reported_failure(folder):
-                resume(folder, Told(on_terminal(quiet), told), workers, reset=reset or (), rounds=rounds, device=device)
+                told_by = Told(on_terminal(quiet), told)
+                resume(
+                    folder, told_by, workers, reset=reset or (), rounds=rounds, device=device, sets=sets or ()
+                )  # fmt: skip
         _show_result(folder)
 
 

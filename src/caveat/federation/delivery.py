@@ -25,7 +25,7 @@ from ..engines.flower_messages import NEVER, GridMessages
 from ..files.checkpoints import ServerStore
 from ..files.ledger import Entries, Ledger, read_ledger
 from ..files.locks import held
-from ..files.reading import manifest_of
+from ..files.reading import RUN, manifest_of
 from ..files.writing import owner_only
 from ..runs.classification import GROUP
 from ..runs.joining import USUAL
@@ -78,7 +78,7 @@ def _deliver_part(
     progress: Progress, rounds: int | None, start: StartCommand | None,
 ) -> set[SiloId]:  # fmt: skip
     """Deliver one method's model; return the silos that have not got it."""
-    manifest_of(part).check("settings.json", "ledger.jsonl")
+    manifest_of(part).check(RUN, "ledger.jsonl")
     members = _members(config, own, name, folder, wire, silos, progress, start)
     here = [silo for silo in members.connected(wire) if silo in silos]
     run = FlowerRun(spec=spec_of(own, name), folder=part, wire=wire, members=members, config=config)

@@ -11,7 +11,7 @@ from ..files.payloads import read_payload, to_bytes
 from ..files.reading import sum_of_bytes
 from ..files.schema.small_files import KeptState
 from ..files.writing import privately, refuse_link, write_bytes
-from ..runs.warm import MODEL
+from ..runs.initial_model import MODEL
 from ..wrappers.familiar import GROUP, INPUTS, distances_alone
 from .own_books import KEPT, OwnBooks
 

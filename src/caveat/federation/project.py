@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..core import ConfigurationError
 from ..methods.plugins import is_file, module_of
-from ..runs.own_code import split_name
+from ..runs.user_code import split_name
 
 APP = "federation/__init__.py"
 """What both sides of the app import first."""

@@ -7,13 +7,16 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..config import Config, load, load_kept
+from ..config import load
+from ..config.text import parse
 from ..core import ConfigurationError, RunError, check_silo_name
-from ..files.reading import read, record_of
+from ..core.settings import dotted
+from ..files.reading import RUN, read, record_of
 from ..files.schema.data import FederationFile
+from ..files.schema.run import RunFile
 from ..files.schema.small_files import Started
 from ..html.text import plain
-from ..runs.configured import load_config
+from ..runs.spec_file import described_config, differences, run_file
 from .name_keys import SILO_KEYS
 from .terms import differing
 
@@ -31,11 +34,9 @@ def resume_federation(folder: Path, project: Path | None) -> None:
     started = record_of(folder / STARTED, Started) or Started()
     if project is None:
         raise ConfigurationError(_what_to_type(folder, started))
-    config = load_config(folder)
-    script = _script(project)
-    sets = _confirmed(folder, config, started.sets)
-    _check_same(folder, config, project, sets)
-    simulation = [] if config.data.source == "silos" else ["--simulation"]
+    record, script = run_file(folder), _script(project)
+    sets = _confirmed(folder, record, project, started.sets)
+    simulation = [] if record.spec["data"]["source"] == "silos" else ["--simulation"]
     # With full paths: neither is looked for elsewhere, or read as an option.
     command = [str(script.absolute()), *simulation, str(folder.absolute()), *sets]
     # Its standard output is Flower's progress, not the result of this command.
@@ -56,9 +57,8 @@ def deliver_models(folder: Path, project: Path, silos: Sequence[str], rounds: in
     if not (folder / "summary.json").exists():
         raise ConfigurationError(f"{folder} is not finished: silos get its model once it is")
     _check_known(folder, project, silos)
-    started, config, script = record_of(folder / STARTED, Started) or Started(), load_config(folder), _script(project)
-    sets = _confirmed(folder, config, started.sets)
-    _check_same(folder, config, project, sets)
+    started, record, script = record_of(folder / STARTED, Started) or Started(), run_file(folder), _script(project)
+    sets = _confirmed(folder, record, project, started.sets)
     given = [] if rounds is None else ["--rounds", str(rounds)]
     command = [str(script.absolute()), "--deliver", ",".join(silos), *given, str(folder.absolute()), *sets]
     if subprocess.run(command, stdout=2, check=False).returncode:
@@ -102,31 +102,35 @@ def _script(project: Path) -> Path:
     return script
 
 
-def _confirmed(folder: Path, config: Config, sets: Sequence[str]) -> list[str]:
-    """The overrides that a run began with. Raises ConfigurationError for one that its configuration does not have."""
-    where = folder / STARTED
+def _confirmed(folder: Path, record: RunFile, project: Path, sets: Sequence[str]) -> list[str]:
+    """The overrides that a run began with, with which the project continues it, and does not begin another run.
+
+    Raises ConfigurationError for one that the run's description does not have, and for a project of another run.
+    """
+    where, file = folder / STARTED, project / "config.toml"
     for each in sets:
         # run.sh puts them together with ";", and nobody writes others.
         if ";" in each or not each.isprintable():
             raise ConfigurationError(f"{where}: '{plain(each)}' is no override, expected SECTION.KEY=VALUE")
-    try:
-        if load_kept(folder / "config.toml", sets) == config:
-            return list(sets)
-        why = "they change it"
-    except ConfigurationError as error:
-        why = plain(str(error))
-    shown = plain(" ".join(sets))
-    raise ConfigurationError(f"{where}: its overrides '{shown}' are not those of {folder / 'config.toml'}: {why}")
-
-
-def _check_same(folder: Path, config: Config, project: Path, sets: Sequence[str]) -> None:
-    """Raises ConfigurationError unless the project would continue the run, and not begin another one."""
-    file = project / "config.toml"
     if not file.is_file():
         raise ConfigurationError(f"--project {project}: it has no config.toml; expected a federation's project")
-    if found := differing(config, load(str(file), sets)):
+    try:
+        given, overridden = load(str(file), sets), {dotted(path) for path in parse("", "--set", sets).overrides}
+    except ConfigurationError as error:
+        raise _others(folder, sets, plain(str(error))) from None
+    whole = {**described_config(given, record.spec), "engine": vars(given.engine)}
+    others = differences({**record.spec, "engine": record.engine}, whole)
+    if wrong := [each.key for each in others if each.key in overridden]:
+        raise _others(folder, sets, f"they change {', '.join(wrong)}")
+    if found := differing(record.spec, given):
         with_sets = f" with {plain(' '.join(sets))}" if sets else ""
         raise ConfigurationError(
-            f"--project {project}: {file}{with_sets} is another configuration than {folder / 'config.toml'}, which the "
-            f"run began with: {found}"
+            f"--project {project}: {file}{with_sets} is another configuration than that which {folder} began with: "
+            f"{found}"
         )
+    return list(sets)
+
+
+def _others(folder: Path, sets: Sequence[str], why: str) -> ConfigurationError:
+    shown = plain(" ".join(sets))
+    return ConfigurationError(f"{folder / STARTED}: its overrides '{shown}' are not those of {folder / RUN}: {why}")

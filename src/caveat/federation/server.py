@@ -13,7 +13,6 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from .. import config as configuration
 from ..config import Config
 from ..core import ConfigurationError, SiloId, horizon
 from ..core.devices import find_device
@@ -25,19 +24,19 @@ from ..engines.flower import Membership as Greeter
 from ..engines.flower_messages import GridMessages
 from ..files.checkpoints import ServerStore
 from ..files.locks import held, locked
-from ..files.reading import read
+from ..files.reading import RUN, read
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import KeptState, Started
 from ..files.schema.summary import Summary
-from ..files.writing import owner_only, write_bytes, write_json, write_record
+from ..files.writing import owner_only, write_json, write_record
 from ..html.pages.run.page import write_report
 from ..runs.base import BaseRun, Engine
-from ..runs.begun import check_begun, keep_settings
-from ..runs.configured import check_empty, load_config
 from ..runs.execution import carry_out
 from ..runs.local import LocalRun
 from ..runs.progress import Progress
 from ..runs.spec import RunSpec, spec_of
+from ..runs.spec_file import check_begun, run_file
+from ..runs.start import check_empty, keep_configuration
 from ..wrappers.evaluation import Evaluated
 from ..wrappers.private import VARIANCE
 from .credible import Confirmed
@@ -75,6 +74,10 @@ class FlowerRun(BaseRun):
     config: Config
 
     @property
+    def sync_seconds(self) -> float:
+        return EVERY_ROUND
+
+    @property
     def info(self) -> FederationInfo:
         return self.members.info
 
@@ -102,6 +105,10 @@ class SimulatedRun(LocalRun):
     wire: GridMessages
     members: FixedMembership
     config: Config
+
+    @property
+    def sync_seconds(self) -> float:
+        return EVERY_ROUND
 
     @property
     def can_be_extended(self) -> bool:
@@ -137,32 +144,29 @@ def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: S
     if config.engine.name != "flower":
         raise ConfigurationError(f"engine.name = {config.engine.name!r}, expected 'flower'")
     with held(lock_of(folder), f"{folder} is being run by another process"):
-        begun = (folder / "config.toml").exists()
-        if begun:
+        if (folder / RUN).exists():
             check_same(folder, config)
-        if not begun:
+        else:
             check_federation(config.data)
             check_empty(folder)
         apart = config.data.source == "silos"
         run = _federate if apart else _simulate
         with owner_only() if apart else nullcontext():  # what silos have told is for the operator's eyes
-            run(config, GridMessages(grid), folder, progress, begun, start)
+            run(config, GridMessages(grid), folder, progress, start)
             write_report(folder)
     return folder
 
 
 def check_same(folder: Path, config: Config) -> None:
     """Raises ConfigurationError, naming the keys, for a configuration that is not the one that a run began with."""
-    if found := differing(load_config(folder), config):
+    if found := differing(run_file(folder).spec, config):
         raise ConfigurationError(
             f"{folder} began with another configuration than the one given now: {found}; `caveat resume {folder} "
             "--project DIR` goes on with the overrides that it began with, and another configuration needs a new folder"
         )
 
 
-def _federate(
-    config: Config, wire: GridMessages, folder: Path, progress: Progress, begun: bool, start: StartCommand | None
-) -> None:
+def _federate(config: Config, wire: GridMessages, folder: Path, progress: Progress, start: StartCommand | None) -> None:
     wanted = config.federation.begin_with or config.federation.quorum or 1
     operated = Path(start.project) / SILO_KEYS if start is not None and start.project else None
     keys, confirmed = NameKeys(operated), Confirmed(operated)
@@ -179,12 +183,11 @@ def _federate(
         for line in unlike_others(members.silo_infos, members.agreement.classes):
             progress.note(f"warning: {line}")
         spec.check_classes(members.info)
-        _begin(config, folder, part, begun, start)
-        members.save()
         run = FlowerRun(
-            spec=spec, folder=part, wire=wire, members=members, config=config, sync_seconds=EVERY_ROUND,
-            checkpoints=config.engine.kept_checkpoints,
+            spec=spec, folder=part, wire=wire, members=members, config=config, engine_settings=config.engine
         )  # fmt: skip
+        _begin(run, config, folder, start)
+        members.save()
         with locked(part / "state"):
             check_begun(part)
             carry_out(run, progress, name)
@@ -198,9 +201,7 @@ def _has_trained(spec: RunSpec, part: Path, silos: int) -> bool:
     return saved.checkpoint.stopped or saved.checkpoint.t + 1 >= horizon(spec.complete_method(silos).schedule())
 
 
-def _simulate(
-    config: Config, wire: GridMessages, folder: Path, progress: Progress, begun: bool, start: StartCommand | None
-) -> None:
+def _simulate(config: Config, wire: GridMessages, folder: Path, progress: Progress, start: StartCommand | None) -> None:
     devices = (find_device(config.engine.device),)
     silos = load(config.data, config.seed)
     silos.check(config.training.batch_size)
@@ -214,11 +215,11 @@ def _simulate(
         spec = spec_of(rounds, name)
         spec.check_classes(members.info)
         run = SimulatedRun(
-            spec=spec, folder=part, silos=silos, wire=wire, members=members, config=config,
-            sync_seconds=EVERY_ROUND, devices=devices, checkpoints=config.engine.kept_checkpoints,
+            spec=spec, folder=part, silos=silos, wire=wire, members=members, config=config, devices=devices,
+            engine_settings=config.engine,
         )  # fmt: skip
         members.gather(wire, config.federation.patience or PATIENCE)
-        _begin(config, folder, part, begun, start)
+        _begin(run, config, folder, start)
         with locked(part / "state"):
             check_begun(part)
             carry_out(run, progress, name)
@@ -236,12 +237,11 @@ def _unfinished(config: Config, folder: Path) -> Iterator[tuple[str, Path, Confi
     yield from (each for each in parts_of(config, folder) if not (each[1] / "summary.json").exists())
 
 
-def _begin(config: Config, folder: Path, part: Path, begun: bool, start: StartCommand | None) -> None:
-    part.mkdir(parents=True, exist_ok=True)
-    # First of all: without it a folder with anything in it is no run.
-    if not begun:
-        write_bytes(folder / "config.toml", configuration.dump(config).encode(), lasting=True)
-        keep_settings(config, folder)
+def _begin(run: BaseRun, config: Config, folder: Path, start: StartCommand | None) -> None:
+    run.folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / RUN).exists():  # first of all: without it a folder with anything in it is no run
+        run.keep_description()
+        keep_configuration(config, folder)
     if start is not None and start.project and not (folder / STARTED).exists():
         write_record(
             folder / STARTED,

@@ -26,16 +26,17 @@ from ..files.payloads import to_bytes
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import FileSum, ModelFile, SiloKeeps, SiloSource
 from ..files.writing import refuse_link, refuse_links, write_bytes, write_record
+from ..runs.initial_model import MODEL
 from ..runs.prepared import PREPARATION, kept_preparation
 from ..runs.spec import spec_of
-from ..runs.warm import MODEL
+from ..runs.spec_file import described
 from ..wrappers.evaluation import TEST
 from .own_books import OwnBooks
 from .refusals import check_count, check_counts, check_terms, told_by_rule
 from .silo_data import SiloData, agreement
 from .silo_file import SiloFile
 from .silo_runs import KeptSiloRun, SiloRun
-from .terms import Terms, lasting
+from .terms import Terms, differing
 
 BUSY = 60.0
 """Seconds to wait for a process that still works for the same silo, such as one whose node was killed."""
@@ -144,8 +145,10 @@ class SiloSide:
             about = f"{terms.config.method.name}, {terms.config.rounds} rounds"
             print(f"caveat: silo {self.file.silo!r} joins a federation, {about}; what it keeps is in {path.parent}",
                   file=sys.stderr, flush=True)  # fmt: skip
-        elif lasting(configuration.loads(path.read_text(), str(path))) != lasting(terms.config):
-            raise DataError(f"the federation's configuration is not the one that was joined, {path}")
+        elif path.read_text() != configuration.dump(terms.config):
+            joined = described(spec_of(configuration.loads(path.read_text(), str(path))))
+            if found := differing(joined, terms.config):
+                raise DataError(f"the federation's configuration is not the one that was joined, {path}: {found}")
 
     def run(self, terms: Terms) -> SiloRun:
         """The run that these terms make of its data."""

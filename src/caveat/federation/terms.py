@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import config as configuration
@@ -14,6 +14,7 @@ from ..core import DataError, SiloId
 from ..core.errors import cut
 from ..data.schemas import SharedSchema
 from ..nn.probe import Said
+from ..runs.spec_file import WAITS, deciding, described_config, differences
 
 
 @dataclass(frozen=True)
@@ -67,40 +68,18 @@ class Terms:
         return cls(**given, config=config, names=names, agreement=agreed, says=says, rounds=rounds)
 
 
-def lasting(config: Config) -> Config:
-    """What of a configuration holds for a whole run: all but how long the server waits, for how many replies, and how
-    many rounds it can go back.
-    """
-    federation = config.federation
-    # Where nothing else says how many silos are expected, the quorum does, and with it each one's share of the noise.
-    quorum = None if federation.begin_with else federation.quorum
-    waits = replace(federation, quorum=quorum, deadline=None, patience=None)
-    return replace(config, federation=waits, engine=replace(config.engine, checkpoints=None))
-
-
 MOST_KEYS = 5
 """Keys that are named of those in which two configurations differ."""
 
 
-def differing(began: Config, given: Config) -> str:
-    """The keys in which what is to last of two configurations differs, with both values; empty where nothing does."""
-    if lasting(began) == lasting(given):
-        return ""
-    was, now = (dict(_keys(asdict(lasting(each)))) for each in (began, given))
-    keys = [key for key in {**was, **now} if was.get(key) != now.get(key)]
-    if "method.name" in keys:  # with which all its keys are others
-        keys = [key for key in keys if key == "method.name" or not key.startswith("method.")]
-    told = [f"{key} = {_shown(now.get(key))}, which was {_shown(was.get(key))}" for key in keys[:MOST_KEYS]]
-    more = len(keys) - MOST_KEYS
-    return "; ".join(told or ["in the code that it names"]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _keys(value: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
-    for key, inner in value.items():
-        if isinstance(inner, dict) and inner:
-            yield from _keys(inner, f"{place}{key}.")
-        else:
-            yield f"{place}{key}".replace("method.parameters.", "method."), inner
+def differing(began: Mapping[str, Any], given: Config) -> str:
+    """The keys in which a configuration differs from the description of a run, with both values; empty where nothing
+    does but how long the server waits, for how many replies, and how many rounds it can go back.
+    """
+    found = [*differences(deciding(began, WAITS), deciding(described_config(given, began), WAITS))]
+    told = [f"{key} = {_shown(now)}, which was {_shown(was)}" for key, was, now in found[:MOST_KEYS]]
+    more = len(found) - MOST_KEYS
+    return "; ".join(told) + (f"; and {more} more" if more > 0 else "")
 
 
 def _shown(value: object) -> str:

@@ -143,7 +143,7 @@ GROWING = ".jsonl"
 """The suffix of files that only grow: until a run is finished they may hold more than its checkpoint knows of."""
 APART = frozenset({"state", "beside"})
 """Folders that have their own books."""
-FREE = frozenset({"summary.json", "config.toml", "report.html", "started.json", "failure.json", "extended.json"})
+FREE = frozenset({"summary.json", "config.toml", "report.html", "started.json", "failure.json"})
 """Files that say themselves what they are of, are compared as settings, or only show what others hold."""
 
 
@@ -221,5 +221,7 @@ def sums_of_folder(folder: Path) -> dict[str, FileSum]:
     return found | ({STATES: sum_of(states)} if states.exists() else {})
 
 
+RUN = "run.json"
+"""The description of the run."""
 STATES = "state/states.jsonl"
 """Which states silos have kept, by round and hash."""

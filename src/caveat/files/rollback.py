@@ -15,7 +15,7 @@ from pathlib import Path
 from ..core import ConfigurationError, DataError, RunError, check_silo_name
 from .checkpoints import DURABLE, NEWEST, ServerStore, SiloStore, forget_kept, kept_place, kept_positions, server_place
 from .ledger import read_ledger
-from .reading import GROWING, STATES, check_file, checked, decoded, lines_of, read, record_of, sum_of, sum_of_bytes
+from .reading import GROWING, RUN, STATES, check_file, checked, decoded, lines_of, read, record_of, sum_of, sum_of_bytes
 from .run_folder import FAILURE
 from .schema.logs import Message
 from .schema.small_files import Checkpoint, FileSum, KeptState, Rollback, RunState
@@ -162,7 +162,6 @@ def _rest(path: Path, known: FileSum | None) -> bytes:
 FOLDER = "trained"
 PLACE = f"state/{FOLDER}/{NEWEST}"
 """The checkpoint that is kept, below a run's folder."""
-SETTINGS = "settings.json"
 
 
 class TrainedStore:
@@ -219,7 +218,7 @@ class TrainedStore:
 
     def free(self, checkpoint: Checkpoint) -> None:
         """Make it the newest checkpoint, of a run whose settings may be others from now on."""
-        files = {place: known for place, known in checkpoint.files.items() if place != SETTINGS}
+        files = {place: known for place, known in checkpoint.files.items() if place != RUN}
         write_record(self.state / NEWEST, checkpoint.model_copy(update={"files": files}), lasting=True)
         (self.state / DURABLE).unlink(missing_ok=True)
 

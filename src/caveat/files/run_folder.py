@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,24 +11,24 @@ from typing import Any
 
 from ..core import DataError
 from ..core.errors import MissingError
-from ..core.settings import unreadable
 from .ledger import Sent, read_sent
-from .reading import checked, lines_of, manifest_of, record_of, text_of
+from .reading import RUN, checked, lines_of, manifest_of, record_of, text_of
 from .schema.data import FederationFile
 from .schema.figures import Metrics
 from .schema.gallery import Features, Gallery
 from .schema.logs import LeftOut, NotedUpdate, RoundRow
-from .schema.small_files import BegunCode, ExtendedFile, Failure, JoinFile, Origin
+from .schema.run import RunFile
+from .schema.small_files import Failure, JoinFile
 from .schema.summary import SiloRecord, Summary, Worst
 
-_FILES = ("config.toml", "rounds.jsonl", "summary.json")
+_FILES = (RUN, "rounds.jsonl", "summary.json")
 _CHECKED = (
-    "settings.json", "call.json", "splits.json", "data.json", "code.json", "init.json", "rounds.jsonl", "ledger.jsonl",
-    "preparation.json", "origin.json", "join.json", "gallery.json", "features.json", "federation.json",
+    RUN, "splits.json", "rounds.jsonl", "ledger.jsonl", "preparation.json", "join.json", "gallery.json",
+    "features.json", "federation.json",
 )  # fmt: skip
 FAILURE = "failure.json"
-_COMMON = ("settings.json", "splits.json")
-"""Files that are the same for the methods beside a run."""
+_COMMON = ("seed", "init", "data", "model", "federation", "evaluation", "privacy", "server")
+"""What the descriptions of a run and of the methods beside it have in common."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,9 @@ class RunFolder:
 
     path: Path
     config: str | None = None
-    """config.toml, verbatim."""
-    origin: Origin | None = None
-    code: BegunCode | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    """config.toml, verbatim: for readers, nothing decides by it."""
+    record: RunFile | None = None
+    """run.json."""
     rows: Sequence[RoundRow] = ()
     left_out: Sequence[LeftOut] = ()
     noted: Sequence[NotedUpdate] = ()
@@ -55,8 +53,6 @@ class RunFolder:
     """What left the silos."""
     greeting: FederationFile | None = None
     """What silos told before the first round, where each has data of its own."""
-    numbers: Sequence[int] = ()
-    """The rounds of training that it was to have, each time that it was to have more; empty where it was once."""
     joined: JoinFile | None = None
     """The federation that its silos joined when that was finished."""
     beside: Mapping[str, RunFolder] = field(default_factory=dict)
@@ -66,7 +62,12 @@ class RunFolder:
     def method(self) -> str | None:
         if self.summary:
             return self.summary.method
-        return _text(_section(self.settings, "method").get("name"))
+        return _text(self.section("method").get("name"))
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """A section of the run's specification, as `run.json` has it; empty where that has none."""
+        found = self.record.spec.get(name) if self.record is not None else None
+        return found if isinstance(found, Mapping) else {}
 
     @property
     def title(self) -> str:
@@ -75,12 +76,12 @@ class RunFolder:
 
     @property
     def source(self) -> str | None:
-        return _text(_section(self.settings, "data").get("source"))
+        return _text(self.section("data").get("source"))
 
     @property
     def federated(self) -> bool:
         """Whether Flower carries it, so that its project continues it."""
-        return _section(self.settings, "engine").get("name") == "flower"
+        return self.record is not None and self.record.federated
 
     @property
     def plugins(self) -> list[str]:
@@ -90,12 +91,15 @@ class RunFolder:
     @property
     def resumed(self) -> str:
         """What to type to continue it."""
+        if self.record is not None and self.record.in_python:
+            return f"caveat.run(..., out={self.path.name!r})"
         words = ["caveat", "resume", self.path.name, *self.plugins, *self._options("--model", "models")]
         return shlex.join(words + (["--project", "DIR"] if self.federated else []))
 
     def _options(self, option: str, kind: str) -> list[str]:
         """An option for each code of one's own that this run, or one beside it, was begun with."""
-        known = [each.code for each in (self, *self.beside.values()) if each.code is not None]
+        records = [each.record for each in (self, *self.beside.values())]
+        known = [each.code for each in records if each is not None and each.code is not None]
         return [
             word for name in dict.fromkeys(n for code in known for n in getattr(code, kind)) for word in (option, name)
         ]
@@ -107,10 +111,9 @@ class RunFolder:
     @property
     def lacking(self) -> list[str]:
         """Methods that were to run beside a finished run, and have no result there."""
-        planned = self.settings.get("beside")
-        names = planned if self.complete and isinstance(planned, list) else []
+        names = self.section("beside") if self.complete else {}
         there = {self.method, *(name for name, other in self.beside.items() if other.summary is not None)}
-        return [name for name in names if isinstance(name, str) and name not in there]
+        return [name for name in names if name not in there]
 
     @property
     def rounds_run(self) -> int:
@@ -118,7 +121,7 @@ class RunFolder:
 
     @property
     def rounds_planned(self) -> int | None:
-        planned = self.settings.get("rounds")
+        planned = self.section("method").get("rounds")
         return planned if isinstance(planned, int) else None
 
     @property
@@ -206,11 +209,8 @@ def read_run(path: Path) -> RunFolder:
     return RunFolder(
         path=path.resolve(),  # so that it has a name, even if it is .
         config=config,
-        origin=record_of(path / "origin.json", Origin),
-        numbers=extended.rounds if (extended := record_of(path / "extended.json", ExtendedFile)) else (),
+        record=record_of(path / RUN, RunFile),
         joined=record_of(path / "join.json", JoinFile),
-        code=record_of(path / "code.json", BegunCode),
-        settings=_settings(config, path / "config.toml"),
         rows=rows,
         left_out=left_out,
         noted=noted,
@@ -239,10 +239,13 @@ def other_kind(folder: Path) -> str:
 
 def _beside(folder: Path, main: Path) -> RunFolder:
     """What ran beside a run. Raises DataError if it is of another run."""
-    for name in _COMMON:
-        if (folder / name).exists() and text_of(folder / name) != text_of(main / name):
-            raise DataError(f"{folder / name} is not that of {main}: it is of another run")
-    found = read_run(folder)
+    splits, found, of_main = "splits.json", read_run(folder), record_of(main / RUN, RunFile)
+    if (folder / splits).exists() and text_of(folder / splits) != text_of(main / splits):
+        raise DataError(f"{folder / splits} is not that of {main}: it is of another run")
+    if found.record is not None and of_main is not None:
+        for name in _COMMON:
+            if found.record.spec.get(name) != of_main.spec.get(name):
+                raise DataError(f"{folder / RUN}: {name} is not that of {main}: it is of another run")
     if found.summary is not None and found.summary.method != folder.name:
         raise DataError(f"{folder / 'summary.json'} is of {found.summary.method}, expected {folder.name}")
     return found
@@ -258,15 +261,6 @@ def _is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (*_FILES, FAILURE))
 
 
-def _settings(config: str | None, path: Path) -> Mapping[str, Any]:
-    if why := unreadable(config or ""):
-        raise DataError(f"{path} is not valid TOML: {why}")
-    try:
-        return tomllib.loads(config or "")
-    except tomllib.TOMLDecodeError as error:
-        raise DataError(f"{path} is not valid TOML: {error}") from error
-
-
 def read_rows(path: Path) -> tuple[list[RoundRow], list[LeftOut], list[NotedUpdate]]:
     """The figures of a `rounds.jsonl`, and apart from them who gave none, and updates of which there is something to
     say. Raises DataError if it is damaged.
@@ -280,11 +274,6 @@ def read_rows(path: Path) -> tuple[list[RoundRow], list[LeftOut], list[NotedUpda
         else:
             rows.append(checked(value, RoundRow, where))
     return rows, left_out, noted
-
-
-def _section(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = settings.get(name)
-    return section if isinstance(section, Mapping) else {}
 
 
 def _text(value: object) -> str | None:

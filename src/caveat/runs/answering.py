@@ -30,9 +30,9 @@ from ..wrappers.base import find
 from ..wrappers.ensemble import Ensemble
 from .base import BaseRun
 from .behind import SilosBehind, rows_of
+from .checks import check_ids
+from .initial_model import MODEL
 from .prepared import LateSilos
-from .token_ids import check_ids
-from .warm import MODEL
 
 Asked = TypeVar("Asked", Prediction, Answers, Tensors)
 ERRORS = (ConfigurationError, DataError, OSError)

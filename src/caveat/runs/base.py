@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
+from ..config import EngineSettings
 from ..core import Method, Silo, SiloId, Site, State
 from ..core.devices import CPU, has_double
 from ..core.silo_info import FederationInfo
@@ -18,18 +19,22 @@ from ..engines.executor import Executor
 from ..engines.rounds import Transport
 from ..engines.stacking.decision import Mode
 from ..files.checkpoints import SiloStore
+from ..files.reading import RUN
 from ..files.schema.gallery import Features, Gallery
+from ..files.schema.record import SCHEMA
+from ..files.schema.run import GivenConfiguration, RunFile
 from ..files.schema.small_files import KeptState, StackedRecord
+from ..files.writing import write_record
 from ..nn.frozen import FrozenEncoder
 from ..nn.models import ModelSettings
 from ..wrappers.evaluation import Evaluated
-from .begun import check_code, keep_code, keep_init
-from .own_code import codes_of
+from .fingerprints import check_code, code_fingerprint, initial_model_fingerprint
 from .prepared import PREPARATION
 from .spec import RunSpec
+from .spec_file import check_begun, check_initial_model, check_spec, described, read_run_file
+from .user_code import codes_of
 
-SYNC_SECONDS = 10.0
-FIXED = ("settings.json", "call.json", "splits.json", "data.json", "code.json", "init.json", PREPARATION)
+FIXED = (RUN, "splits.json", PREPARATION)
 
 
 class Engine(Transport, Protocol):
@@ -65,16 +70,34 @@ class BaseRun:
 
     folder: Path
     spec: RunSpec
-    sync_seconds: float = SYNC_SECONDS
-    """How often a checkpoint is waited for until it is on the disk."""
+    engine_settings: EngineSettings = field(default_factory=EngineSettings)
+    """Where and how fast it is computed: this decides no result."""
     devices: tuple[torch.device, ...] = (CPU,)
     """Where silos' works are computed, each worker's on one of them; predictions are on the first."""
-    checkpoints: int = 1
-    """How many of the last rounds of training can be gone back to; 1: none but the newest."""
-    stacked: Mode = "off"
-    """Whether silos are trained side by side, which the embedded engine does."""
     reset: tuple[SiloId, ...] = ()
     """Silos that begin afresh when the run continues, since their states were lost."""
+    given: GivenConfiguration | None = None
+    """What the user gave to the command that began the run."""
+
+    @property
+    def sync_seconds(self) -> float:
+        """How often a checkpoint is waited for until it is on the disk."""
+        return self.engine_settings.sync_seconds
+
+    @property
+    def workers(self) -> int:
+        """Processes on this machine."""
+        return self.engine_settings.workers
+
+    @property
+    def stacked(self) -> Mode:
+        """Whether silos are trained side by side, which the embedded engine does."""
+        return self.engine_settings.stacked
+
+    @property
+    def checkpoints(self) -> int:
+        """How many of the last rounds of training can be gone back to; 1: none but the newest."""
+        return self.engine_settings.kept_checkpoints
 
     @property
     def fixed(self) -> list[str]:
@@ -152,18 +175,40 @@ class BaseRun:
         """The last states of silos that keep books of their own on this machine, for predictions with the run."""
         return ()
 
-    def prepare(self) -> None:
-        """Write what is known before the first round.
+    def description(self) -> RunFile:
+        """What `run.json` holds of the run."""
+        spec, optional = self.spec, dict[str, Any]()
+        if (code := code_fingerprint(spec.code_made(self.info), spec.method, codes_of(spec))) is not None:
+            optional["code"] = code
+        if self.given is not None:
+            optional["given"] = self.given
+        if spec.init is not None:
+            optional["init_model"] = initial_model_fingerprint(spec.init)
+        return RunFile(schema=SCHEMA, spec=described(spec), engine=vars(self.engine_settings), **optional)
 
-        Raises RunError if code of one's own is or makes another than when the run began, or `init` is another one.
+    def keep_description(self) -> None:
+        """Write `run.json`."""
+        write_record(self.folder / RUN, self.description(), lasting=True)
+
+    def prepare(self) -> None:
+        """Write what is known before the first round, if that is not done yet.
+
+        Raises ConfigurationError if the folder's run is another one; RunError if code of one's own is or makes another
+        than when the run began, or `init` is another one.
         """
-        self.check_code()
-        keep_code(self.folder, self.spec.code_made(self.info), self.spec.method, codes_of(self.spec))
-        keep_init(self.folder, self.spec.init)
+        check_begun(self.folder)
+        check_initial_model(self.folder, self.spec.init)
+        if (record := read_run_file(self.folder)) is None:
+            self.keep_description()
+        else:
+            check_spec(self.folder, record, self.spec)
+            self.check_code()
 
     def check_code(self) -> None:
         """Raises RunError if code of one's own is or makes another than when the run began."""
-        check_code(self.folder, self.spec.code_made(self.info), self.spec.method)
+        record = read_run_file(self.folder)
+        if record is not None and record.code is not None:
+            check_code(self.folder, record.code, self.spec.code_made(self.info), self.spec.method)
 
     def check(self) -> None:
         """Raises ConfigurationError or DataError for what cannot be run, before anything is."""

@@ -27,11 +27,10 @@ from ..wrappers.base import find
 from ..wrappers.ensemble import Ensemble
 from ..wrappers.evaluation import TEST
 from ..wrappers.joining import Joining
-from .configured import load_config
 from .execution import carry_out
 from .local import LocalRun, Run
 from .progress import Progress, Silent
-from .python_calls import check_call, check_folder, keep_call
+from .python_calls import check_call, check_folder
 from .spec import RunSpec
 
 JOINED = "join.json"
@@ -149,7 +148,7 @@ def join(run: Run, silos: data.Silos | None, rounds: int | None, out: Path, prog
     check_call(found)
     with locked(out / "state"):
         check_folder(out)
-        keep_call(found)
+        check_call(found)
         carry_out(found, progress or Silent(), f"joining, {finished.spec.method.name}")
     return Run(found)
 
@@ -170,19 +169,19 @@ def own_silos_of(run: Run, source: str, name: SiloId) -> data.Silos:
     Raises ConfigurationError for a run in Python, which has no sources, and where one silo cannot read such a source;
     DataError for data that do not fit.
     """
-    if not (run.folder / "config.toml").exists():
+    spec = run.experiment.spec
+    if spec.data is None:
         raise ConfigurationError(
             f"{run.folder} is of a run in Python, whose data are no files: caveat.join takes the silos that are to join"
         )
-    config = load_config(run.folder)
     if run.preparation.sequence_format is not None:
         raise ConfigurationError(f"{run.folder} is of sequences: caveat.join takes the silos that are to join")
     plain = dataclasses.replace(
-        config.data, silos=None, silo=None, samples_per_silo=None, test_per_silo=None, shift=Shift(), labels=Labels(),
+        spec.data, silos=None, silo=None, samples_per_silo=None, test_per_silo=None, shift=Shift(), labels=Labels(),
         streams=Streams(),
     )  # fmt: skip
     settings = own_settings(plain, source)
-    made = own_silos(settings, config.seed, name, _shared(run.preparation, settings.size))
+    made = own_silos(settings, spec.seed, name, _shared(run.preparation, settings.size))
     return with_augment(made, settings.augment or None)
 
 
@@ -247,7 +246,7 @@ def spec_of_joining(spec: RunSpec) -> RunSpec:
         uncertainty = dataclasses.replace(uncertainty, per="silo", familywise=None)
     evaluation = dataclasses.replace(spec.evaluation, silos=None, stop_after=None)
     return dataclasses.replace(
-        spec, federation=Federation(), evaluation=evaluation, uncertainty=uncertainty, init=None, expected=None
+        spec, federation=Federation(), evaluation=evaluation, uncertainty=uncertainty, init=None, data=None, beside=()
     )
 
 

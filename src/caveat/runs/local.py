@@ -27,17 +27,17 @@ from ..files.reading import read
 from ..files.run_folder import read_rows
 from ..files.schema.gallery import Features, Gallery
 from ..files.schema.record import as_json
+from ..files.schema.run import RunFile
 from ..files.schema.summary import Summary
 from ..files.writing import write_json
+from ..methods.plugins import named
 from .answering import AnsweringRun, KeptRun
-from .begun import SETTINGS, keep_data
 from .behind import SilosBehind, check_unchanging
-from .evaluated import evaluated
-from .features import features
-from .gallery import gallery
-from .own_metrics import Metric, own_figures
+from .checks import check_ids
+from .custom_metrics import Metric, evaluated, own_figures
+from .fingerprints import data_fingerprint
+from .gallery import features, gallery
 from .prepared import keep_preparation
-from .token_ids import check_ids
 
 ROUNDS = "rounds.jsonl"
 
@@ -47,9 +47,8 @@ class LocalRun(AnsweringRun):
     """A run on silos whose data are on this machine."""
 
     silos: data.Silos
-    workers: int = 1
-    rebuild: Rebuild | None = None
-    """What workers need to make the run again where they cannot be forked; None for silos that no file says."""
+    sets: tuple[str, ...] = ()
+    """What the user who continues the run gave for keys that change no result, such as "data.source=PLACE"."""
 
     @cached_property
     def info(self) -> FederationInfo:
@@ -74,7 +73,21 @@ class LocalRun(AnsweringRun):
     def can_be_extended(self) -> bool:
         # Where other rounds of training follow, as with UEFL and ensembles, there is no going on with more of them.
         steps = self.complete_method.schedule()
-        return (self.folder / SETTINGS).exists() and horizon(steps) == getattr(self.method, "rounds", None)
+        return self.spec.data is not None and horizon(steps) == getattr(self.method, "rounds", None)
+
+    def baselines(self, rounds: int | None = None) -> list[LocalRun]:
+        """The runs of the methods beside it, with so many rounds of training if they are given."""
+        return [
+            dataclasses.replace(
+                self, spec=self.spec.baseline(method, rounds), folder=self.folder / "beside" / method.name, reset=(),
+                given=None,
+            )
+            for method in self.spec.beside
+        ]  # fmt: skip
+
+    def with_baselines(self) -> list[LocalRun]:
+        """The run, and those of the methods beside it."""
+        return [self, *self.baselines()]
 
     def check(self) -> None:
         self.silos.check(self.spec.batch_size)
@@ -103,11 +116,27 @@ class LocalRun(AnsweringRun):
     def engine(self) -> EmbeddedEngine:
         return EmbeddedEngine(self.executor(), self.workers, self.devices, self.rebuild, Stacking(self.stacked))
 
+    @property
+    def rebuild(self) -> Rebuild | None:
+        """What workers that cannot be forked need to make the run again; None for silos that no file says."""
+        if self.spec.data is None:
+            return None
+        about = {"folder": str(self.folder.absolute()), "rounds": getattr(self.method, "rounds", None)}
+        return {"by": "caveat.runs.spawn_worker", **about, "sets": list(self.sets), "plugins": named()}
+
+    def description(self) -> RunFile:
+        found = data_fingerprint(self.silos, self._told_splits)
+        return super().description().model_copy(update={"data": found})
+
+    @property
+    def _told_splits(self) -> list[SiloId]:
+        """The silos of whose splits a file of their own tells."""
+        return [*self.measured, *self.spec.newcomers]
+
     def prepare(self) -> None:
         super().prepare()
-        silos = [*self.measured, *self.spec.newcomers]
-        write_json(self.folder / "splits.json", data.splits_record(map(self.silos.named, silos)))
-        keep_data(self.folder, self.silos, silos)
+        splits = data.splits_record(map(self.silos.named, self._told_splits))
+        write_json(self.folder / "splits.json", splits)
         keep_preparation(self.folder, self.preparation)
 
     def gallery(self) -> Gallery:

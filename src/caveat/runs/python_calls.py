@@ -1,10 +1,9 @@
-"""Calls of the library from Python: their arguments checked as a configuration's keys are, and kept beside the run."""
+"""Calls of the library from Python: their arguments, checked as a configuration's keys are, to a specification."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,8 +16,7 @@ from ..core.errors import shown
 from ..core.settings import FieldError, check_seed, path_of
 from ..data import Silos
 from ..files.locks import nothing_begun
-from ..files.reading import read_plain
-from ..files.writing import write_bytes
+from ..files.reading import RUN
 from ..metrics.own import Compute, given_metrics
 from ..nn.models import ModelSettings, PersonalModel
 from ..nn.own import Make
@@ -28,9 +26,9 @@ from ..wrappers.robust import Choice
 from ..wrappers.server import ServerOptimizer
 from ..wrappers.uncertainty import Uncertainty
 from .base import BaseRun
-from .begun import difference
-from .own_code import import_code
 from .spec import RunSpec
+from .spec_file import check_files, check_spec, described, read_run_file
+from .user_code import import_code
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Number = TypeVar("Number", int, float)
@@ -217,74 +215,21 @@ def check_folder(folder: Path) -> None:
     """Raises ConfigurationError unless a call's run can begin or go on in a folder, or is there already."""
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(f"out = {str(folder)!r} is a file, expected a folder")
-    called = (folder / CALL).exists()
-    if (folder / "config.toml").exists() or ((folder / "summary.json").exists() and not called):
+    check_files(folder, RUN)
+    record = read_run_file(folder)
+    if (folder / "summary.json").exists() if record is None else not record.in_python:
         raise ConfigurationError(f"out = {str(folder)!r} already holds a run of another kind; name a new folder")
-    begun = called or nothing_begun(folder)
-    if not begun and any((folder / name).exists() for name in OTHERS):
+    if record is None and not nothing_begun(folder) and any((folder / name).exists() for name in OTHERS):
         raise ConfigurationError(f"out = {str(folder)!r} holds something else than a call's run; name a new folder")
 
 
-def check_call(run: BaseRun) -> str:
-    """What a run in Python is of, as its folder keeps it.
-
-    Raises ConfigurationError if another run was begun there, and for settings that cannot be written.
-    """
-    path, text = run.folder / CALL, description(run.spec)
-    if path.exists():
-        _check_same_call(run, read_plain(path), json.loads(text))
-    return text
+def check_call(run: BaseRun) -> None:
+    """Raises ConfigurationError if a folder has the run of another call, and for settings that cannot be written."""
+    if (record := read_run_file(run.folder)) is not None:
+        check_spec(run.folder, record, run.spec)
+    else:
+        described(run.spec)
 
 
-def description(spec: RunSpec) -> str:
-    """What of a specification decides its results, as a folder keeps it. Raises ConfigurationError for what it cannot
-    keep.
-    """
-    try:
-        return json.dumps(_described({name: getattr(spec, name) for name in DECIDING}), indent=1, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"the fields of {spec.method.name!r} have to be plain values: {error}") from None
-
-
-def _check_same_call(run: BaseRun, begun: Any, now: Any) -> None:
-    """Raises ConfigurationError for a call that is not the one which a folder's run is of."""
-    folder = run.folder
-    if (found := difference(begun, now)) is None:
-        return
-    place, was, given = found
-    finished = (folder / "summary.json").exists()
-    state, aim = ("a finished", "have it again") if finished else ("an interrupted", "continue it")
-    raise ConfigurationError(
-        f"out = {str(folder)!r} holds {state} run with {place} = {was!r}, not {given!r}; make the same call "
-        f"to {aim}, or name a new folder"
-    )
-
-
-def keep_call(run: BaseRun) -> None:
-    """Write down what the run in its folder is of, if that is not done yet. Raises what `check_call` does."""
-    text, path = check_call(run), run.folder / CALL
-    if not path.exists():
-        write_bytes(path, f"{text}\n".encode(), lasting=True)
-
-
-CALL = "call.json"
 OTHERS = ("state", "splits.json", "grid.json", "silo.json")
 """Files that show that a folder belongs to another kind of run."""
-DECIDING = (
-    "method", "model", "init", "seed", "participation", "evaluation", "uncertainty", "privacy", "personal",
-    "newcomers", "server", "robust",
-)  # fmt: skip
-"""What of a specification decides its results, beside the data."""
-
-
-def _described(value: Any) -> Any:
-    """Settings as plain values, with the names of each class and of those that it is made from."""
-    if dataclasses.is_dataclass(value):
-        # Code of one's own is its name here; what it makes is kept beside.
-        plain = value.described if isinstance(value, ModelSettings) else vars(value)
-        fields = {field.name: _described(plain[field.name]) for field in dataclasses.fields(value)}
-        names = [kind.__name__ for kind in inspect.getmro(type(value)) if dataclasses.is_dataclass(kind)]
-        return {"class": " < ".join(names)} | fields
-    if isinstance(value, Mapping):
-        return {key: _described(each) for key, each in value.items()}
-    return [_described(each) for each in value] if isinstance(value, (list, tuple)) else value

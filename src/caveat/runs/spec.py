@@ -1,4 +1,4 @@
-"""The specification of a run: one frozen value, whether it comes from a file, a call in Python or a federation."""
+"""The specification of a run: one frozen value, whether a configuration, a call in Python or a folder gives it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import torch
 from torch import nn
 
 from ..config import Config, Evaluation, Federation, check_personal
-from ..core import ConfigurationError, Data, Method, SiloId, Site, State, Tensors, key, seeded
+from ..core import ConfigurationError, Data, DataError, Method, SiloId, Site, State, Tensors, key, seeded
 from ..core.settings import MANY
 from ..core.silo_info import FederationInfo, positive_class
+from ..data import Silos, load
+from ..data.settings import DataSettings
 from ..engines.executor import channels_last
 from ..engines.rounds import Participation
 from ..metrics.own import OwnMetric, check_known, known_metrics
@@ -29,16 +31,17 @@ from ..wrappers.robust import Robust
 from ..wrappers.server import ServerOptimizer
 from ..wrappers.trained import trained
 from ..wrappers.uncertainty import Uncertainty
-from .made_code import CodeMade, MadeModel
-from .newcomers import check_newcomers
-from .warm import begun, fits, read_model
+from .checks import check_newcomers
+from .fingerprints import CodeMade, MadeModel
+from .initial_model import fits, initialised, read_model
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """Everything that decides what a run computes, beside the data of its silos.
+    """Everything that decides what a run computes, except for the content of its data.
 
-    Raises ConfigurationError for settings that cannot go together, whatever the silos are.
+    `run.json` in the run's folder holds it, see `runs.spec_file`. Raises ConfigurationError for settings that cannot go
+    together, whatever the silos are.
     """
 
     method: Method
@@ -52,19 +55,34 @@ class RunSpec:
     personal: tuple[PersonalModel, ...] = ()
     init: str | None = None
     """The folder of a run, with whose model the federation's begins."""
-    expected: int | None = None
-    """How many silos there are, where they come and go; None where all are known before the first round."""
+    data: DataSettings | None = None
+    """Where the data come from; None where a Python program gives the silos."""
+    beside: tuple[Method, ...] = ()
+    """Methods that are run afterwards on the same data, for comparison."""
     metrics: tuple[OwnMetric, ...] = ()
     """Those of `evaluation.metrics` that a call gives; others are known by name where this process registered them."""
 
     def __post_init__(self) -> None:
-        check_personal(self.method, self.personal)
+        if not any(method.personal for method in self.beside):
+            check_personal(self.method, self.personal)
         if self.evaluation.stop_after is not None and self.uncertainty.source == "ensemble":
             raise ConfigurationError(
                 f"evaluation.stop_after = {self.evaluation.stop_after} does not go together with uncertainty.source = "
                 "'ensemble', whose later members would not be trained",
                 "evaluation.stop_after",
             )
+
+    def read_silos(self) -> Silos:
+        """The silos, read from where the data are. Raises DataError for a run of a Python program, which gave them."""
+        if self.data is None:
+            raise DataError("only the program that made this run has its silos")
+        return load(self.data, self.seed)
+
+    @property
+    def expected(self) -> int | None:
+        """How many silos there are, where they come and go; None where all are known before the first round."""
+        apart = self.data is not None and self.data.source == "silos"
+        return self.federation.begin_with or self.federation.quorum if apart else None
 
     @property
     def known_metrics(self) -> tuple[OwnMetric, ...]:
@@ -222,7 +240,7 @@ class RunSpec:
     def _warm(self, info: FederationInfo, module: nn.Module, tensors: Tensors) -> nn.Module:
         """The method's module with the weights of another run, which were of this method's model or of a plain one."""
         if fits(module, tensors):
-            return begun(module, tensors)
+            return initialised(module, tensors)
         _, model = self._models(self.model, info)
         if not fits(model, tensors):
             # In their order, since that of a file's tensors is not always the same.
@@ -233,7 +251,14 @@ class RunSpec:
                 "init",
             )
         with seeded(self.seed, "build"):
-            return self.method.build(begun(model, tensors))
+            return self.method.build(initialised(model, tensors))
+
+    def baseline(self, method: Method, rounds: int | None = None) -> RunSpec:
+        """The specification of a method beside this run's, with so many rounds of training if they are given."""
+        return replace(
+            self, method=with_rounds(method, rounds), uncertainty=self.uncertainty.fitting(method), beside=(),
+            personal=self.personal if method.personal else (),
+        )  # fmt: skip
 
     def check(self, info: FederationInfo) -> None:
         """Raises ConfigurationError for what cannot be run on these silos, before anything is."""
@@ -274,23 +299,29 @@ class RunSpec:
 
 def spec_of(config: Config, name: str | None = None) -> RunSpec:
     """What a configuration specifies for its method, or for another one beside it, with that one's own defaults."""
-    method, uncertainty = config.build_method(name), config.uncertainty
-    if name not in (None, config.method.name):
-        uncertainty = uncertainty.fitting(method)
-    federation = config.federation
-    return RunSpec(
+    method, beside = config.build_method(), {each: config.build_method(each) for each in config.beside}
+    spec = RunSpec(
         method=method,
         model=config.model,
         seed=config.seed,
-        federation=federation,
+        federation=config.federation,
         evaluation=config.evaluation,
-        uncertainty=uncertainty,
+        uncertainty=config.uncertainty,
         privacy=config.privacy,
         server=config.server,
-        personal=config.personal if method.personal else (),
+        personal=config.personal if any(each.personal for each in (method, *beside.values())) else (),
         init=config.init,
-        expected=federation.begin_with or federation.quorum if config.data.source == "silos" else None,
+        data=config.data,
+        beside=tuple(beside.values()),
     )
+    return spec if name in (None, config.method.name) else spec.baseline(config.build_method(name))
+
+
+def with_rounds(method: Method, rounds: int | None) -> Method:
+    """The method with so many rounds of training, if they are given and it has a field for them."""
+    if rounds is None or not hasattr(method, "rounds"):
+        return method
+    return replace(method, rounds=rounds)  # type: ignore[type-var]
 
 
 def check_schedule(method: Method) -> None:

@@ -34,7 +34,7 @@ from ..files.schema.summary import DeviceRecord, DomainRecord, Newcomers, Policy
 from ..uncertainty import histograms
 from .base import BaseRun
 from .classification import Classification
-from .own_metrics import own_of_silo, own_records
+from .custom_metrics import own_of_silo, own_records
 from .stacking import training_works
 from .streams import by_model, mean_of_silos, summarise_streams
 

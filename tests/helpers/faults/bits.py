@@ -15,6 +15,8 @@ TIMES = {"seconds", "federation"}
 """Keys whose values are times, or drawn for every federation."""
 SEALS = {"sha256", "files"}
 """Keys of a whole file whose values follow from times, among others."""
+GIVEN = {"engine", "given"}
+"""Keys of a run's description that decide no result."""
 
 
 def bits(folder: Path) -> dict[str, str]:
@@ -84,7 +86,8 @@ def _hash(path: Path) -> str:
         except ValueError:
             value = None
         if isinstance(value, dict):
-            kept = {key: each for key, each in value.items() if key not in SEALS}
+            left_out = SEALS | GIVEN if path.name == "run.json" else SEALS
+            kept = {key: each for key, each in value.items() if key not in left_out}
             data = json.dumps(_timeless(kept), sort_keys=True).encode()
     return hashlib.sha256(data).hexdigest()
 

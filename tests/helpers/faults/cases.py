@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from .actions import ACTIONS, PAGE, answer, keys_in, resume, run, unfinished, without_beside
+from .actions import ACTIONS, PAGE, answer, resume, run, unfinished, without_beside
 from .bits import bits, concerns, tree
 from .children import Ended, in_child
 from .damages import LINKS, SEEDED, Place, apply, possible, targets
@@ -74,7 +74,7 @@ def _crash(known: Material, kind: str, number: int, workers: int, again: int = 0
     found = _how_it_crashed(struck, kind, known)
     if found is not None:
         return found
-    if again and (folder / "config.toml").exists():
+    if again and (folder / "run.json").exists():
         struck = _struck(folder, kind, again, partial(resume, known.subject, folder))
         found = _how_it_crashed(struck, kind, known)
         if found is not None:
@@ -107,7 +107,7 @@ def _how_it_crashed(ended: Ended, kind: str, known: Material) -> Outcome | None:
 
 def _continued(known: Material, folder: Path) -> Outcome:
     """A run continues to the same bits, with the command that began it where there is nothing to resume."""
-    begun = (folder / "config.toml").exists()
+    begun = (folder / "run.json").exists()
     ended = in_child(partial(resume if begun else run, known.subject, folder))
     found = cost(ended, known.ran)
     if found is not None:
@@ -146,7 +146,6 @@ def _refused(known: Material, ended: Ended, target: str) -> Outcome:
     """A refusal may name any file of the run: which of two that disagree is damaged nobody can tell."""
     names = {Path(name).name for name in targets(known.finished)} | {Path(target).name}
     names |= {path.name for folder in known.earlier for path in folder.rglob("*")}
-    names |= keys_in(ended.err) if target == "config.toml" else set()
     names |= {"is not finished"} if target == "summary.json" else set()  # without it no run is
     return refusal(ended, names)
 

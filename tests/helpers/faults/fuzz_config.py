@@ -12,7 +12,7 @@ from typing import Any
 
 from caveat import config as configuration
 from caveat import data
-from caveat.runs.configured import check
+from caveat.runs.start import check
 
 from .actions import command, python_errors
 from .children import Ended

@@ -83,7 +83,7 @@ class Material(Undisturbed):
     @property
     def stages(self) -> list[str]:
         """Those from which a run continues."""
-        return [f"at-{i}" for i, folder in enumerate(self.earlier) if (folder / "config.toml").exists()]
+        return [f"at-{i}" for i, folder in enumerate(self.earlier) if (folder / "run.json").exists()]
 
 
 @cache

@@ -128,11 +128,13 @@ def audit_of(
 ) -> Audit:
     """Audit the method of a specification, whose seed is not used. Raises what `audit` does."""
     devices = find_devices(engine.device, engine.workers)
-    spec = dataclasses.replace(spec, seed=0, evaluation=ONCE, method=with_equal_steps(spec.method, silos))
+    spec = dataclasses.replace(
+        spec, seed=0, evaluation=ONCE, method=with_equal_steps(spec.method, silos), data=None, beside=()
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="caveat-") as passing:
         folder = path_of(out, "out") if out is not None else Path(passing)
         sweep = Sweep(
-            LocalRun(folder=folder, spec=spec, silos=silos, workers=engine.workers, devices=devices),
+            LocalRun(folder=folder, spec=spec, silos=silos, engine_settings=engine, devices=devices),
             python_calls.listed(shares, float, "shares"),
             python_calls.listed(seeds, lambda seed: python_calls.whole(seed, "seeds"), "seeds"),
         )

@@ -17,15 +17,15 @@ from ...core import ConfigurationError, DataError, Method, RunError, Silo, key
 from ...core.settings import plain
 from ...data import Silos, splits_record
 from ...files.locks import locked, nothing_begun
-from ...files.reading import checked, manifest_of, record_of
+from ...files.reading import checked, record_of
 from ...files.schema.audit import AuditPlan, Participating
 from ...files.schema.record import as_json
 from ...files.writing import write_record
 from ...runs import python_calls
-from ...runs.begun import check_begun, check_same
 from ...runs.execution import carry_out
 from ...runs.local import LocalRun, Run
 from ...runs.progress import Progress
+from ...runs.spec_file import check_begun, check_same_data
 from ...training.fit import Training
 from .observations import Observation, Observed
 
@@ -164,11 +164,6 @@ class Sweep:
             spec=dataclasses.replace(self.whole.spec, seed=seed),
         )
 
-    def _keep(self, run: LocalRun) -> None:
-        """Write down what the run is of. Raises ConfigurationError where the folder has a run of other settings."""
-        python_calls.keep_call(run)
-        manifest_of(run.folder).check(python_calls.CALL, "splits.json")
-
     def run(self, progress: Progress) -> Iterator[tuple[float, int, Run]]:
         """Every run, finished, by share and seed, those with all data last."""
         number, count = 0, len(self.shares) * len(self.seeds)
@@ -176,10 +171,10 @@ class Sweep:
             for seed in self.seeds:
                 number += 1
                 run = self.run_of(share, seed)
-                check_same(run.folder, run.silos)
+                check_same_data(run.folder, run.silos)
                 run.folder.mkdir(parents=True, exist_ok=True)
                 check_begun(run.folder)
-                self._keep(run)
+                python_calls.check_call(run)
                 if (run.folder / "summary.json").exists():
                     run.check_code()  # what is judged together has to be of one model
                 carry_out(run, progress, f"run {number} of {count}: {share:.3g} of the data, seed {seed}")

@@ -29,8 +29,8 @@ from ...html.pages.comparison.page import render
 from ...methods import METHODS
 from ...methods.plugins import advice
 from ...metrics.own import check_known, known_metrics
-from ...runs.own_code import import_named
 from ...runs.progress import Progress
+from ...runs.user_code import import_named
 from .build_record import comparison_of
 from .folder import ComparisonFolder
 from .grid import Grid, key_of, swept, with_own

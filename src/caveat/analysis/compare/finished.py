@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core import SiloId
-from ...files.reading import Manifest, manifest_of, read, read_plain
+from ...files.reading import RUN, Manifest, manifest_of, read, read_plain
 from ...files.run_folder import read_rows
 from ...files.schema.grid import Measure
 from ...files.schema.logs import RoundRow
@@ -31,7 +31,7 @@ class FinishedRun:
     @cached_property
     def summary(self) -> Summary:
         """Raises DataError if it is damaged, or another run's than the files beside it, as what follows does."""
-        self._manifest.check("settings.json", "splits.json", "rounds.jsonl", "ledger.jsonl")
+        self._manifest.check(RUN, "splits.json", "rounds.jsonl", "ledger.jsonl")
         return read(self.folder / "summary.json", Summary)
 
     @cached_property

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Any
 
-from ...config import Config, is_stranger, load_kept
+from ...config import Config
 from ...core import ConfigurationError
 from ...files.schema.grid import MethodVariant, Sets, Setting
-from ...runs.begun import check_settings
+from ...runs.spec_file import described_config, differences, read_run_file
 from .finished import FinishedRun
 from .grid import Grid, PlannedRun
 from .tuning import Tuning
@@ -43,23 +41,15 @@ class ComparisonFolder:
 
     def check_begun(self, run: PlannedRun) -> None:
         """Raises ConfigurationError if the folder of a planned run holds one of other settings."""
-        path, rounds = self.place(run) / "config.toml", self.known_rounds(run)
-        if not path.exists():
+        place, rounds = self.place(run), self.known_rounds(run)
+        if (record := read_run_file(place)) is None:
             return
-        begun = load_kept(path)
-        check_settings(begun, path.parent)
         if rounds is None and self._follows(run):
-            rounds = begun.rounds  # nobody knows yet
-        wanted = self.config(run, rounds)
-        if is_stranger(begun.method.name) and begun.method.name == wanted.method.name:
-            # Only the method itself could tell its defaults.
-            of_method = {name: getattr(begun, name) for name in ("method", "training", "uncertainty", "personal")}
-            wanted = dataclasses.replace(wanted, **of_method)
-        if begun != wanted:
-            differing = ", ".join(_differences(begun, wanted))
+            rounds = record.spec["method"]["rounds"]  # nobody knows yet
+        found = differences(record.spec, described_config(self.config(run, rounds), record.spec))
+        if told := ", ".join(f"{each.key} = {each.was!r}, now {each.now!r}" for each in found):
             raise ConfigurationError(
-                f"{path.parent} holds a run of {run.method.name} with other settings: {differing}; name a new folder "
-                "with --out"
+                f"{place} holds a run of {run.method.name} with other settings: {told}; name a new folder with --out"
             )
 
     def failure(self, run: PlannedRun) -> str | None:
@@ -159,14 +149,3 @@ class ComparisonFolder:
         more = len(method.then.values) if method.then else 0
         again = len(set(self.grid.seeds) & set(self.grid.seeds_tried))
         return (values + more) * tried + len(self.grid.seeds) - again
-
-
-def _differences(begun: Any, wanted: Any) -> list[str]:
-    found = []
-    for name in begun.__dataclass_fields__:
-        one, other = getattr(begun, name), getattr(wanted, name)
-        if one != other and hasattr(one, "__dataclass_fields__") and type(one) is type(other):
-            found += [f"{name}.{inner}" for inner in _differences(one, other)]
-        elif one != other:
-            found.append(f"{name} = {one!r}, now {other!r}")
-    return found

@@ -14,8 +14,8 @@ from ...data import Silos
 from ...files.payloads import read_payload, to_bytes
 from ...files.schema.grid import Contrast
 from ...files.writing import write_bytes
-from ...runs.configured import open_run
 from ...runs.local import Run
+from ...runs.opening import open_run
 from ..contrasts import Floats, SeedDifferences, Whole
 
 INPUT, OWN = "input", "own"

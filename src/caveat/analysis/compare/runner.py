@@ -19,11 +19,15 @@ from ...core import CaveatError, ConfigurationError
 from ...data import Silos
 from ...engines.processes.worker import end_with_parent
 from ...files.locks import nothing_begun
+from ...files.reading import RUN
 from ...files.schema.record import as_json
 from ...files.writing import forget_parts, write_bytes
 from ...html.pages.run.page import write_report
-from ...runs.configured import check, check_code, open_run, resume, start
+from ...runs.opening import open_run
 from ...runs.progress import Progress
+from ...runs.resume import resume
+from ...runs.spec_file import read_run_file
+from ...runs.start import check, local_run, start
 from .folder import ComparisonFolder
 from .grid import PlannedRun
 from .right import place_of, write_right
@@ -61,9 +65,9 @@ class Runner:
         """Raises RunError if code of one's own is or makes another than in runs that others are to come beside."""
         for run in self.results.known():
             place = self.results.place(run)
-            if (place / "code.json").exists():
+            if (record := read_run_file(place)) is not None and record.code is not None:
                 config = self.results.config(run, self.results.known_rounds(run))
-                check_code(config, self._silos(config), place)
+                local_run(config, self._silos(config), place).check_code()
 
     def run(self) -> None:
         """Run everything that can be run. What failed before is tried once more."""
@@ -189,7 +193,7 @@ def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: in
     end_with_parent(parent)
     torch.set_num_threads(1)  # the parent's threads did not come along, and OpenMP would wait for them
     try:
-        if (place / "config.toml").exists():
+        if (place / RUN).exists():
             resume(place, silos=silos, device=config.engine.device)
         else:
             start(config, place, silos=silos)

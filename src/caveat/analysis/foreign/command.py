@@ -15,7 +15,7 @@ from rich.text import Text
 from ...core import ConfigurationError
 from ...core.errors import one_of
 from ...files.writing import write_bytes
-from ...runs.configured import open_run
+from ...runs.opening import open_run
 from ...runs.progress import Progress
 from ...uncertainty.familiarity import SCORE
 from ..compare.command import asked, compare

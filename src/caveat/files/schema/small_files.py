@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from .data import PreparationFile
 from .figures import RoundTraffic
-from .record import SCHEMA, Figure, File, Finite, Record, Size
+from .record import SCHEMA, Figure, File, Record, Size
 
 
 class JoinFile(File):
@@ -20,21 +20,6 @@ class JoinFile(File):
     server: str  # SHA-256 of its server's last state
     rounds: int  # of training, at the silos that joined
     before: dict[str, dict[str, Figure]] = {}  # by silo, figures of its test split with what every newcomer has
-
-
-class Origin(File):
-    """`origin.json`: the recipe that a configuration is, but for some keys."""
-
-    recipe: str
-    sets: list[str] = []  # SECTION.KEY=VALUE
-
-
-class ExtendedFile(File):
-    """`extended.json`: the rounds of training that a run was to have, each time that it was to have more."""
-
-    SEALED: ClassVar = True
-
-    rounds: list[int]  # the first number is that with which the run began
 
 
 class ModelFile(File):
@@ -69,14 +54,6 @@ class KeptState(Record):
     sha256: str | None = None  # of its file; None where the silo begins afresh after that round
 
 
-class SettingsFile(File):
-    """`settings.json`: what decides a run's results, as it was when the run began."""
-
-    SEALED: ClassVar = True
-
-    settings: dict[str, Any]
-
-
 class StackedRecord(Record):
     """Whether a work is carried out for many silos at once, in one batched call."""
 
@@ -86,37 +63,6 @@ class StackedRecord(Record):
     why: str = ""  # why not
     padded: bool = False  # batches of different sizes are filled up with examples that do not count
     bytes: Size = 0  # that a step of training keeps for each silo
-
-
-class BegunData(File):
-    """`data.json`: what the data of a run mean, and what `splits.json` leaves out."""
-
-    SEALED: ClassVar = True
-
-    classes: list[str]
-    columns: str  # SHA-256 of the names and categories of all columns of a table
-    others: str | None = None  # SHA-256 of the record of the splits of silos that are not measured
-
-
-class BegunCode(File):
-    """`code.json`: what code of one's own was and made when the run began."""
-
-    OMITTED: ClassVar = frozenset({"model", "method", "plugins", "models"})
-    SEALED: ClassVar = True
-
-    model: str | None = None  # SHA-256 of the names, shapes and values of all tensors of the models as they began
-    says: tuple[tuple[Finite, ...], ...] = ()  # what each said of fixed inputs then, in evaluation and in training
-    method: str | None = None  # SHA-256 of the text of the method's classes
-    plugins: list[str] = []  # what `--plugin` named
-    models: list[str] = []  # what `--model` is to name
-
-
-class BegunInit(File):
-    """`init.json`: the model of another run with which a run began."""
-
-    SEALED: ClassVar = True
-
-    model: str  # SHA-256 of its file
 
 
 class OwnState(File):

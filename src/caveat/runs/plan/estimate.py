@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -15,9 +15,9 @@ from ...config import Config
 from ...core.devices import find_devices
 from ...core.settings import MANY
 from ...engines.processes.collectors import AHEAD, FEWEST, TOGETHER
-from ..configured import check, local_run
 from ..local import LocalRun
 from ..spec import RunSpec
+from ..start import check, local_run
 from .costs import AFTER, EVALUATION, NOTHING, TRAINING, MethodCost, Needs, PhaseCost, Plan, Span, Steps
 from .counts import Sizes, sizes_of, stopped_after
 from .rehearsal import Measuring, Rehearsal, Rehearsed, rehearse
@@ -31,12 +31,8 @@ def plan_configured(config: Config) -> Plan:
     silos, nowhere = data.load(config.data, config.seed), Path()
     check(config, silos, nowhere)
     devices = find_devices(config.engine.device, config.engine.workers)
-
-    def beside(rounds: int) -> Iterator[LocalRun]:
-        for name in config.beside:
-            yield local_run(replace(config, rounds=rounds), silos, nowhere, name, devices)
-
-    return plan(local_run(config, silos, nowhere, None, devices), beside)
+    run = replace(local_run(config, silos, nowhere), devices=devices)
+    return plan(run, run.baselines)
 
 
 def plan(run: LocalRun, beside: Callable[[int], Iterable[LocalRun]] = lambda rounds: ()) -> Plan:

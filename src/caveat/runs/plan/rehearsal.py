@@ -155,11 +155,12 @@ def encoding_of(run: LocalRun, sizes: Sizes, silo: SiloId) -> tuple[float, int]:
 @contextmanager
 def rehearsal_of(run: LocalRun, sample: Sequence[SiloId]) -> Iterator[RehearsalRunner]:
     """With the run's engine and recorder in a temporary folder. No round is evaluated unless the rehearsal asks."""
-    spec = replace(run.spec, evaluation=replace(run.spec.evaluation, every=10**9, stop_after=None))
+    measured = replace(run.spec.evaluation, every=10**9, stop_after=None)
+    spec = replace(run.spec, evaluation=measured, data=None, beside=())  # its workers cannot read the data again
     with TemporaryDirectory(prefix="caveat-plan-") as folder:
         short = ShortRun(
-            folder=Path(folder), spec=spec, silos=run.silos, workers=run.workers, sample=tuple(sample),
-            sync_seconds=run.sync_seconds, devices=run.devices,
+            folder=Path(folder), spec=spec, silos=run.silos, engine_settings=run.engine_settings, sample=tuple(sample),
+            devices=run.devices,
         )  # fmt: skip
         runner = RehearsalRunner(short)
         with runner.open():
@@ -318,7 +319,7 @@ def stacked_gain(run: LocalRun, sizes: Sizes, cohort: int) -> float | None:
     if run.stacked == "off" or not isinstance(training, Training):
         return None
     few = replace(method, training=replace(training, local_epochs=None, local_steps=STEPS))
-    short = replace(run, spec=replace(run.spec, method=few), workers=1)
+    short = replace(run, spec=replace(run.spec, method=few), engine_settings=replace(run.engine_settings, workers=1))
     with rehearsal_of(short, sizes.typical(PER_WORKER)) as runner:
         return runner.gain(run.stacked, cohort, run.workers)
 

@@ -1,4 +1,4 @@
-"""The command that makes a run once more, from its configuration and, where it is of one, from a recipe."""
+"""How to make a run once more: from its configuration, and as the user gave that."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from ....files.run_folder import RunFolder
 @dataclass(frozen=True)
 class Again:
     command: str
-    recipe: str
-    """The command that starts from a recipe; empty where no recipe is near."""
+    """Empty for a run of a Python program, which no command makes."""
+    given: str
+    """The command that the user gave, from a recipe or a file of the user's; empty where it is not known."""
     about: str
 
 
@@ -21,14 +22,17 @@ def again(run: RunFolder) -> Again:
     summary = run.summary
     known = [f"caveat {summary.version}"] if summary and summary.version else []
     known += [f"seed {summary.seed}"] if summary and summary.seed is not None else []
+    about = ", ".join(known)
+    if run.record is not None and run.record.in_python:
+        return Again("", "", about)
     if run.federated:
-        return Again("caveat flower init DIR config.toml", "", ", ".join(known))
+        return Again("caveat flower init DIR config.toml", "", about)
     if run.failure and run.failure.diverged:
-        return Again(_from_configuration(run, "--set", "training.lr=LOWER"), "", ", ".join(known))
-    words = [word for each in run.origin.sets for word in ("--set", each)] if run.origin else []
-    recipe = shlex.join(["caveat", "run", run.origin.recipe, *words, "--out", "NEW"]) if run.origin else ""
-    return Again(_from_configuration(run), recipe, ", ".join(known))
+        return Again(_command(run, "config.toml", "--set", "training.lr=LOWER"), "", about)
+    given = run.record.given if run.record else None
+    sets = [word for each in given.sets for word in ("--set", each)] if given else []
+    return Again(_command(run, "config.toml"), _command(run, given.source, *sets) if given else "", about)
 
 
-def _from_configuration(run: RunFolder, *options: str) -> str:
-    return shlex.join(["caveat", "run", "config.toml", *run.plugins, *options, "--out", "NEW"])
+def _command(run: RunFolder, source: str, *options: str) -> str:
+    return shlex.join(["caveat", "run", source, *run.plugins, *options, "--out", "NEW"])

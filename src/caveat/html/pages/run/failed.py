@@ -32,7 +32,7 @@ def failures(run: RunFolder) -> list[Failed]:
 
 def _rate(run: RunFolder) -> str:
     """The learning rate that the run was given; empty where its folder does not say."""
-    section = run.settings.get("training")
+    section = run.section("method").get("training")
     found = section.get("lr") if isinstance(section, Mapping) else None
     return f"{found:g}" if isinstance(found, int | float) else ""
 

@@ -42,8 +42,7 @@ class Familiarity:
 
 def promised(run: RunFolder) -> float:
     """The largest expected share of inputs like its own that a silo calls unfamiliar."""
-    section = run.settings.get("uncertainty")
-    found = section.get("alarm") if isinstance(section, Mapping) else None
+    found = run.section("uncertainty").get("alarm")
     return float(found) if isinstance(found, int | float) else _ALARM
 
 

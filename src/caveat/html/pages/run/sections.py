@@ -207,11 +207,12 @@ def headline(run: RunFolder) -> list[tuple[str, str]]:
     of = Markup(" ") + element("small", f"of {count + len(run.absent)}") if run.absent else ""
     nats = Markup(" ") + element("small", "nats")
     # All that left them, as the ledger has it, where there is one.
-    rounds = summary.traffic.bytes_up if summary and summary.traffic else None
-    sent = run.sent.total.bytes if summary and run.sent else rounds
+    counted = summary.traffic.bytes_up if summary and summary.traffic else None
+    sent = run.sent.total.bytes if summary and run.sent else counted
+    rounds = run.record.rounds if run.record else []
     seconds = sum(summary.seconds.values()) if summary else 0
     early = Markup(" ") + element("small", "ended early") if summary and summary.stopped else ""
-    begun = Markup(" ") + element("small", f"begun with {run.numbers[0]}") if run.numbers else ""
+    begun = Markup(" ") + element("small", f"begun with {rounds[0]}") if rounds else ""
     found = [
         ("silos", escape(count) + of if count else ""),
         ("rounds", escape(run.rounds_run) + early + begun),

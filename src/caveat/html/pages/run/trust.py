@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -148,8 +148,7 @@ def _advice(run: RunFolder, found: Confidence | None) -> Markup | None:
 
 
 def _tempered(run: RunFolder) -> bool:
-    section = run.settings.get("uncertainty")
-    by_settings = isinstance(section, Mapping) and section.get("temperature") is True
+    by_settings = run.section("uncertainty").get("temperature") is True
     return by_settings or bool(run.summary and run.summary.temperature)
 
 

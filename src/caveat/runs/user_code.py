@@ -54,13 +54,13 @@ def with_whole_paths(config: Config, weights: bool) -> Config:
     return replace(config, model=model, personal=personal)
 
 
-def import_named(config: Config) -> None:
+def import_named(config: Models) -> None:
     """Import the code that a configuration names. For configurations that the user of this process names alone."""
     for code in codes_of(config):
         import_code(code)
 
 
-def check_known(config: Config) -> None:
+def check_known(config: Models) -> None:
     """Raises ConfigurationError for code that a configuration names and the user of this process does not."""
     for code in codes_of(config):
         code_of(code, "model")

@@ -8,11 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
+from .. import metrics
 from ..core import ConfigurationError, Payload, Prediction, Silo, SiloId
 from ..core.errors import shown
 from ..files.schema.figures import OwnMetricRecord
 from ..files.schema.record import Figure
+from ..metrics.classification import classification
 from ..metrics.own import LONGEST, OwnMetric, is_name, number_of
+from ..metrics.sums import class_sums
 
 Metric = Callable[[Prediction, Tensor], float]
 """From a prediction of N inputs and their labels (N,) to a number."""
@@ -77,3 +80,18 @@ def _number(value: Any, name: str, silo: SiloId) -> float:
             f"metrics[{name!r}] gave {number} at silo {silo!r}, expected a finite number", "metrics"
         )
     return number
+
+
+def evaluated(prediction: Prediction, y: Tensor, positive: int = 1) -> dict[str, Any]:
+    """Figures by name, and "confusion" (C, C), rows are labels, where there are no more classes than that is kept of.
+
+    `positive` is the number of the class that sensitivity is of, where there are two.
+    """
+    sums = metrics.measure(prediction, y)
+    found: dict[str, Any] = {"examples": len(y), **metrics.figures(sums), **metrics.errors(sums)}
+    if null := metrics.ece_null(sums):
+        found["ece_null"] = null
+    if classes := class_sums(prediction, y):
+        found |= classification(classes, positive)
+        found["confusion"] = classes["confusion"].long().tolist()
+    return found

@@ -1,4 +1,4 @@
-"""A run's model as the beginning of another."""
+"""The model of a finished run, with which another run begins (`init`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fits(module: nn.Module, tensors: Tensors) -> bool:
     return bool(tensors) and all(n in there and there[n].shape == t.shape for n, t in tensors.items())
 
 
-def begun(module: nn.Module, tensors: Tensors) -> nn.Module:
+def initialised(module: nn.Module, tensors: Tensors) -> nn.Module:
     """A module with these tensors in it; others, which the other run kept at its silos, stay as they are."""
     there = tensors_of(module)
     with torch.no_grad():

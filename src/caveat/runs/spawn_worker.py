@@ -1,25 +1,25 @@
-"""A worker of a configured run in a process that begins anew: it makes the run again from its folder and its data."""
+"""A worker that does not begin as a fork: it makes the run again from the run's folder and its data."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .. import data
 from ..core.errors import CaveatError, told
 from ..engines.executor import Executor
 from ..engines.processes.shared_buffer import SharedBuffer
 from ..engines.processes.worker import end_with_parent, serve
 from ..methods.plugins import use
-from .begun import check_same
-from .configured import load_config, local_run
-from .own_code import import_named
+from .local import LocalRun
+from .spec import with_rounds
+from .spec_file import check_same_data, run_file, spec_in, with_sets
+from .user_code import import_named
 
 
 def serve_anew(about: Mapping[str, Any]) -> None:
@@ -28,7 +28,7 @@ def serve_anew(about: Mapping[str, Any]) -> None:
     pipe, *buffers = about["descriptors"]
     connection, (down, *up) = Connection(pipe), map(SharedBuffer, buffers)
     try:
-        executor = executor_anew(about["rebuild"])
+        executor = executor_again(about["rebuild"])
     except Exception as error:
         connection.recv_bytes()
         why = str(error) if isinstance(error, CaveatError) else told(error)
@@ -39,17 +39,17 @@ def serve_anew(about: Mapping[str, Any]) -> None:
     serve(executor, down, up, connection)
 
 
-def executor_anew(rebuild: Mapping[str, Any]) -> Executor:
-    """What carries out the works of a run. Its user has named all code that is imported here, to the run's process.
+def executor_again(rebuild: Mapping[str, Any]) -> Executor:
+    """What carries out the tasks of a run. The user has named all code that is imported here, to the run's process.
 
     Raises RunError for other data than the run's, and what reading them raises.
     """
     for plugin in rebuild["plugins"]:
         use(plugin)
-    folder, name = Path(rebuild["folder"]), rebuild["method"]
-    config = dataclasses.replace(load_config(folder), rounds=rebuild["rounds"])
-    import_named(config)
-    silos = data.load(config.data, config.seed)
-    own = folder if name is None else folder / "beside" / name
-    check_same(own, silos)
-    return local_run(config, silos, own, name).executor()
+    folder = Path(rebuild["folder"])
+    spec = spec_in(folder, with_sets(run_file(folder), rebuild["sets"]))
+    spec = replace(spec, method=with_rounds(spec.method, rebuild["rounds"]))
+    import_named(spec)
+    silos = spec.read_silos()
+    check_same_data(folder, silos)
+    return LocalRun(spec=spec, folder=folder, silos=silos).executor()

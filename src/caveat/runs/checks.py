@@ -1,12 +1,14 @@
-"""Newcomers: silos that take no part in a run, and are measured in the end with what a silo has that joins then."""
+"""Checks of silos against a specification, before anything runs: newcomers, and ids of tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+import torch
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..core import ConfigurationError, Decision, Method, SiloId, Site, seeded
+from ..core import ConfigurationError, DataError, Decision, Method, SiloId, Site, seeded
 
 
 def check_newcomers(
@@ -39,3 +41,29 @@ def _kept(method: Method, site: Site, seed: int) -> list[str]:
     parts = [(path, part) for path, part in site.module.named_modules() if not isinstance(part, _BatchNorm)]
     names = [f"{path}.{name}".lstrip(".") for path, part in parts for name, _ in part.named_parameters(recurse=False)]
     return [name for name in names if name not in there]
+
+
+@torch.no_grad()
+def check_ids(module: nn.Module, x: Tensor, where: str) -> None:
+    """Raises DataError for inputs (N, T) int64, N > 0, with an id that the module cannot look up."""
+    highest = x[int(x.flatten(1).amax(1).argmax())]
+    embeddings = [part for part in module.modules() if isinstance(part, nn.Embedding)]
+    hooks = [part.register_forward_pre_hook(lambda part, given: _look_up(part, given[0], where)) for part in embeddings]
+    try:
+        with seeded("ids"):
+            module.eval()(highest[None])
+    except IndexError as error:
+        raise DataError(f"{where}: the model cannot look up the id {int(highest.max())}: {error}") from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _look_up(embedding: nn.Module, ids: Tensor, where: str) -> None:
+    """Raises DataError unless an embedding has a row for all ids."""
+    known = int(embedding.num_embeddings)  # type: ignore[arg-type]
+    if ids.numel() and int(ids.max()) >= known:
+        raise DataError(
+            f"{where}: id {int(ids.max())} of a token, but the model knows ids from 0 to {known - 1}: give its "
+            "nn.Embedding a row for every id, or map rare ones to one id"
+        )

@@ -1,0 +1,290 @@
+"""`run.json`, the one description of a run: how it is written, read, and compared with another one."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .. import data
+from ..config import Config, EngineSettings, Evaluation, Federation, is_stranger
+from ..config.schema import ELSEWHERE
+from ..config.text import parse
+from ..core import ConfigurationError, DataError, Method
+from ..core.errors import OtherBeginning, shown
+from ..core.settings import dotted
+from ..data.settings import DataSettings
+from ..files.reading import RUN, manifest_of, read_plain, record_of
+from ..files.run_folder import other_kind
+from ..files.schema.run import RunFile
+from ..methods import METHODS
+from ..methods.plugins import advice
+from ..nn.models import ModelSettings, PersonalModel
+from ..wrappers.privacy import Privacy
+from ..wrappers.server import ServerOptimizer
+from ..wrappers.uncertainty import Uncertainty
+from .fingerprints import check_data, initial_model_fingerprint
+from .spec import RunSpec, spec_of
+
+SETTINGS: Mapping[str, type] = {
+    "model": ModelSettings, "federation": Federation, "evaluation": Evaluation, "uncertainty": Uncertainty,
+    "privacy": Privacy, "server": ServerOptimizer,
+}  # fmt: skip
+"""The fields of a specification that are settings, and their classes."""
+FIELDS = ("seed", "init", "data", *SETTINGS, "personal")
+"""The fields of a specification, except for its methods."""
+PLACES = ("data.source", "data.streams.ood_global")
+"""Keys that say where data are, which are compared by their content."""
+CHANGEABLE = (*PLACES, "engine.workers", "engine.device", "engine.sync_seconds", "engine.checkpoints")
+"""Keys that may be others when a run is continued."""
+WAITS = ("federation.deadline", "federation.patience")
+"""Keys that say how long the server of a federation waits."""
+
+
+# Write
+
+
+def described(spec: RunSpec) -> dict[str, Any]:
+    """A specification as plain values. Raises ConfigurationError if fields of a user's method have other values."""
+    found = {"method": _described_method(spec.method), **{name: _plain(getattr(spec, name)) for name in FIELDS}}
+    found["beside"] = {method.name: _described_method(method) for method in spec.beside}
+    try:
+        return _as_json(found)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"the fields of {spec.method.name!r} have to be plain values: {error}") from None
+
+
+def described_config(config: Config, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The description of a configuration, to compare with a known one.
+
+    A plugin's method that this process has not imported cannot be built. Then the hyperparameters that the
+    configuration gives replace those of the known description.
+    """
+    if not any(map(is_stranger, (config.method.name, *config.beside))):
+        return described(spec_of(config))
+    given = {"rounds": config.rounds, "training": _plain(config.training), "mc_samples": config.uncertainty.mc_samples}
+    method = {**known["method"], "name": config.method.name, **config.method.parameters}
+    method |= {key: value for key, value in given.items() if key in method}
+    plain = {name: _plain(getattr(config, name)) for name in FIELDS}
+    return _as_json({**known, **plain, "method": method, "personal": known["personal"]})
+
+
+def _described_method(method: Method) -> dict[str, Any]:
+    """A method's fields with its name, and the names of its class and of the classes that this one is made from."""
+    kinds = [kind.__name__ for kind in inspect.getmro(type(method)) if dataclasses.is_dataclass(kind)]
+    return {"name": method.name, "class": " < ".join(kinds), **_plain(method)}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = value.described if isinstance(value, ModelSettings) else vars(value)  # code is its name here
+        return {field.name: _plain(fields[field.name]) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _as_json(value: Mapping[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps(value, allow_nan=False))
+    return plain
+
+
+# Read
+
+
+def read_run_file(folder: Path) -> RunFile | None:
+    """The description of the run in a folder; None if no run has begun there. Raises DataError if it is damaged."""
+    return record_of(folder / RUN, RunFile)
+
+
+def run_file(folder: Path) -> RunFile:
+    """The same. Raises ConfigurationError, saying what the folder is instead, if it is not of a run."""
+    if (found := read_run_file(folder)) is not None:
+        return found
+    if not folder.is_dir():
+        raise ConfigurationError(f"{folder}: no such folder, expected that of a run")
+    if about := other_kind(folder):
+        raise ConfigurationError(f"{folder} {about}")
+    if (folder / "state" / "checkpoint.json").exists():
+        raise DataError(f"{folder / RUN} is missing: put it back from a copy")
+    raise ConfigurationError(f"{folder} is not a run: it has no {RUN}")
+
+
+def spec_in(folder: Path, record: RunFile) -> RunSpec:
+    """The specification that the description in a folder has; code of one's own is its name.
+
+    Raises ConfigurationError for a method that this process does not know, and for settings that it does not have.
+    """
+    kept, where = record.spec, folder / RUN
+    try:
+        spec = RunSpec(
+            method=_method(kept["method"], folder),
+            beside=tuple(_method(each, folder) for each in kept["beside"].values()),
+            personal=tuple(PersonalModel(**each) for each in kept["personal"]),
+            data=None if kept["data"] is None else DataSettings(**kept["data"]),
+            seed=kept["seed"], init=kept["init"],
+            **{name: kind(**kept[name]) for name, kind in SETTINGS.items()},
+        )  # fmt: skip
+    except ConfigurationError as error:
+        raise error if str(folder) in str(error) else ConfigurationError(f"{where}: {error}") from error
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise DataError(f"{where}: expected the description of a run: {error}") from error
+    if found := next(differences(deciding(kept), deciding(described(spec))), None):
+        raise ConfigurationError(
+            f"{where}: {found.key} = {shown(found.was)}, but what is known by these names here has "
+            f"{shown(found.now)}: it is another method, or other settings"
+        )
+    return spec
+
+
+def engine_in(record: RunFile) -> EngineSettings:
+    """The engine of the command that began a run."""
+    return EngineSettings(**record.engine)
+
+
+def _method(kept: Mapping[str, Any], folder: Path) -> Method:
+    """A method by its name. Raises ConfigurationError if this process does not know it."""
+    fields = {key: value for key, value in kept.items() if key not in ("name", "class")}
+    if kept["name"] not in METHODS:
+        raise ConfigurationError(
+            f"{folder} is a run of the method {shown(str(kept['class']).partition(' < ')[0])}, which is none of "
+            f"caveat's own: {advice(kept['name'])}; nothing that a folder names is imported"
+        )
+    method: Method = METHODS[kept["name"]](**fields)
+    return method
+
+
+def with_sets(record: RunFile, sets: Sequence[str]) -> RunFile:
+    """A description with the user's "KEY=VALUE" for keys of `CHANGEABLE`. Raises ConfigurationError for another key."""
+    table = copy.deepcopy({**record.spec, "engine": record.engine})
+    for path, value in parse("", "--set", sets).overrides.items():
+        if dotted(path) not in CHANGEABLE:
+            raise ConfigurationError(
+                f"--set {dotted(path)}: a run continues with the settings that it began with, except for "
+                f"{', '.join(CHANGEABLE)}"
+            )
+        _below(table, path[:-1])[path[-1]] = value
+    return record.model_copy(update={"engine": table.pop("engine"), "spec": table})
+
+
+# Compare
+
+
+class ChangedKey(NamedTuple):
+    """A key of two descriptions, and its value in each; None for a key that one does not have."""
+
+    key: str
+    was: Any
+    now: Any
+
+
+def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[ChangedKey]:
+    """The keys in which two descriptions differ; of another method its name alone."""
+    found = list(_differences(was, now, ()))
+    other_method = any(path == ("method", "name") for path, *_ in found)
+    for path, before, after in found:
+        if not other_method or path[0] != "method" or path[1] == "name":
+            yield ChangedKey(_key(path), before, after)
+
+
+def _differences(was: Any, now: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        for key in {**was, **now}:
+            yield from _differences(was.get(key), now.get(key), (*path, key))
+    elif was != now:
+        yield path, was, now
+
+
+def _key(path: tuple[str, ...]) -> str:
+    """Where a configuration has it: some fields of methods are not in `[method]`."""
+    if path[0] == "method" and len(path) > 1 and path[1] in ELSEWHERE:
+        return dotted((*ELSEWHERE[path[1]], *path[2:]))
+    return dotted(path)
+
+
+def deciding(spec: Mapping[str, Any], free: Sequence[str] = (*WAITS, *PLACES)) -> dict[str, Any]:
+    """A description without the keys that change no result."""
+    table: dict[str, Any] = copy.deepcopy(dict(spec))
+    # Where nothing else says how many silos are expected, the quorum does, and with it each one's share of the noise.
+    quorum = ["federation.quorum"] if table["federation"]["begin_with"] else []
+    for key in (*free, *quorum):
+        *sections, last = key.split(".")
+        if (inner := _below(table, sections)) is not None:
+            del inner[last]
+    return table
+
+
+def _below(table: Any, sections: Sequence[str | int]) -> Any:
+    for section in sections:
+        table = None if table is None else table[section]
+    return table
+
+
+def check_spec(folder: Path, record: RunFile, spec: RunSpec) -> None:
+    """Raises ConfigurationError, naming the key and both values, unless the run in a folder is of this specification.
+
+    What runs beside another run follows that one's rounds.
+    """
+    followed = {"rounds"} if folder.parent.name == "beside" else set[str]()
+    found = differences(deciding(record.spec), deciding(described(spec)))
+    for key, was, now in (each for each in found if each.key not in followed):
+        finished = (folder / "summary.json").exists()
+        state, aim = ("a finished", "have it again") if finished else ("an interrupted", "continue it")
+        again = f"make the same call to {aim}" if spec.data is None else "put it back"
+        raise ConfigurationError(
+            f"{folder} holds {state} run with {key} = {was!r}, not {now!r}; {again}, or name a new folder", key
+        )
+
+
+def check_initial_model(folder: Path, init: str | None) -> None:
+    """Raises RunError if `init` holds another model than the run in a folder, or the one that it is beside, began with.
+
+    Once a run has trained, it does not need that model any more.
+    """
+    if init is None or (folder / "state" / "checkpoint.json").exists():
+        return
+    now = initial_model_fingerprint(init)
+    for part in (folder, folder.parent.parent) if folder.parent.name == "beside" else (folder,):
+        record = read_run_file(part)
+        if record is not None and record.init_model != now:
+            raise OtherBeginning(
+                f"{folder}: init = {init!r} holds another model than when {part} began; put it back, or begin another "
+                "run"
+            )
+
+
+def check_begun(folder: Path) -> None:
+    """Raises DataError where what a run wrote when it began is damaged."""
+    check_files(folder, RUN, "splits.json")
+    read_run_file(folder)  # before the first checkpoint nothing else would notice
+
+
+def check_files(folder: Path, *places: str) -> None:
+    """Raises DataError for a file that is not what was written, as far as the newest checkpoint can say."""
+    try:
+        manifest = manifest_of(folder)
+    except DataError:
+        if (folder / "summary.json").exists():
+            raise
+        return  # a damaged checkpoint: there may be an older one to go on from
+    manifest.check(*places)
+
+
+def check_same_data(folder: Path, silos: data.Silos) -> None:
+    """Raises RunError if a run in the folder began with other data, DataError if what it began with is damaged."""
+    splits = folder / "splits.json"
+    check_files(folder, RUN, "splits.json")
+    if not splits.exists():
+        return
+    begun = read_plain(splits)  # of the silos that are measured
+    if not isinstance(begun, dict) or not begun:
+        raise DataError(f"{splits}: expected what the splits of the silos that are measured were")
+    same = [silos.named(name) for name in begun if name in silos.by_name]
+    if len(same) < len(begun) or begun != _as_json(data.splits_record(same)):
+        raise OtherBeginning(f"{splits}: the data are not those that the run began with")
+    if (record := record_of(folder / RUN, RunFile)) is not None:
+        check_data(folder, record.data, silos, begun.keys())
