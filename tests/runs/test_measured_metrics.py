@@ -154,5 +154,5 @@ evaluation.metrics = ["hits"]
 
 
 def test_flower_refuses_them() -> None:
-    with pytest.raises(ConfigurationError, match="is for engine 'embedded': a federation on Flower sends no code"):
+    with pytest.raises(ConfigurationError, match="it belongs to 'embedded': a federation on Flower sends no code"):
         loads(FLOWER, "c")
