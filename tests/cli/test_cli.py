@@ -23,7 +23,8 @@ COMMANDS = {
     "run": {"--plugin", "--set", "--out", "--workers", "--device", "--stacked", "--tracker", "--quiet"},
     "plan": {"--plugin", "--set", "--workers", "--device", "--stacked", "--json"},
     "resume": {
-        "--model", "--plugin", "--reset", "--project", "--rounds", "--workers", "--device", "--tracker", "--quiet",
+        "--model", "--plugin", "--reset", "--project", "--set", "--rounds", "--workers", "--device", "--tracker",
+        "--quiet",
     },
     "rollback": {"--to"},
     "join": {"--out", "--silo", "--rounds", "--model", "--plugin", "--quiet"},

@@ -190,7 +190,7 @@ def test_a_folder_that_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
         ("summary.json", lambda text: text.replace('"complete"', '"done"'), r"complete: Field required"),
         ("rounds.jsonl", lambda text: text.replace('{"round": 1,', "{", 1), r"rounds\.jsonl, line 1: round"),
         ("rounds.jsonl", lambda text: "{\n" + text, r"rounds\.jsonl, line 1: not valid JSON"),
-        ("run.json", lambda text: text + "[", r"run\.json: not valid JSON"),
+        ("run.json", lambda text: text.replace('"spec"', '"settings"', 1), r"run\.json: spec: Field required"),
         ("gallery.json", lambda text: text.replace('"image": "', '"image": "x\\" onload=', 1), r"silos\.0\.certain\.0"),
     ],
 )

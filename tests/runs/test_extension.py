@@ -15,7 +15,6 @@ from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.files.reading import read, sum_of
 from caveat.files.rollback import TrainedStore
-from caveat.files.schema.record import SCHEMA
 from caveat.files.schema.run import RunFile
 from caveat.files.schema.small_files import Checkpoint, KeptState
 from caveat.files.writing import write_record
@@ -279,7 +278,7 @@ def test_names_in_kept_states_lead_nowhere_else(tmp_path: Path, which: str) -> N
     server = "../../../mine" if which == "server" else "server-000001.safetensors"
     files = {f"state/{server}": sum_of(tmp_path / "mine")}
     (store.root / "server-000001.safetensors").write_text("my own")
-    checkpoint = {"schema": SCHEMA, "t": 1, "server": server, "files": files}
+    checkpoint = {"schema": 1, "t": 1, "server": server, "files": files}
     write_record(store.root / "checkpoint.json", Checkpoint.model_validate(checkpoint))
     line = KeptState(silo="../../../mine", t=1, sha256="0" * 64)
     (tmp_path / "run" / "state" / "states.jsonl").write_text(f"{line.model_dump_json()}\n")

@@ -40,6 +40,7 @@ SETTINGS = [
 def summary(run: Path) -> dict[str, Any]:
     """All figures but times."""
     result: dict[str, Any] = json.loads((run / "summary.json").read_text())
+    del result["files"]["run.json"]  # which has the number of workers
     del result["seconds"], result["sha256"]  # which is of the times too
     return result
 

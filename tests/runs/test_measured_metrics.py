@@ -111,7 +111,6 @@ def test_what_is_no_metric_is_refused_before_anything_runs(silos: data.Silos, me
         caveat.run(silos, caveat.FedAvg(rounds=1), model=MLP, metrics=metrics)
 
 
-@pytest.mark.usefixtures("registry")
 def test_a_plugin_has_them_for_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(PLUGIN)
     sets = [part for each in SETS for part in ("--set", each)]
@@ -155,8 +154,5 @@ evaluation.metrics = ["hits"]
 
 
 def test_flower_refuses_them() -> None:
-    with pytest.raises(
-        ConfigurationError,
-        match="it belongs to 'embedded': a federation on Flower sends no code",
-    ):
+    with pytest.raises(ConfigurationError, match="it belongs to 'embedded': a federation on Flower sends no code"):
         loads(FLOWER, "c")

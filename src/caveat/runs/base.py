@@ -31,7 +31,7 @@ from ..wrappers.evaluation import Evaluated
 from .fingerprints import check_code, code_fingerprint, initial_model_fingerprint
 from .prepared import PREPARATION
 from .spec import RunSpec
-from .spec_file import check_initial_model, check_spec, described, read_run_file
+from .spec_file import check_begun, check_initial_model, check_spec, described, read_run_file
 from .user_code import codes_of
 
 FIXED = (RUN, "splits.json", PREPARATION)
@@ -196,6 +196,7 @@ class BaseRun:
         Raises ConfigurationError if the folder's run is another one; RunError if code of one's own is or makes another
         than when the run began, or `init` is another one.
         """
+        check_begun(self.folder)
         check_initial_model(self.folder, self.spec.init)
         if (record := read_run_file(self.folder)) is None:
             self.keep_description()

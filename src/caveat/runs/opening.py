@@ -19,7 +19,7 @@ from .joining import JOINED
 from .local import Run
 from .prepared import PREPARATION, kept_preparation
 from .spec import RunSpec
-from .spec_file import check_same_data, run_file, spec_in
+from .spec_file import check_files, check_same_data, run_file, spec_in
 from .user_code import allow, codes_of
 
 
@@ -29,6 +29,7 @@ def open_run(folder: Path, device: str = "cpu") -> Run:
     Raises ConfigurationError if it is no finished run, if this process does not know its method, or if there is no such
     device; DataError for a file that is damaged.
     """
+    check_files(folder, RUN)
     record = run_file(folder)
     if not (folder / "summary.json").exists():
         raise ConfigurationError(_unfinished(folder, record))

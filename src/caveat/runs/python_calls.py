@@ -16,6 +16,7 @@ from ..core.errors import shown
 from ..core.settings import FieldError, check_seed, path_of
 from ..data import Silos
 from ..files.locks import nothing_begun
+from ..files.reading import RUN
 from ..metrics.own import Compute, given_metrics
 from ..nn.models import ModelSettings, PersonalModel
 from ..nn.own import Make
@@ -26,7 +27,7 @@ from ..wrappers.server import ServerOptimizer
 from ..wrappers.uncertainty import Uncertainty
 from .base import BaseRun
 from .spec import RunSpec
-from .spec_file import check_spec, described, read_run_file
+from .spec_file import check_files, check_spec, described, read_run_file
 from .user_code import import_code
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -214,6 +215,7 @@ def check_folder(folder: Path) -> None:
     """Raises ConfigurationError unless a call's run can begin or go on in a folder, or is there already."""
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(f"out = {str(folder)!r} is a file, expected a folder")
+    check_files(folder, RUN)
     record = read_run_file(folder)
     if (folder / "summary.json").exists() if record is None else not record.in_python:
         raise ConfigurationError(f"out = {str(folder)!r} already holds a run of another kind; name a new folder")

@@ -98,7 +98,6 @@ def _as_json(value: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_run_file(folder: Path) -> RunFile | None:
     """The description of the run in a folder; None if no run has begun there. Raises DataError if it is damaged."""
-    check_files(folder, RUN)
     return record_of(folder / RUN, RunFile)
 
 
@@ -260,7 +259,7 @@ def check_initial_model(folder: Path, init: str | None) -> None:
 
 def check_begun(folder: Path) -> None:
     """Raises DataError where what a run wrote when it began is damaged."""
-    check_files(folder, "splits.json")
+    check_files(folder, RUN, "splits.json")
     read_run_file(folder)  # before the first checkpoint nothing else would notice
 
 
