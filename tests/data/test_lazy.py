@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from data_samples import write_images
+from sampled import different
 
 import caveat
 from caveat import data
@@ -63,7 +64,7 @@ def test_what_is_read_is_what_memory_would_hold(kind: str, tmp_path: Path) -> No
     lazily.check(8)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", different(METHODS))
 @pytest.mark.long
 def test_a_run_has_the_same_bits_and_holds_no_split_whole(method: str, tmp_path: Path) -> None:
     held, lazily = both(tmp_path / "data", "images")

@@ -10,6 +10,7 @@ import pytest
 from federations import METHODS, Federation, assert_same, assert_same_states
 from flower_grid import Silos
 from own_models import Unusual, model_of
+from sampled import different
 
 from caveat.core import Method
 from caveat.testing.federation import newest_state
@@ -20,7 +21,7 @@ FIRST = {type(method): method for method in reversed(METHODS)}
 EVERY = sorted(FIRST.values(), key=lambda method: method.name)
 
 
-@pytest.mark.parametrize("method", EVERY, ids=lambda method: str(method.name))
+@pytest.mark.parametrize("method", different(EVERY), ids=lambda method: str(method.name))
 @pytest.mark.long
 def test_flower_gives_an_own_model_the_bits_of_one_machine_after_a_kill_too(method: Method, tmp_path: Path) -> None:
     whole, model = Guaranteed(Familiar(method), risk=0.9, confidence=0.6), partial(model_of, Unusual)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from federations import ADAM, METHODS, WRAPPED, Federation, assert_same, model, silos
 from flower_grid import Silos
+from sampled import different
 from torch import nn
 
 from caveat.core import Data, Method, Payload, Round, Site, State, Update
@@ -63,12 +64,7 @@ def moves(federation: Federation) -> float:
     return max(float(t.double().abs().max()) for t in federation.server["model"].values())
 
 
-names = [type(method).__name__ for method in METHODS + WRAPPED]
-
-
-@pytest.mark.parametrize(
-    "method", METHODS + WRAPPED, ids=[name + "-options" * names[:i].count(name) for i, name in enumerate(names)]
-)
+@pytest.mark.parametrize("method", different(METHODS + WRAPPED), ids=lambda method: type(method).__name__)
 @pytest.mark.long
 def test_what_is_within_the_bound_has_the_bits_of_no_bound(method: Method, tmp_path: Path) -> None:
     bound = NormBound()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from federations import ADAM, FAST, METHODS, Failing, Federation, assert_same, is_level, levels_over_rounds
+from sampled import different
 
 from caveat.core import Payload, Replies, RunError, Site, State, Update
 from caveat.core.aggregation import all_finite
@@ -143,7 +144,7 @@ def test_a_buffer_knows_whether_anything_of_it_is_still_in_use() -> None:
     buffer.close()
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize("method", different(METHODS), ids=lambda method: type(method).__name__)
 @pytest.mark.long
 def test_shared_memory_descriptors_and_processes_stay_level_over_rounds(tmp_path: Path, method: Any) -> None:
     """Replies of the round before are given up before the next exchange, so that their memory is used again."""

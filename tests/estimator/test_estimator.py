@@ -30,11 +30,9 @@ def rows() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
 
 QUICK = [
     pytest.param("fedavg", 4, id="fedavg"),
-    pytest.param(caveat.UEFL(iterations=1), 10, id="uefl", marks=pytest.mark.long),
     pytest.param("fedpn", 5, id="fedpn", marks=pytest.mark.long),
-    pytest.param("trfeddis", 4, id="trfeddis", marks=pytest.mark.long),
 ]
-"""The four with about as few steps and rounds as they learn with."""
+"""A method that samples and one that gives evidence, with about as few rounds as they learn with."""
 
 
 @pytest.mark.parametrize(("method", "rounds"), QUICK)

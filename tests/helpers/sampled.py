@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -27,12 +27,20 @@ DIFFERENT = {
 """The methods and wrappers that differ in what silos or the server keep, in what they send, or in the schedule."""
 
 
-def sampled(methods: Iterable[Method | str]) -> list[Any]:
-    """Parameters of a test: the first of each class in DIFFERENT for `make test`, the others for `make test-long`."""
-    seen, found = set[type[Method]](), []
+Named = TypeVar("Named", Method, str)
+
+
+def different(methods: Iterable[Named]) -> list[Named]:
+    """The first of each class in DIFFERENT, of methods or their names."""
+    kinds = {name: METHODS[name].__name__ for name in METHODS}
+    first: dict[str, Named] = {}
     for each in methods:
-        kind = METHODS[each] if isinstance(each, str) else type(each)
-        short = kind.__name__ in DIFFERENT and kind not in seen
-        seen.add(kind)
-        found.append(pytest.param(each, marks=() if short else pytest.mark.long))
-    return found
+        first.setdefault(kinds[each] if isinstance(each, str) else type(each).__name__, each)
+    return [each for kind, each in first.items() if kind in DIFFERENT]
+
+
+def sampled(methods: Iterable[Named]) -> list[Any]:
+    """Parameters of a test: those that are different for `make test`, and all others for `make test-long`."""
+    methods = list(methods)
+    short = {id(each) for each in different(methods)}
+    return [pytest.param(each, marks=() if id(each) in short else pytest.mark.long) for each in methods]

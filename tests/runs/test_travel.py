@@ -123,7 +123,7 @@ def assert_same(found: Prediction, expected: Prediction) -> None:
 @pytest.mark.parametrize("sets", [
     *(
         pytest.param([f"method.name={each.values[0]}", *FEW.get(each.values[0], ())], marks=each.marks)
-        for each in sampled(METHODS)
+        for each in sampled(name for name in METHODS if name != "myditto")
     ),
     ["method.name=fedavg", "uncertainty.source=ensemble", "uncertainty.members=2"],
     ["method.name=fedper", "uncertainty.source=laplace", "uncertainty.policy=switch"],
