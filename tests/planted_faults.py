@@ -169,10 +169,10 @@ FAULTS = (
         "test_checkpoints files runs",
     ),
     Fault(
-        "unknown keys of a configuration accepted",
-        'problems += [Problem((*path, key), "") for key in value if key not in hints]',
-        "problems += []",
-        "test_config config cli",
+        "momentum accepted where SCAFFOLD refuses it",
+        'training.optimizer != "sgd" or training.momentum or',
+        'training.optimizer != "sgd" or',
+        "test_methods methods config runs",
     ),
     Fault(
         "bound on the norm of updates not applied",
