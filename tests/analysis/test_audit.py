@@ -17,10 +17,10 @@ import caveat as library
 from caveat.analysis.audit import findings
 from caveat.analysis.audit.sweep import nested_order, reduced, with_equal_steps
 from caveat.core import ConfigurationError, DataError
+from caveat.core.text import percent
 from caveat.data import Silos
 from caveat.files.schema.audit import AuditFile
 from caveat.html.pages.audit import page
-from caveat.html.text import percent
 from caveat.runs.progress import Silent
 
 SMALL = library.ModelSettings(name="mlp", hidden=8)

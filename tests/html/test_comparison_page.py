@@ -18,6 +18,7 @@ from markupsafe import Markup
 from rich.console import Console
 
 from caveat.core import DataError
+from caveat.core.text import cut, duration, megabytes, probability
 from caveat.files.schema.comparison import ComparedRun, Comparison, IntervalRecord, Measure, read_comparison
 from caveat.html.charts.axes import limits
 from caveat.html.pages.comparison import conclusion, terminal
@@ -29,7 +30,6 @@ from caveat.html.pages.comparison.pictures import differences, headline
 from caveat.html.pages.comparison.planes import course
 from caveat.html.pages.comparison.tables import run_table, tuning_table
 from caveat.html.pages.comparison.verdict import ranked, state, verdict
-from caveat.html.text import cut, duration, megabytes, probability
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SHARE = Measure(name="accuracy", higher=True, percent=True)

@@ -15,11 +15,11 @@ from rich.console import Console
 from test_report import cells, sections
 
 from caveat.core import DataError
+from caveat.core.text import plain, ranges
 from caveat.files.ledger_totals import read_sent
 from caveat.files.run_folder import read_run
 from caveat.html.pages.run.ledger import ledger_tables
 from caveat.html.pages.run.page import write_report
-from caveat.html.text import plain, ranges
 
 
 @pytest.fixture(scope="module")

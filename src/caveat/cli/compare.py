@@ -103,7 +103,7 @@ def reproduce(
 def _compare(grid: Any, folder: Path, workers: int | None, device: str | None, quiet: bool, reporter: Reporter) -> None:
     from ..analysis.compare.command import compare, concluded, lacking, shown
     from ..core import RunError
-    from ..html.text import escaped
+    from ..core.text import escaped
     from ..runs.progress import on_terminal
 
     reporter.grid = folder

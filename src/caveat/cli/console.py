@@ -203,8 +203,8 @@ def say_unverified(folder: Path) -> None:
 
 def say_lacking(run: RunFolder) -> None:
     """A line on standard error where methods were to run beside a finished run and are not there."""
+    from ..core.text import escaped
     from ..html.pages.run.absence import lacking
-    from ..html.text import escaped
 
     if names := lacking(run):
         typer.echo(
@@ -231,7 +231,7 @@ def _warn_with(otherwise: Callable[..., None]) -> Callable[..., None]:
 
 
 def _fail(text: str, status: int) -> None:
-    from ..html.text import escaped
+    from ..core.text import escaped
 
     for line in escaped(text).split("\n"):
         typer.echo(f"error: {line}", err=True)
@@ -261,7 +261,7 @@ class _Escaped:
     shown: Any
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        from ..html.text import escaped
+        from ..core.text import escaped
 
         for segment in console.render(self.shown, options):
             yield segment if segment.control else segment._replace(text=escaped(segment.text))

@@ -97,8 +97,8 @@ def status(folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's f
     the server has said last: who has joined, who was asked, who is not connected.
     """
     with reported():
+        from ..core.text import escaped
         from ..federation.log import status_of
-        from ..html.text import escaped
 
         for line in status_of(folder):
             typer.echo(escaped(line))

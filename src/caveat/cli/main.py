@@ -164,7 +164,7 @@ def list_(
 ) -> None:
     """List what a configuration can name."""
     with reported():
-        from ..html.text import escaped
+        from ..core.text import escaped
         from . import output
 
         rows = list(getattr(output, kind.value)())

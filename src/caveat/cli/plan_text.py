@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from ..html.text import cut, duration, plural, size
+from ..core.text import cut, duration, plural, size
 from ..runs.plan.estimate import EVALUATION, Needs, PhaseCost, Span
 from ..runs.plan.plan import MethodCost, Plan
 

@@ -141,12 +141,12 @@ def _reported_failure(folder: Path) -> Iterator[None]:
 
 
 def _show_result(folder: Path) -> None:
+    from ..core.text import escaped
     from ..files.run_folder import read_run
     from ..html.pages.run.absence import afresh
     from ..html.pages.run.guarantee import guarantee_lines
     from ..html.pages.run.page import write_report
     from ..html.pages.run.terminal import class_table, model_table, result_table
-    from ..html.text import escaped
 
     page = write_report(folder)
     finished = read_run(folder)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core import ConfigurationError, Data, DataError, Payload, Silo, SiloId
 from ..core.silo_info import SPLITS
+from ..core.text import escaped
 from ..data import DataSettings
 from ..data.pools import Pool
 from ..data.rows import apart
@@ -23,7 +24,6 @@ from ..files.manifest import check_file, sum_of_bytes
 from ..files.payloads import read_payload, to_bytes
 from ..files.reading import record_of
 from ..files.schema.small_files import DataFile, NoticedChange, SourceState
-from ..html.text import escaped
 from ..runs.prepared import as_record
 from .source_changes import SourceChange, change_of, holds_of, looks_of, rows_of, state_of
 

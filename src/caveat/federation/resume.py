@@ -10,10 +10,10 @@ from pathlib import Path
 from ..config import Config, load, load_kept
 from ..config.earlier import wrote
 from ..core import ConfigurationError, RunError, check_silo_name
+from ..core.text import plain
 from ..files.reading import read, record_of
 from ..files.schema.federation import FederationFile
 from ..files.schema.small_files import Started
-from ..html.text import plain
 from ..runs.configured import load_config
 from .name_keys import SILO_KEYS
 from .terms import differing

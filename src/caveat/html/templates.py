@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from .text import decimal, percent
+from ..core.text import decimal, percent
 
 
 def render(template: str, **parts: Any) -> str:

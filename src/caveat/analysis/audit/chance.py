@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...core.text import percent
 from ...files.schema.audit import AccuracyRecord, Finding
-from ...html.text import percent
 from .findings import CONFIDENCE
 from .observations import Observation, Observed
 

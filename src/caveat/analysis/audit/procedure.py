@@ -19,6 +19,7 @@ from ...config import EngineSettings, Evaluation
 from ...core import Method
 from ...core.devices import find_devices
 from ...core.settings import path_of
+from ...core.text import percent
 from ...data import Silos
 from ...files.atomic import write_bytes, write_record
 from ...files.reading import read
@@ -26,7 +27,6 @@ from ...files.schema.audit import AuditFile, Finding, FusedCopies
 from ...files.schema.record import as_json
 from ...files.schema.summary import Summary
 from ...html.pages.audit.page import render
-from ...html.text import percent
 from ...runs import python_calls
 from ...runs.local import LocalRun
 from ...runs.progress import Progress, Silent

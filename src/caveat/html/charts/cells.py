@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from ..text import cut
+from ...core.text import cut
 from .axes import Axes, plot
 from .svg import Point, drawing, element, line, rect, text
 

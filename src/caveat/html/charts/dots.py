@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ..text import cut
+from ...core.text import cut
 from .axes import Axes, Ticks
 from .marks import colour, marks, strokes
 from .svg import WIDTH, Point, drawing, group, line, text

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ..text import percent_tick
+from ...core.text import percent_tick
 from .axes import Axes, ticks, written
 from .dots import Dot, dot_plot, lay_out, named
 from .marks import hollow, marks, strokes

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from ...core.text import percent_tick, tick
 from ...files.schema.figures import Reliability
 from ..intervals import score_interval, wilson
-from ..text import percent_tick, tick
 from .axes import Axes, plot, ticks, written
 from .marks import DIAMOND, marks, strokes
 from .svg import Point, drawing, element, group, line, polygon, polyline, rect, text

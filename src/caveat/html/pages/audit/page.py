@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
+from ....core.text import percent
 from ....files.schema.audit import AuditFile, FusedCopies
 from ... import templates
 from ...charts.cells import rank_plane
 from ...charts.svg import Chart
 from ...tables import Table, column, table
-from ...text import percent
 from .drawings import CURVES, curves, legend, means_by_size, sweep_chart
 
 _TEMPLATE = "pages/audit/audit.html.j2"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from statistics import fmean
 
+from ....core.text import joined, percent
 from ....files.schema.comparison import ComparedRun, Comparison, Setting
-from ...text import joined, percent
 
 _LEVEL = 0.0005
 """Difference of accuracies below which two are level as they are written."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ....core.text import MINUS, plural, probability
 from ....files.schema.comparison import Comparison, ContrastRecord
 from ...tables import Table, column, table, words
-from ...text import MINUS, plural, probability
 
 _ABOUT = (
     "Contrasts and margins were fixed before the table was made. Intervals count test inputs and seeds as random and "

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from ....core.text import minus
+from ....core.text import signed as with_sign
+from ....core.text import tick as written_tick
 from ....files.schema.comparison import ComparedMethod, ComparedRun, Comparison, IntervalRecord, Measure, Setting
 from ...charts.dots import Dot
-from ...text import minus
-from ...text import signed as with_sign
-from ...text import tick as written_tick
 
 POPULATION = (
     "Intervals and p-values are about training again, with other seeds, on these silos: seeds share test inputs, in "

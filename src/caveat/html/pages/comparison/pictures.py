@@ -7,11 +7,11 @@ from functools import partial
 from itertools import groupby
 from typing import Literal
 
+from ....core.text import duration, megabytes
+from ....core.text import tick as plain_tick
 from ....files.schema.comparison import ComparedRun, Comparison, IntervalRecord, Measure, Setting, domains_of
 from ...charts.axes import Write
 from ...charts.svg import Chart, Point
-from ...text import duration, megabytes
-from ...text import tick as plain_tick
 from .dots import MethodRow, forest, method_limits, method_plot, silo_plot
 from .numbers import (
     SEEDS,

@@ -8,11 +8,11 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from ....core.text import MINUS, count, decimal, duration, megabytes, probability
 from ....files.schema.comparison import ComparedMethod, ComparedRun, Comparison, IntervalRecord, Measure, Setting
 from ...charts.marks import swatch
 from ...charts.svg import element
 from ...tables import Cell, Column, Table, column, table, words
-from ...text import MINUS, count, decimal, duration, megabytes, probability
 from .numbers import (
     POPULATION,
     as_number,

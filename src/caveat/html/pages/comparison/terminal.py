@@ -9,8 +9,8 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from ....core.text import duration, megabytes, plain
 from ....files.schema.comparison import ComparedMethod, ComparedRun, Comparison, Measure, Setting
-from ...text import duration, megabytes, plain
 from .budgets import equal_by, unequal_budgets
 from .contrasts import decided
 from .numbers import POPULATION, bracketed, figure, header, mean_of, not_done

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....core.text import equation, listed, plural
 from ....files.schema.comparison import Comparison, DifferenceRecord, IntervalRecord, Measure, Result, Setting
-from ...text import equation, listed, plural
 from .budgets import against
 from .numbers import figure, interval, with_unit
 

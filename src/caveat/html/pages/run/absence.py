@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ....core.text import listed, percent, plain, ranges
 from ....files.run_folder import RunFolder, natural
 from ....files.schema.ledger import purpose
 from ....files.schema.rounds import LeftOut
 from ...tables import Table, table, words
-from ...text import listed, percent, plain, ranges
 
 _MOST_ROWS = 60
 _MOST_RANGES = 8

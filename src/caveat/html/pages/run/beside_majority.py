@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ....core.text import joined, percent
 from ....files.run_folder import RunFolder
 from ....files.schema.figures import ClassificationRecord, Metrics, OperatingRecord
 from ....files.schema.summary import SiloRecord
 from ...intervals import auroc_interval, wilson
-from ...text import joined, percent
 
 
 @dataclass(frozen=True)

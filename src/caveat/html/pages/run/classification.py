@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ....core.text import count, decimal, percent
 from ....files.run_folder import RunFolder
 from ....files.schema.figures import INSIDE, ClassificationRecord, Metrics, OperatingRecord
 from ....files.schema.summary import SiloRecord, Summary
 from ...tables import Cell, Table, column, table, words
-from ...text import count, decimal, percent
 from .beside_majority import Judged, Ranged, judged, judged_together
 
 _TIED = 0.01

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ....core.text import count, decimal, percent
 from ....files.run_folder import RunFolder
 from ....files.schema.figures import ORACLE, Separation, Stream
 from ...charts.svg import Chart
 from ...tables import Cell, Column, Table, column, table, words
-from ...text import count, decimal, percent
 from .evidence import evidence_figures, evidence_legend
 from .quadrants import quadrants
 from .sections import METRICS

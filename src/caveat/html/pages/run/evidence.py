@@ -8,12 +8,12 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
+from ....core.text import percent, tick
 from ....files.schema.figures import INSIDE, NOBODY, Histogram, Stream
 from ...charts.axes import Axes, inner_ticks, plot, ticks, written
 from ...charts.lines import Line, draw
 from ...charts.marks import key
 from ...charts.svg import Chart, Point
-from ...text import percent, tick
 
 _STREAMS = (INSIDE, "ood_local", NOBODY)
 """The streams that are drawn: a stream's place here is its colour, dash and mark."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ....core.text import plain
 from ....files.rollback import can_go_back
 from ....files.run_folder import RunFolder
 from ....files.schema.small_files import Failure
-from ...text import plain
 
 _LONGEST = 600
 """Letters of an error that are shown."""

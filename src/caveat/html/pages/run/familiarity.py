@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 from scipy.stats import betabinom
 
+from ....core.text import count, decimal, listed, percent, percent_tick, plural
 from ....files.run_folder import RunFolder
 from ....files.schema.figures import INSIDE, NOBODY, Metrics, Separation, Stream
 from ....files.schema.summary import SiloRecord
@@ -17,7 +18,6 @@ from ...charts.dots import Dot, dot_plot, dots
 from ...charts.svg import Chart, group, line, text
 from ...intervals import wilson
 from ...tables import Cell, Table, column, table, words
-from ...text import count, decimal, listed, percent, percent_tick, plural
 from .panels import SiloRows, rows_of
 
 SCORE = "unfamiliar"

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import reduce
 from operator import add
 
+from ....core.text import cut, percent
 from ....files.run_folder import RunFolder
 from ....files.schema.figures import Reliability
 from ....files.schema.summary import Codewords, SiloRecord
 from ...charts.cells import heat_map
 from ...charts.reliability import reliability_diagram, risk_curve, small_reliability_diagram
 from ...charts.svg import Chart
-from ...text import cut, percent
 from .kept import kept
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....core.text import listed, plain
 from ....files.schema.federation import DataSchemaRecord, FederationFile
-from ...text import listed, plain
 
 _MOST = 12
 """Labels or columns that are named."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....core.text import percent
 from ....files.run_folder import RunFolder
 from ....files.schema.summary import GuaranteeRecord, SiloRecord, Summary
 from ...tables import Cell, Table, column, table, words
-from ...text import percent
 from .kept import Kept, foreign, kept, kept_by
 
 

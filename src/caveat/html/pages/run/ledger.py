@@ -10,13 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ....core.errors import MissingError
+from ....core.text import plain, times
 from ....files.ledger_totals import Sent, Total, read_sent
 from ....files.manifest import check_file, manifest_of
 from ....files.reading import record_of
 from ....files.run_folder import natural
 from ....files.schema.ledger import Form
 from ....files.schema.small_files import OwnState
-from ...text import plain, times
 
 FILE, KEPT = "ledger.jsonl", "kept.json"
 PARTS = ("delivered", "undone/*", "beside/*", "beside/*/delivered")

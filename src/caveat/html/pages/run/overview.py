@@ -10,9 +10,9 @@ from statistics import fmean, stdev
 from markupsafe import Markup
 from scipy.stats import t as student
 
+from ....core.text import percent, plural, signed
 from ....files.run_folder import RunFolder
 from ...charts.svg import Chart
-from ...text import percent, plural, signed
 from .beside_majority import beside_majority
 from .kept import kept, kept_by
 from .panels import ACCURACY, ENTROPY, decision_bars, panel, panel_legend, rows_of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ....core.text import decimal
 from ....files.run_folder import RunFolder
 from ...tables import Table, column, table, words
-from ...text import decimal
 
 
 def own_metrics(run: RunFolder) -> Table | None:

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from markupsafe import Markup
 
+from ....core.text import decimal, percent, percent_tick, tick
 from ....files.run_folder import RunFolder, natural
 from ....files.schema.summary import SiloRecord
 from ...charts.axes import Axes, Write, ticks, written
@@ -15,7 +16,6 @@ from ...charts.dots import Dot, Groups, Rows, dot_plot, dots, lay_out, named
 from ...charts.marks import DIAMOND, colour, key, marks, sample, swatch
 from ...charts.svg import Chart, Point, drawing, group, polyline
 from ...intervals import wilson
-from ...text import decimal, percent, percent_tick, tick
 from .shares import parts, told
 from .streams import kinds
 

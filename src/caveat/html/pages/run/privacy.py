@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from ....core.text import count, listed, plain, ranges, size, times
 from ....files.ledger_totals import Sent
 from ....files.run_folder import RunFolder, natural
 from ....files.schema.costs import PrivacyRecord
 from ....files.schema.ledger import Form
 from ...tables import Table, column, table, words
-from ...text import count, listed, plain, ranges, size, times
 
 _MOST_SILOS = 200
 _MOST_FORMS = 20

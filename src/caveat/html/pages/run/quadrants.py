@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
+from ....core.text import percent
 from ....files.run_folder import RunFolder
 from ....files.schema.figures import INSIDE, NOBODY, Stream
 from ....files.schema.gallery import Gallery, Item
 from ...charts.svg import element
 from ...tables import Table, column, table, words
-from ...text import percent
 from .streams import ABOUT, OWN
 
 

@@ -9,13 +9,13 @@ from statistics import fmean
 
 from markupsafe import Markup, escape
 
+from ....core.text import count, decimal, duration, percent, plural, size
 from ....files.run_folder import RunFolder
 from ....files.schema.figures import Metrics
 from ....files.schema.summary import SiloRecord
 from ...charts.cells import sparkline
 from ...charts.svg import element
 from ...tables import Cell, Column, Table, column, table, words
-from ...text import count, decimal, duration, percent, plural, size
 from .terminal import metric_column, of_models
 
 _EPISTEMIC = "what the model does not know (mutual information, corrected for few samples), in nats"

@@ -9,10 +9,10 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from ....core.text import decimal, listed, percent, plain
 from ....files.run_folder import RunFolder
 from ....files.schema.figures import Metrics
 from ....files.schema.summary import SiloRecord
-from ...text import decimal, listed, percent, plain
 from .beside_majority import Ranged, judged, judged_together
 from .streams import abstains, accuracy, accuracy_answered, label, models, streams
 
