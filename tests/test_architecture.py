@@ -18,7 +18,7 @@ LAYERS = (
     {"core"},
     {"nn", "training", "metrics", "data", "files"},
     {"methods", "wrappers", "html"},
-    {"engines", "config"},
+    {"engines", "config", "terminal"},
     {"runs"},
     {"analysis", "export", "federation", "testing", "trackers"},
     {"api"},
@@ -31,6 +31,7 @@ NEEDED = {
     "methods": {"uncertainty", "core", "nn", "training"},
     "wrappers": {"uncertainty", "core", "nn", "training", "metrics"},
     "html": {"_version", "core", "files"},
+    "terminal": {"core", "files", "html"},
     "engines": {"core", "training", "files"},
 }
 """What is stricter than the layers: methods know no data and no files, pages and engines know no model."""

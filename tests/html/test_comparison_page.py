@@ -21,7 +21,6 @@ from caveat.core import DataError
 from caveat.core.text import cut, duration, megabytes, probability
 from caveat.files.schema.comparison import ComparedRun, Comparison, IntervalRecord, Measure, read_comparison
 from caveat.html.charts.axes import limits
-from caveat.html.pages.comparison import conclusion, terminal
 from caveat.html.pages.comparison.budgets import unequal_budgets
 from caveat.html.pages.comparison.dots import silo_plot
 from caveat.html.pages.comparison.numbers import bracketed, figure, signed
@@ -30,6 +29,7 @@ from caveat.html.pages.comparison.pictures import differences, headline
 from caveat.html.pages.comparison.planes import course
 from caveat.html.pages.comparison.tables import run_table, tuning_table
 from caveat.html.pages.comparison.verdict import ranked, state, verdict
+from caveat.terminal.comparison import comparison_table, conclusion
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SHARE = Measure(name="accuracy", higher=True, percent=True)
@@ -351,7 +351,7 @@ def test_how_figures_are_written() -> None:
 def shown(found: Comparison, width: int = 250) -> str:
     console = Console(width=width, file=io.StringIO())
     with console.capture() as captured:
-        console.print(terminal(found))
+        console.print(comparison_table(found))
     return captured.get()
 
 

@@ -24,7 +24,7 @@ from caveat.html.charts.axes import ticks
 from caveat.html.intervals import wilson
 from caveat.html.pages.run.page import write_report
 from caveat.html.pages.run.rounds import growth, mean_line
-from caveat.html.pages.run.terminal import result_table
+from caveat.terminal.run import result_table
 
 SECTIONS = [
     "overview",

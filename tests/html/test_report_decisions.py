@@ -19,7 +19,7 @@ from caveat.html.pages.run.guarantee import guarantee_lines
 from caveat.html.pages.run.kept import kept
 from caveat.html.pages.run.page import write_report
 from caveat.html.pages.run.shares import share_bar, told
-from caveat.html.pages.run.terminal import model_table
+from caveat.terminal.run import model_table
 
 
 @pytest.fixture(scope="module")

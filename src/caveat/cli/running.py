@@ -146,7 +146,7 @@ def _show_result(folder: Path) -> None:
     from ..html.pages.run.absence import afresh
     from ..html.pages.run.guarantee import guarantee_lines
     from ..html.pages.run.page import write_report
-    from ..html.pages.run.terminal import class_table, model_table, result_table
+    from ..terminal.run import class_table, model_table, result_table
 
     page = write_report(folder)
     finished = read_run(folder)

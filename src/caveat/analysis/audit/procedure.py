@@ -9,11 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from ..._version import __version__
 from ...config import EngineSettings, Evaluation
 from ...core import Method
@@ -31,6 +26,7 @@ from ...runs import python_calls
 from ...runs.local import LocalRun
 from ...runs.progress import Progress, Silent
 from ...runs.spec import RunSpec
+from ...terminal.tables import Heading, TextTable, text_table, written
 from . import findings as promises
 from .chance import against_chance, judged
 from .confidence import calibration
@@ -59,27 +55,23 @@ class Audit:
         """What audit.json holds."""
         return as_json(self.file)
 
-    def __rich__(self) -> Table:
+    def __rich__(self) -> TextTable:
         about, accuracy = self.file, self.file.accuracy
         title = (
             f"{about.method['name']}, {about.silos} silos, {len(about.seeds)} seeds; accuracy with all data "
             f"{percent(accuracy.mean)}" + (f"\n{accuracy.warning}" if accuracy.warning else "")
         )
+        heads = [
+            Heading("promise", words=True),
+            Heading("verdict", words=True),
+            Heading("found", words=True, wraps=True),
+        ]
+        rows = ((finding.name, finding.verdict, finding.sentence) for finding in self.findings)
         # Blank lines between rows as `leading`: padding would put one between the header and its rule too.
-        table = Table(
-            title=Text(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), leading=1
-        )
-        for header, wraps in (("promise", False), ("verdict", False), ("found", True)):
-            table.add_column(Text(header), no_wrap=not wraps)
-        for finding in self.findings:
-            table.add_row(*map(Text, (finding.name, finding.verdict, finding.sentence)))
-        return table
+        return text_table(heads, rows, title, gap=1, leading=1)
 
     def __str__(self) -> str:
-        console = Console(width=120, color_system=None)
-        with console.capture() as capture:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+        return written(self)
 
     def write(self, folder: Path) -> Path:
         """Write audit.json and audit.html to a folder; return where the page is."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from rich.table import Table
 
 from ...config import find, load
 from ...config.load import check_key
@@ -24,7 +23,6 @@ from ...files.reading import check_version, decoded, text_of
 from ...files.schema.comparison import read_comparison
 from ...files.schema.grid import SCHEMA, MethodVariant, Setting, TuningPlan, grid_record
 from ...files.seals import UNSEALED, check_seal, sealed
-from ...html.pages.comparison import conclusion, terminal
 from ...html.pages.comparison.page import render
 from ...methods import METHODS
 from ...methods.plugins import advice
@@ -191,16 +189,6 @@ def write(results: ComparisonFolder, out: Path | None = None) -> Path:
     target = out or folder / "report.html"
     write_bytes(target, render(read_comparison(folder / "comparison.json")).encode())
     return target
-
-
-def shown(folder: Path) -> Table:
-    """The table of a comparison for the terminal."""
-    return terminal(read_comparison(folder / "comparison.json"))
-
-
-def concluded(folder: Path) -> list[str]:
-    """What came out of a comparison, in lines for the terminal."""
-    return conclusion(read_comparison(folder / "comparison.json"))
 
 
 def opened(folder: Path) -> ComparisonFolder:

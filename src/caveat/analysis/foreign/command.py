@@ -9,14 +9,12 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.table import Table
-from rich.text import Text
-
 from ...config import one_of
 from ...core import ConfigurationError
 from ...files.atomic import write_bytes
 from ...runs.configured import open_run
 from ...runs.progress import Progress
+from ...terminal.tables import Heading, TextTable, text_table
 from ...uncertainty.familiarity import SCORE
 from ..compare.command import asked, compare
 from ..compare.folder import ComparisonFolder
@@ -96,21 +94,20 @@ def write(rows: Sequence[Row], path: Path) -> None:
     write_bytes(path, text.getvalue().encode())
 
 
-def tables(rows: Sequence[Row]) -> list[Table]:
+def tables(rows: Sequence[Row]) -> list[TextTable]:
     """Per federation, a row per kind of inputs: how well each method's familiarity, and its best other score, tell."""
     found = means(rows)
     shown = []
     for federation in dict.fromkeys(row.federation for row in rows):
         methods = list(dict.fromkeys(row.method for row in rows if row.federation == federation))
-        table = Table(title=Text(f"{federation}: AUROC of unfamiliar (best other score)"), title_justify="left")
-        for header in ("inputs", *methods):
-            table.add_column(Text(header), justify="left" if header == "inputs" else "right", overflow="fold")
         kinds = dict.fromkeys((row.inputs, row.far) for row in rows if row.federation == federation and row.score)
-        for kind, far in kinds:
-            cells = [_cell(found, federation, method, kind, far) for method in methods]
-            table.add_row(*map(Text, (f"{kind}{' *' if far else ''}", *cells)))
-        table.caption = Text("* far from all that the federation knows")
-        shown.append(table)
+        cells = [
+            (f"{kind}{' *' if far else ''}", *(_cell(found, federation, method, kind, far) for method in methods))
+            for kind, far in kinds
+        ]
+        heads = [Heading("inputs", words=True, wraps=True), *(Heading(name, wraps=True) for name in methods)]
+        title = f"{federation}: AUROC of unfamiliar (best other score)"
+        shown.append(text_table(heads, cells, title, "* far from all that the federation knows", gap=2))
     return shown
 
 

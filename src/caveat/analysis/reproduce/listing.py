@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table as Listing
-from rich.text import Text
-
+from ...terminal.tables import Heading, TextTable, text_table
 from .table import PaperTable, Scale, absent, missing, named, seeds_of, tables
 
 
-def listing() -> Listing:
+def listing() -> TextTable:
     """Name, title, size, expected time, data and packages of every table."""
-    shown = Listing(box=SIMPLE_HEAD, show_edge=False, padding=(0, 2, 0, 0))
-    for header in ("table", "what", "runs", "2 cores", "paper's size, on a GPU", "data below CAVEAT_DATA, packages"):
-        shown.add_column(Text(header), overflow="fold", no_wrap=header == "table")
+    wrapping = ("what", "runs", "2 cores", "paper's size, on a GPU", "data below CAVEAT_DATA, packages")
+    rows = []
     for table in map(named, tables()):
         times = (duration(table.minutes[scale]) if scale in table.minutes else "" for scale in Scale)
-        shown.add_row(*map(Text, (table.name, table.title, str(runs(table, None)), *times, _needs(table))))
-    return shown
+        rows.append((table.name, table.title, str(runs(table, None)), *times, _needs(table)))
+    return text_table(
+        [Heading("table", words=True), *(Heading(name, words=True, wraps=True) for name in wrapping)], rows, gap=2
+    )
 
 
 def runs(table: PaperTable, count: int | None) -> int:

@@ -16,7 +16,6 @@ from ....files.schema.summary import SiloRecord
 from ...charts.cells import sparkline
 from ...charts.svg import element
 from ...tables import Cell, Column, Table, column, table, words
-from .terminal import metric_column, of_models
 
 _EPISTEMIC = "what the model does not know (mutual information, corrected for few samples), in nats"
 METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
@@ -31,6 +30,38 @@ METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
     ("set_coverage", "label in set", percent, "share of prediction sets that hold the label"),
     ("set_size", "classes in set", decimal, "mean number of classes in a prediction set"),
 )
+
+
+MODELS = {"local": "own\nmodel", "global": "federation's\nmodel"}
+"""Two models that a silo may have at hand, and how a column with their accuracy is headed."""
+
+
+def of_models(silos: Sequence[SiloRecord]) -> list[tuple[str, tuple[str, ...]]]:
+    """What the silos' own models are, and the accuracy of each of two models; cells are empty without."""
+    about = [("model", (*(silo.model for silo in silos), "", ""))]
+    both = [silo for silo in silos if MODELS.keys() <= silo.models.keys()]
+    for name, header in MODELS.items():
+        found = [silo.models[name].accuracy if name in silo.models else None for silo in silos]
+        # A mean over the silos that have both, so that the two can be compared.
+        known = [value for silo in both if (value := silo.models[name].accuracy) is not None]
+        about.append((header, (*map(percent, found), percent(sum(known) / len(known)) if known else "", "")))
+    return about
+
+
+def metric_column(run: RunFolder, names: Sequence[str], metric: str, worst: str) -> list[float | None]:
+    """A metric of the silos called `names`, then the mean over them, then that of one of them, called `worst`.
+
+    There is no mean where the run has figures of other silos than these.
+    """
+    found: dict[str, SiloRecord] = {silo.name: silo for silo in run.silos}
+
+    def value(metrics: Metrics | None) -> float | None:
+        number = getattr(metrics, metric, None)
+        return number if isinstance(number, float) else None
+
+    figures = [value(found[name].test) if name in found else None for name in names]
+    mean = value(run.mean) if found.keys() == set(names) else None
+    return [*figures, mean, value(found[worst].test) if worst in found else None]
 
 
 OF_MODELS = "architecture of the silo's own model, and accuracy of either model on all of the silo's test samples"
