@@ -16,7 +16,7 @@ from scipy.stats import betabinom
 from caveat.files.run_folder import read_run
 from caveat.files.schema.figures import Metrics
 from caveat.files.schema.summary import SiloRecord
-from caveat.html.charts.reliability import oracle_risk, risk_curve
+from caveat.html.charts.diagrams import oracle_risk, risk_curve
 from caveat.html.pages.run.confidence import SureErrors, confidence
 from caveat.html.pages.run.familiarity import familiarity, least, too_many, too_many_in_all
 from caveat.html.pages.run.page import render

@@ -1,4 +1,4 @@
-"""The rectangle of a plot, the ranges that it shows, and the numbers along its sides."""
+"""The frame of a plot: the ranges that it shows, the numbers along its sides, and lines in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from .svg import WIDTH, Point, drawing, join, line, text
+from .svg import WIDTH, Point, colour, dash, drawing, group, join, line, marks, polygon, polyline, text
 
 Ticks = Sequence[tuple[float, str]]
 """Values on an axis and how they are written."""
@@ -107,3 +107,49 @@ def plot(
     """A drawing with both axes, and within them what is drawn; `label` is its alternative text."""
     body = [frame.axes(x_ticks, y_ticks), frame.named(name), *drawn]
     return drawing(width, frame.bottom + 38, label, *body, class_="chart")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line through points (x, y); a mean over series has none of its own."""
+
+    points: Sequence[Point]
+    series: int | None
+    """Its colour, dash and mark; None for a line that has none of them."""
+    note: str
+    """What its title says."""
+    style: str = ""
+    """Classes of the style sheet."""
+    name: str = ""
+    """By which it is highlighted; empty if it never is."""
+    marked: Sequence[Point] | None = None
+    """Where its marks stand: in the middle and at the end, if None."""
+
+
+def draw(frame: Axes, one: Line, *more: Markup) -> Markup:
+    """The line with its marks and, under its title, what more belongs to it."""
+    points, series = list(map(frame.at, one.points)), one.series
+    drawn = [polyline(points, "stroke", dash(series) if series is not None else None), *more]
+    if series is not None:
+        marked = one.marked if one.marked is not None else [one.points[len(one.points) // 2], one.points[-1]]
+        drawn.append(marks(series, dict.fromkeys(map(frame.at, marked))))
+    # Without this wide invisible stroke one has to hit 1.4 units with the pointer to see the title.
+    drawn.append(polyline(points, "reach"))
+    own = colour(series) if series is not None else ""
+    return group(one.note, *drawn, class_=" ".join(filter(None, ("line", one.style, own))), name=one.name)
+
+
+def band(frame: Axes, low: Sequence[Point], high: Sequence[Point], series: int, name: str) -> Markup:
+    """The area between two lines, in the colour of a series."""
+    edge = [frame.at(point) for point in [*high, *low[::-1]]]
+    return group("", polygon(edge, "band"), class_=colour(series), name=name)
+
+
+def round_frame(rounds: Sequence[float], y_range: Point, height: float = 220, top: float = 10) -> Axes:
+    """The frame of a chart over rounds."""
+    return Axes(46, top, 418, height, (min(rounds), max(rounds)), y_range)
+
+
+def round_ticks(frame: Axes) -> Ticks:
+    """Whole numbers."""
+    return [(at, f"{at:g}") for at in inner_ticks(frame.x_range, 6) if at == int(at)]

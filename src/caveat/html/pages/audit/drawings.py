@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from ...charts.axes import Axes, plot
-from ...charts.lines import Line, draw
-from ...charts.marks import key, strokes
-from ...charts.svg import line, text
+from ...charts.axes import Axes, Line, draw, plot
+from ...charts.svg import key, line, strokes, text
 
 Rows = Sequence[Mapping[str, float]]
 CURVES = ("epistemic", "vacuity", "aleatoric", "total")

@@ -8,7 +8,7 @@ from fractions import Fraction
 from ....core.text import percent
 from ....files.schema.audit import AuditFile, FusedCopies
 from ... import templates
-from ...charts.cells import rank_plane
+from ...charts.diagrams import rank_plane
 from ...charts.svg import Chart
 from ...tables import Table, column, table
 from .drawings import CURVES, curves, legend, means_by_size, sweep_chart

@@ -11,8 +11,7 @@ from ....core.text import MINUS, cut, probability
 from ....files.schema.comparison import DifferenceRecord, IntervalRecord, Measure
 from ...charts.axes import Axes, Ticks, inner_ticks, limits
 from ...charts.dots import Groups, dot_plot, dots, lay_out, named
-from ...charts.marks import DIAMOND, colour, hollow, marks
-from ...charts.svg import WIDTH, Point, group, line, rect, text
+from ...charts.svg import DIAMOND, WIDTH, Point, colour, group, hollow, line, marks, rect, text
 from .numbers import bracketed, directed, dot, few, figure, header, known, signed, tick, with_unit
 from .verdict import LEVEL
 

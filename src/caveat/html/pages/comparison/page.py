@@ -6,7 +6,7 @@ from typing import Any
 
 from ....files.schema.comparison import Comparison, Measure, Setting
 from ... import templates
-from ...charts.marks import swatch
+from ...charts.svg import swatch
 from . import pictures, tables
 from .budgets import equal_by, unequal_budgets
 from .contrasts import contrast_table

@@ -10,11 +10,9 @@ from typing import Literal
 from markupsafe import Markup
 
 from ....files.schema.comparison import ComparedRun
-from ...charts.axes import Axes, Write, inner_ticks, limits, plot, written
+from ...charts.axes import Axes, Line, Write, band, draw, inner_ticks, limits, plot, round_frame, round_ticks, written
 from ...charts.dots import Dot
-from ...charts.lines import Line, band, draw, round_frame, round_ticks
-from ...charts.marks import colour, marks, strokes
-from ...charts.svg import Point, group, text
+from ...charts.svg import Point, colour, group, marks, strokes, text
 
 _MOST_POINTS = 150
 """Rounds that a curve shows at most."""

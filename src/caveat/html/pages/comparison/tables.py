@@ -10,8 +10,7 @@ from markupsafe import Markup
 
 from ....core.text import MINUS, count, decimal, duration, megabytes, probability
 from ....files.schema.comparison import ComparedMethod, ComparedRun, Comparison, IntervalRecord, Measure, Setting
-from ...charts.marks import swatch
-from ...charts.svg import element
+from ...charts.svg import element, swatch
 from ...tables import Cell, Column, Table, column, table, words
 from .numbers import (
     POPULATION,

@@ -10,10 +10,8 @@ from markupsafe import Markup
 
 from ....core.text import percent, tick
 from ....files.schema.figures import INSIDE, NOBODY, Histogram, Stream
-from ...charts.axes import Axes, inner_ticks, plot, ticks, written
-from ...charts.lines import Line, draw
-from ...charts.marks import key
-from ...charts.svg import Chart, Point
+from ...charts.axes import Axes, Line, draw, inner_ticks, plot, ticks, written
+from ...charts.svg import Chart, Point, key
 
 _STREAMS = (INSIDE, "ood_local", NOBODY)
 """The streams that are drawn: a stream's place here is its colour, dash and mark."""

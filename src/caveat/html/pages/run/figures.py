@@ -10,8 +10,7 @@ from ....core.text import cut, percent
 from ....files.run_folder import RunFolder
 from ....files.schema.figures import Reliability
 from ....files.schema.summary import Codewords, SiloRecord
-from ...charts.cells import heat_map
-from ...charts.reliability import reliability_diagram, risk_curve, small_reliability_diagram
+from ...charts.diagrams import heat_map, reliability_diagram, risk_curve, small_reliability_diagram
 from ...charts.svg import Chart
 from .kept import kept
 

@@ -7,8 +7,7 @@ from markupsafe import Markup
 from ....core.text import percent
 from ....files.run_folder import RunFolder
 from ....files.schema.figures import INSIDE
-from ...charts.marks import sample
-from ...charts.svg import WIDTH, Chart, Point, drawing, element, rect, text
+from ...charts.svg import WIDTH, Chart, Point, drawing, element, rect, sample, text
 from .kept import Shares, shares_of
 
 _BAR, _ROW = 22, 52

@@ -13,8 +13,7 @@ from ....files.run_folder import RunFolder, natural
 from ....files.schema.summary import SiloRecord
 from ...charts.axes import Axes, Write, ticks, written
 from ...charts.dots import Dot, Groups, Rows, dot_plot, dots, lay_out, named
-from ...charts.marks import DIAMOND, colour, key, marks, sample, swatch
-from ...charts.svg import Chart, Point, drawing, group, polyline
+from ...charts.svg import DIAMOND, Chart, Point, colour, drawing, group, key, marks, polyline, sample, swatch
 from ...intervals import wilson
 from .shares import parts, told
 from .streams import kinds

@@ -12,10 +12,8 @@ from markupsafe import Markup
 from ....core.text import decimal, joined, percent, percent_tick, tick
 from ....files.run_folder import RunFolder, natural
 from ....files.schema.rounds import RoundRow
-from ...charts.axes import Axes, Write, plot, ticks, written
-from ...charts.lines import Line, draw, round_frame, round_ticks
-from ...charts.marks import key
-from ...charts.svg import Chart, Point, group, line, polygon, text
+from ...charts.axes import Axes, Line, Write, draw, plot, round_frame, round_ticks, ticks, written
+from ...charts.svg import Chart, Point, group, key, line, polygon, text
 
 _LONGEST_LABEL = 24  # characters: two labels side by side should not cover each other
 Event = tuple[int, str]

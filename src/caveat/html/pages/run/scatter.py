@@ -10,8 +10,7 @@ from markupsafe import Markup
 
 from ....files.schema.gallery import Features, FeatureSilo
 from ...charts.axes import Axes, limits
-from ...charts.marks import colour, marks, swatch
-from ...charts.svg import Chart, Point, drawing, group, rect, text
+from ...charts.svg import Chart, Point, colour, drawing, group, marks, rect, swatch, text
 
 _STAGES = {"encoder": "Features as the encoder sees them", "discretised": "The same after discretisation"}
 _SIZE = 460

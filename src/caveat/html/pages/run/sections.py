@@ -13,7 +13,7 @@ from ....core.text import count, decimal, duration, percent, plural, size
 from ....files.run_folder import RunFolder
 from ....files.schema.figures import Metrics
 from ....files.schema.summary import SiloRecord
-from ...charts.cells import sparkline
+from ...charts.diagrams import sparkline
 from ...charts.svg import element
 from ...tables import Cell, Column, Table, column, table, words
 

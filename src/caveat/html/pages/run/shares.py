@@ -11,8 +11,7 @@ from itertools import accumulate
 from markupsafe import Markup
 
 from ....core.text import percent
-from ...charts.marks import sample
-from ...charts.svg import WIDTH, Point, drawing, element, rect, text
+from ...charts.svg import WIDTH, Point, drawing, element, rect, sample, text
 from .streams import KINDS
 
 _BAR, _ROW = 24, 58

@@ -10,10 +10,8 @@ from markupsafe import Markup
 from ....core.text import count, decimal, percent, plural
 from ....files.run_folder import RunFolder
 from ....files.schema.summary import Summary
-from ...charts.dots import Dot
-from ...charts.dumbbells import NAMED, Dumbbell, dumbbells
-from ...charts.marks import hollow, sample, swatch
-from ...charts.svg import Chart, group
+from ...charts.dots import NAMED, Dot, Dumbbell, dumbbells
+from ...charts.svg import Chart, group, hollow, sample, swatch
 from .confidence import Confidence, SiloConfidence, SureErrors, confidence
 from .familiarity import familiarity
 from .kept import foreign, kept, worst_at
