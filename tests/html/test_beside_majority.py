@@ -14,8 +14,7 @@ import caveat
 from caveat import data
 from caveat.files.run_folder import RunFolder, read_run
 from caveat.html.intervals import auroc_interval, wilson
-from caveat.html.pages.run.beside_majority import beside_majority, judged, judged_together
-from caveat.html.pages.run.classification import classification
+from caveat.html.pages.run.classification import beside_majority, classification, judged, judged_together
 from caveat.terminal.run import class_table
 
 NAMES = ("healthy", "ill")

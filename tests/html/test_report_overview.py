@@ -18,8 +18,8 @@ from caveat.html.intervals import wilson
 from caveat.html.pages.run.again import again
 from caveat.html.pages.run.overview import overview
 from caveat.html.pages.run.page import write_report
-from caveat.html.pages.run.panels import ACCURACY, ECE, ENTROPY, panel, rows_of
-from caveat.html.pages.run.scatter import scatter
+from caveat.html.pages.run.silos import ACCURACY, ECE, ENTROPY, panel, rows_of
+from caveat.html.pages.run.uncertainty import scatter
 
 ROW = re.compile(r'<g class="c(\d)" data-name="([^"]*)"><title>(.*?)</title>(.*?)</g>(?=<g class="c|</svg>)')
 

@@ -14,9 +14,10 @@ from caveat.core import DataError
 from caveat.files.schema.figures import Histogram, ModelRecord, Stream
 from caveat.files.schema.gallery import Gallery, GallerySilo, Item, Quadrant
 from caveat.html.pages.run import gallery
-from caveat.html.pages.run.evidence import evidence_figures, quantile, told
 from caveat.html.pages.run.gallery import within_budget
 from caveat.html.pages.run.page import write_report
+from caveat.html.pages.run.uncertainty import evidence_figures, quantile
+from caveat.html.pages.run.uncertainty import told_histogram as told
 
 
 @pytest.fixture(scope="module")

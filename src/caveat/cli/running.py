@@ -143,8 +143,8 @@ def _reported_failure(folder: Path) -> Iterator[None]:
 def _show_result(folder: Path) -> None:
     from ..core.text import escaped
     from ..files.run_folder import read_run
-    from ..html.pages.run.absence import afresh
     from ..html.pages.run.guarantee import guarantee_lines
+    from ..html.pages.run.incidents import afresh
     from ..html.pages.run.page import write_report
     from ..terminal.run import class_table, model_table, result_table
 

@@ -15,9 +15,9 @@ from ..files.reading import record_of
 from ..files.run_folder import RunFolder, natural
 from ..files.schema.ledger import Form
 from ..files.schema.small_files import OwnState
-from ..html.pages.run.beside_majority import Ranged, judged, judged_together
-from ..html.pages.run.sections import metric_column, of_models
-from ..html.pages.run.streams import abstains, accuracy, accuracy_answered, label, models, streams
+from ..html.pages.run.classification import Ranged, judged, judged_together
+from ..html.pages.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams
+from ..html.pages.run.silos import metric_column, of_models
 from .tables import Heading, TextTable, text_table
 
 Cells = tuple[str, ...]

@@ -7,9 +7,10 @@ from typing import Any
 from ....files.schema.comparison import Comparison, Measure, Setting
 from ... import templates
 from ...charts.svg import swatch
-from . import pictures, tables
 from .budgets import equal_by, unequal_budgets
 from .contrasts import contrast_table
+from .pictures import curves, differences, facts, headline, silos, trade_offs
+from .tables import main_table, pair_table, paper_table, place_table, run_table, tuning_table
 from .verdict import leaders, state, verdict
 
 _TEMPLATE = "pages/comparison/comparison.html.j2"
@@ -30,17 +31,17 @@ def render(record: Comparison) -> str:
         budgets=[
             (one.name, told, equal_by(record, one)) for one in record.columns if (told := unequal_budgets(record, one))
         ],
-        facts=pictures.facts(record),
+        facts=facts(record),
         methods=[(swatch(series), name) for name, series in record.series.items()],
         verdicts=[(whole["setting"], whole["verdict"]) for whole in wholes],
         settings=_settings(record),
-        headlines=[(m.name, *pictures.headline(record, m)) for m in record.measures],
+        headlines=[(m.name, *headline(record, m)) for m in record.measures],
         wholes=wholes,
         contrast_table=contrast_table(record),
         parts=parts,
-        tuning_table=tables.tuning_table(record),
-        paper_table=tables.paper_table(record),
-        run_table=tables.run_table(record),
+        tuning_table=tuning_table(record),
+        paper_table=paper_table(record),
+        run_table=run_table(record),
     )
 
 
@@ -49,9 +50,9 @@ def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
     return {
         "setting": setting.name,
         "verdict": verdict(record, setting),
-        "table": tables.main_table(record, setting),
-        "curves": pictures.curves(record, setting),
-        "trade_offs": pictures.trade_offs(record, setting),
+        "table": main_table(record, setting),
+        "curves": curves(record, setting),
+        "trade_offs": trade_offs(record, setting),
     }
 
 
@@ -61,11 +62,11 @@ def _part(record: Comparison, setting: Setting, measure: Measure) -> dict[str, A
     return {
         "setting": setting.name,
         "measure": measure.name,
-        "differences": pictures.differences(record, setting, measure),
-        "pairs": tables.pair_table(record, setting, measure),
-        "domains": tables.place_table(record, setting, measure, "domains", of_domain) if several else None,
-        "silos": pictures.silos(record, setting, measure),
-        "silo_table": tables.place_table(record, setting, measure, "silos", "silo, mean over seeds"),
+        "differences": differences(record, setting, measure),
+        "pairs": pair_table(record, setting, measure),
+        "domains": place_table(record, setting, measure, "domains", of_domain) if several else None,
+        "silos": silos(record, setting, measure),
+        "silo_table": place_table(record, setting, measure, "silos", "silo, mean over seeds"),
     }
 
 

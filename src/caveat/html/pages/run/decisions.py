@@ -1,20 +1,180 @@
-"""The page's tables and figure of what was decided: whom silos ask about which test inputs, and how well that went."""
+"""Who answers which test inputs of each stream, and how well: shares of decisions as bars, and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
+
+from markupsafe import Markup
 
 from ....core.text import count, decimal, percent
 from ....files.run_folder import RunFolder
-from ....files.schema.figures import ORACLE, Separation, Stream
-from ...charts.svg import Chart
+from ....files.schema.figures import INSIDE, NOBODY, ORACLE, Separation, Stream
+from ...charts.svg import (
+    WIDTH,
+    Chart,
+    Point,
+    drawing,
+    element,
+    group,
+    rect,
+    sample,
+    text,
+)
 from ...tables import Cell, Column, Table, column, table, words
-from .evidence import evidence_figures, evidence_legend
-from .quadrants import quadrants
-from .sections import METRICS
-from .shares import share_bar, share_bars, swatch, told
-from .streams import ABOUT, OWN, abstains, accuracy, accuracy_answered, kinds, label, models, streams
+from .silos import METRICS, SiloRows
+from .uncertainty import evidence_figures, evidence_legend, quadrants
+
+ABOUT = {
+    INSIDE: "what the silo knows: its own test split",
+    "ood_local": "what other silos have learned and this one has not, for the federation's model to answer",
+    "mix": f"{INSIDE} and ood_local together",
+    NOBODY: "what nobody in the federation has learned: no answer is right, only abstaining is",
+}
+KINDS = ("local", "global", "abstain")
+"""What is decided, in the order in which it is shown."""
+OWN, CHOSEN = "own", "switch"
+"""The policy by which every input is answered, by the silo's own model where it has one; and what is predicted."""
+_ORDER = ("local", "global", CHOSEN, ORACLE)
+
+
+def streams(run: RunFolder) -> dict[str, Stream]:
+    """By name; empty where there was nothing to decide: one model, asked for all inputs of the test split."""
+    tested = run.summary.tested if run.summary else {}
+    chances = [len(stream.models) > 1 or stream.decisions.get("abstain", 0.0) > 0 for stream in tested.values()]
+    return tested if len(tested) > 1 or any(chances) else {}
+
+
+def models(tested: Mapping[str, Stream]) -> list[str]:
+    """The names of all models, the oracle included, in the order in which they are shown."""
+    found = dict.fromkeys(name for stream in tested.values() for name in stream.models)
+    if any(stream.oracle for stream in tested.values()):
+        found[ORACLE] = None
+    return sorted(found, key=lambda name: _ORDER.index(name) if name in _ORDER else -1)
+
+
+def label(run: RunFolder, model: str) -> str:
+    """What a model is called: that of a policy that chooses nothing is no switch.
+
+    Where some silos lack a model, it says over how many of them the models are compared.
+    """
+    name = "answered" if model == CHOSEN and run.summary and run.summary.policy.name == OWN else model
+    found = run.summary.models.get(CHOSEN if model == ORACLE else model) if run.summary else None
+    few = found is not None and found.silos is not None and found.silos < len(run.silos)
+    return f"{name} ({found.silos} of {len(run.silos)} silos)" if few and found else name
+
+
+def accuracy(name: str, stream: Stream, model: str) -> float | None:
+    """A model's mean accuracy over silos; None where no answer can be right."""
+    if name == NOBODY:
+        return None
+    if model == ORACLE:
+        return stream.oracle.accuracy if stream.oracle else None
+    return stream.models[model].mean.accuracy if model in stream.models else None
+
+
+def accuracy_answered(name: str, stream: Stream) -> float | None:
+    """The accuracy among the answered inputs of all silos together.
+
+    No mean over silos, whose answered inputs can be so few that it says little.
+    """
+    return None if name == NOBODY else stream.chosen.pooled.accuracy_answered
+
+
+def abstains(tested: Mapping[str, Stream]) -> bool:
+    return any(stream.decisions.get("abstain", 0.0) > 0 for stream in tested.values())
+
+
+def kinds(*decisions: Mapping[str, float]) -> list[str]:
+    """The kinds of decision that were made anywhere, in the order of `KINDS`."""
+    return [kind for kind in KINDS if any(shares.get(kind, 0.0) > 0 for shares in decisions)]
+
+
+_BAR, _ROW = 24, 58
+_FITS = 0.11  # smallest share whose label fits into its part of a bar
+
+
+def share_bars(rows: Mapping[str, Mapping[str, float]], label: str) -> Markup:
+    """A labelled bar per row, under its name."""
+    drawn: list[Markup] = []
+    for i, (name, shares) in enumerate(rows.items()):
+        y = _ROW * i
+        drawn += [text(0, y + 18, name), *parts(shares, (0, y + 25), (WIDTH, _BAR)), *_share_labels(shares, y + 42)]
+    return drawing(WIDTH, _ROW * len(rows), label, *drawn, class_="shares")
+
+
+def share_bar(shares: Mapping[str, float], label: str) -> Markup:
+    """A bar for a table's cell; its numbers are its alternative text."""
+    return drawing(120, 12, label, *parts(shares, (0, 0), (120, 12)), class_="stack")
+
+
+def decision_swatch(kind: str) -> Markup:
+    """A decision's colour for a legend."""
+    return sample(_box(kind, (1, 1), 20, 12), 22)
+
+
+def told_shares(shares: Mapping[str, float]) -> str:
+    """The shares in words."""
+    return ", ".join(f"{kind} {percent(shares[kind])}" for kind in KINDS if shares.get(kind, 0.0) > 0)
+
+
+def parts(shares: Mapping[str, float], at: Point, size: Point) -> list[Markup]:
+    """The parts of one bar at (x, y) of (width, height)."""
+    return [
+        _box(
+            kind,
+            (at[0] + size[0] * start, at[1]),
+            size[0] * share,
+            size[1],
+            element("title", f"{kind} {percent(share)}"),
+        )
+        for kind, start, share in _spans(shares)
+    ]
+
+
+def _share_labels(shares: Mapping[str, float], y: float) -> list[Markup]:
+    """The shares of a bar that is as wide as a drawing."""
+    return [
+        text(WIDTH * (start + share / 2), y, percent(share, 0), "middle", f"on-{kind}")
+        for kind, start, share in _spans(shares)
+        if share >= _FITS
+    ]
+
+
+def _spans(shares: Mapping[str, float]) -> list[tuple[str, float, float]]:
+    """Decision, where its part of a bar of width 1 begins, and how wide it is."""
+    known = [(kind, shares[kind]) for kind in KINDS if shares.get(kind, 0.0) > 0]
+    starts: Sequence[float] = [0.0, *accumulate(share for _, share in known)]
+    return [(kind, start, share) for (kind, share), start in zip(known, starts, strict=False)]
+
+
+def _box(kind: str, at: Point, width: float, height: float, *title: Markup) -> Markup:
+    # Inset by half a stroke, so that the outline of an empty part stays inside, and a gap parts neighbours.
+    inset = 0.7
+    inside = max(width - 2 * inset, 0.3), height - 2 * inset
+    return rect((at[0] + inset, at[1] + inset), *inside, f"share {kind}", *title)
+
+
+def decision_bars(run: RunFolder, silos: SiloRows) -> Chart | None:
+    """Who answered at each silo, in the same order; None where all was decided alike."""
+    shares = {silo.name: silo.decisions for silo in run.silos if silo.decisions}
+    if len(kinds(*shares.values())) < 2:
+        return None
+    rows = silos.laid_out()
+    thick = min(11.0, 0.8 * rows.height)
+    bars = []
+    for name, y in rows.places:
+        if of := shares.get(name):
+            drawn = parts(of, (rows.frame.left, y - thick / 2), (rows.frame.width, thick))
+            bars.append(group(f"{name}: {told_shares(of)}", *drawn, name=name))
+    whole = told_shares(run.summary.decisions or {}) if run.summary else ""
+    label = f"Shares of decisions of {len(shares)} silos. All together: {whole}"
+    figure = drawing(rows.width, rows.frame.bottom + 4, label, *silos.named(rows), *bars, class_="dots")
+    caption = "Share of each silo's test inputs that its own model answered, that the federation's answered, and that "
+    caption += "nobody answered: blue, amber and empty."
+    return Chart("Decisions", figure, caption)
+
 
 _TIED = 0.02
 """Tolerance of an AUROC above which its figure is flagged."""
@@ -30,7 +190,7 @@ def decisions(run: RunFolder) -> dict[str, Any] | None:
     several = len(tested) > 1
     found = {
         "about": [(name, ABOUT[name]) for name in tested if name in ABOUT] if several else [],
-        "legend": [(swatch(kind), kind) for kind in _kinds(run, tested)],
+        "legend": [(decision_swatch(kind), kind) for kind in _kinds(run, tested)],
         "streams": stream_table(run, tested),
         "shares": _shares(tested) if several else None,
         "quadrants": quadrants(tested) if run.summary and run.summary.policy.name != OWN else None,
@@ -50,7 +210,7 @@ def stream_table(run: RunFolder, tested: dict[str, Stream]) -> Table | None:
     columns = [words("stream", tested), column("inputs", (count(stream.examples) for stream in found))]
     for model in models(tested):
         values = (percent(accuracy(*each, model)) for each in tested.items())
-        columns.append(column(label(run, model), values, _MODELS.get(model, "")))
+        columns.append(column(label(run, model), values, _HELP.get(model, "")))
     columns += _share_columns([stream.decisions for stream in found])
     if abstains(tested):
         values = (percent(accuracy_answered(*each)) for each in tested.items())
@@ -64,7 +224,7 @@ def _share_columns(found: Sequence[Mapping[str, float]]) -> list[Column]:
     return [column(_SHARES[kind], (percent(shares.get(kind, 0.0)) for shares in found)) for kind in kinds(*found)]
 
 
-_MODELS = {
+_HELP = {
     "local": "accuracy of the silo's own model, asked about everything",
     "global": "accuracy of the federation's model, asked about everything",
     "switch": "accuracy of the model that is chosen, its label where it abstains included",
@@ -81,7 +241,7 @@ def _shares(tested: dict[str, Stream]) -> Chart | None:
     rows = {name: stream.decisions for name, stream in tested.items() if stream.decisions}
     if not rows:
         return None
-    label = "Shares of decisions. " + "; ".join(f"{name}: {told(shares)}" for name, shares in rows.items())
+    label = "Shares of decisions. " + "; ".join(f"{name}: {told_shares(shares)}" for name, shares in rows.items())
     caption = "Share of each stream's test inputs that the silo's own model answered, that it handed to the "
     caption += "federation's model, and that nobody answered."
     return Chart("Who answers", share_bars(rows, label), caption)
@@ -166,4 +326,4 @@ def _silo_table(run: RunFolder, several: bool) -> Table | None:
 
 
 def _bar(silo: str, stream: str, shares: dict[str, float]) -> str:
-    return share_bar(shares, f"{silo}, {stream}: {told(shares)}") if shares else ""
+    return share_bar(shares, f"{silo}, {stream}: {told_shares(shares)}") if shares else ""

@@ -18,7 +18,7 @@ from ...charts.dots import Dot, dot_plot, dots
 from ...charts.svg import Chart, group, line, text
 from ...intervals import wilson
 from ...tables import Cell, Table, column, table, words
-from .panels import SiloRows, rows_of
+from .silos import SiloRows, rows_of
 
 SCORE = "unfamiliar"
 _ALARM = 0.05

@@ -1,23 +1,24 @@
-"""What one sees first: a sentence of result, and a picture of every silo."""
+"""What a reader sees first: the result in a sentence, a picture of every silo, and other methods."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from scipy.stats import t as student
 
-from ....core.text import percent, plural, signed
+from ....core.text import decimal, percent, plural, signed, size
 from ....files.run_folder import RunFolder
-from ...charts.svg import Chart
-from .beside_majority import beside_majority
-from .kept import kept, kept_by
-from .panels import ACCURACY, ENTROPY, decision_bars, panel, panel_legend, rows_of
-from .shares import told
-from .streams import kinds
+from ...charts.svg import Chart, element
+from ...tables import Table, column, table, words
+from .classification import beside_majority
+from .decisions import decision_bars, kinds, told_shares
+from .guarantee import kept, kept_by
+from .rounds import total_time
+from .silos import ACCURACY, ENTROPY, panel, panel_legend, rows_of
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,13 @@ def _answering(run: RunFolder) -> Markup | None:
         return None
     title, inputs = run.title, plural(test.inputs, "test input")
     if not test.answered:
-        return Markup("<b>{}</b> answers <b>none</b> of {}.").format(title, inputs) + _alone(run)
+        return Markup("<b>{}</b> answers <b>none</b> of {}.").format(title, inputs) + _without_abstaining(run)
     found = Markup("<b>{}</b> answers <b>{}</b> of {}, <b>{}</b> of them right").format(
         title, percent(test.answered / test.inputs), inputs, percent(1 - test.wrong / test.answered)
     )
-    return found + f"; it abstains from the other {test.inputs - test.answered:,}.{_ends(run)}" + _alone(run)
+    return (
+        found + f"; it abstains from the other {test.inputs - test.answered:,}.{_ends(run)}" + _without_abstaining(run)
+    )
 
 
 def _ends(run: RunFolder) -> str:
@@ -88,7 +91,7 @@ def _ends(run: RunFolder) -> str:
     return f"{said}."
 
 
-def _alone(run: RunFolder) -> str:
+def _without_abstaining(run: RunFolder) -> str:
     """What the models would be worth if each answered everything."""
     names = ("local", "global")
     models = run.summary.models if run.summary else {}
@@ -111,7 +114,7 @@ def _notes(run: RunFolder) -> list[str]:
         others = f"the best of {len(rivals)} methods beside it" if len(rivals) > 1 else ""
         notes.append(_compared(run, best, run.comparable[best], others))
     if run.summary and len(kinds(run.summary.decisions or {})) > 1:
-        notes.append(f"Decisions about all silos' test inputs: {told(run.summary.decisions or {})}.")
+        notes.append(f"Decisions about all silos' test inputs: {told_shares(run.summary.decisions or {})}.")
     return notes
 
 
@@ -134,3 +137,70 @@ def _compared(run: RunFolder, name: str, other: RunFolder, about: str) -> str:
         said += f" (95 % interval over silos {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"
         said += ", more than chance over silos explains" if low * high > 0 else ", no more than chance explains"
     return f"{said}."
+
+
+def method_table(run: RunFolder) -> Table | None:
+    """This method's figures over those of the methods beside it, over the silos that all of them have."""
+    runs = {run.title: run, **run.comparable}
+    if len(runs) == 1:
+        return None
+    shared = set.intersection(*({silo.name for silo in each.silos} for each in runs.values()))
+    found = {name: over(each, shared) for name, each in runs.items()}
+    columns = [
+        words("method", runs),
+        column("mean accuracy", (percent(each.accuracy) for each in found.values())),
+        column("mean entropy", (decimal(each.entropy) for each in found.values())),
+        column("worst silo", (each.worst for each in found.values())),
+        column("rounds", (str(r.rounds_run) for r in runs.values())),
+    ]
+    silos = plural(len(shared), "silo")
+    caption = f"The same data and budget by other methods, over {silos}; each method's own worst silo."
+    if any(len(each.silos) > len(shared) for each in runs.values()):
+        caption += " Silos that not all of these methods have are left out."
+    return table(columns, caption)
+
+
+@dataclass(frozen=True)
+class OverSilos:
+    """What a method comes to over some of its silos."""
+
+    accuracy: float | None
+    entropy: float | None
+    worst: str
+
+
+def over(run: RunFolder, names: Collection[str]) -> OverSilos:
+    """The means over silos of these names, and the one of lowest accuracy."""
+    if len(names) == len(run.silos):
+        worst = f"{percent(run.worst.accuracy)} ({run.worst.silo})" if run.worst else ""
+        return OverSilos(run.mean.accuracy, run.mean.entropy, worst)
+    tests = {silo.name: silo.test for silo in run.silos if silo.name in names}
+    accuracies = {name: test.accuracy for name, test in tests.items() if test.accuracy is not None}
+    entropies = [test.entropy for test in tests.values() if test.entropy is not None]
+    lowest = min(accuracies, key=lambda name: (accuracies[name], name), default="")
+    return OverSilos(
+        fmean(accuracies.values()) if accuracies else None,
+        fmean(entropies) if entropies else None,
+        f"{percent(accuracies[lowest])} ({lowest})" if lowest else "",
+    )
+
+
+def headline(run: RunFolder) -> list[tuple[str, str]]:
+    """How large the run was and what all of it took, in short."""
+    count, summary = len(run.silos), run.summary
+    of = Markup(" ") + element("small", f"of {count + len(run.absent)}") if run.absent else ""
+    nats = Markup(" ") + element("small", "nats")
+    # All that left them, as the ledger has it, where there is one.
+    rounds = summary.traffic.bytes_up if summary and summary.traffic else None
+    sent = run.sent.total.bytes if summary and run.sent else rounds
+    seconds = sum(summary.seconds.values()) if summary else 0
+    early = Markup(" ") + element("small", "ended early") if summary and summary.stopped else ""
+    begun = Markup(" ") + element("small", f"begun with {run.numbers[0]}") if run.numbers else ""
+    found = [
+        ("silos", escape(count) + of if count else ""),
+        ("rounds", escape(run.rounds_run) + early + begun),
+        ("mean entropy", decimal(run.mean.entropy) + nats if run.mean.entropy is not None else ""),
+        ("sent by silos", size(sent) if sent else ""),
+        ("time", total_time(seconds) if seconds else ""),
+    ]
+    return [each for each in found if each[1]]

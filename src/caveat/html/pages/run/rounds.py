@@ -1,4 +1,4 @@
-"""Accuracy and entropy of silos over rounds, and what happened at some of them."""
+"""Accuracy and entropy of silos over rounds, milestones on the way, and what the run cost."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ....core.text import decimal, joined, percent, percent_tick, tick
+from ....core.text import decimal, duration, joined, percent, percent_tick, size, tick
 from ....files.run_folder import RunFolder, natural
 from ....files.schema.rounds import RoundRow
 from ...charts.axes import Axes, Line, Write, draw, plot, round_frame, round_ticks, ticks, written
 from ...charts.svg import Chart, Point, group, key, line, polygon, text
+from ...tables import Table, column, table, words
 
 _LONGEST_LABEL = 24  # characters: two labels side by side should not cover each other
 Event = tuple[int, str]
@@ -52,12 +53,14 @@ def curves(run: RunFolder) -> dict[str, Any] | None:
     if not rows:
         return None
     grown = growth(rows)
-    figures = [_figure(run, metric, points, grown) for metric in _METRICS if (points := _points(rows, metric.name))]
+    figures = [
+        _round_figure(run, metric, points, grown) for metric in _METRICS if (points := _points(rows, metric.name))
+    ]
     legend = [(key(i), name) for i, name in enumerate(domains(run))]
     if len({row.silo for row in rows}) > 1:
         legend.append((key(None, "mean"), f"mean of {run.method or 'the silos'}"))
     legend += [(key(None, f"beside b{i % 3}"), f"mean of {name}") for i, name in enumerate(_with_rows(run))]
-    return {"figures": figures, "legend": legend, "growth": _told(grown)}
+    return {"figures": figures, "legend": legend, "growth": _growth_told(grown)}
 
 
 def growth(rows: Sequence[RoundRow]) -> dict[int, dict[str, int]]:
@@ -73,14 +76,14 @@ def growth(rows: Sequence[RoundRow]) -> dict[int, dict[str, int]]:
     return grown
 
 
-def _told(grown: dict[int, dict[str, int]]) -> list[str]:
+def _growth_told(grown: dict[int, dict[str, int]]) -> list[str]:
     return [
         f"Round {at}: {joined([f'{silo} (+{more})' for silo, more in silos.items()])} received codewords of their own."
         for at, silos in grown.items()
     ]
 
 
-def _figure(
+def _round_figure(
     run: RunFolder, metric: RoundMetric, points: Mapping[str, list[Point]], grown: Mapping[int, Mapping[str, int]]
 ) -> Chart:
     compared = comparisons(run)
@@ -172,3 +175,51 @@ def mean_line(points: Mapping[str, list[Point]]) -> list[Point]:
 
 def _with_rows(run: RunFolder) -> dict[str, RunFolder]:
     return {name: other for name, other in run.beside.items() if other.curve_rows}
+
+
+def milestone_table(run: RunFolder) -> Table | None:
+    """One row per milestone, one column per number that any of them has."""
+    milestones = run.summary.milestones if run.summary else []
+    first = ("round", "iteration", "threshold", "lowest", "highest")
+    found = dict.fromkeys(name for milestone in milestones for name in milestone)
+    names = [*(name for name in first if name in found), *(name for name in found if name not in first)]
+    units = {"lowest": "lowest entropy", "highest": "highest entropy"}
+    columns = [column(units.get(name, name), (_number(m.get(name)) for m in milestones)) for name in names]
+    if "threshold" in found:
+        caption = "What the server measured and decided on the way, a row whenever it changed; uncertainties in nats."
+    else:
+        caption = "What the method reported of the server's state, by round."
+    return table(columns, caption)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value == int(value) and abs(value) >= 1 else f"{value:.4g}"
+
+
+def cost_table(run: RunFolder) -> Table | None:
+    """Traffic and wall-clock time, in total and per round; what silos send for figures is known by the ledger alone."""
+    if run.summary is None:
+        return None
+    traffic, rounds = run.summary.traffic, run.rounds_run
+    measuring = [("sent by silos for figures", run.sent.total.measuring)] if run.sent else []
+    sent = (
+        [("sent by silos in rounds", traffic.bytes_up), *measuring, ("sent to silos in rounds", traffic.bytes_down)]
+        if traffic
+        else []
+    )
+    rows = [(name, size(n), size(n / rounds) if rounds else "") for name, n in sent if n is not None]
+    for name, seconds in run.summary.seconds.items():
+        called = f"time to {name}" if name != "engine" else "time of the engine"
+        rows.append((called, total_time(seconds), f"{seconds / rounds:.3g} s" if rounds else ""))
+    if not rows:
+        return None
+    names, totals, each = zip(*rows, strict=True)
+    columns = [words("", names), column("in total", totals), column("per round", each)]
+    about = "" if not measuring else " What silos sent is by silo and tensor under What left the silos."
+    return table(columns, f"What the run moved and how long it took, on the machine that ran it.{about}")
+
+
+def total_time(seconds: float) -> str:
+    return duration(seconds, tenths=120)

@@ -12,10 +12,10 @@ from ....files.run_folder import RunFolder
 from ....files.schema.summary import Summary
 from ...charts.dots import NAMED, Dot, Dumbbell, dumbbells
 from ...charts.svg import Chart, group, hollow, sample, swatch
-from .confidence import Confidence, SiloConfidence, SureErrors, confidence
+from .calibration import Confidence, SiloConfidence, SureErrors, confidence
 from .familiarity import familiarity
-from .kept import foreign, kept, worst_at
-from .panels import wilson_of
+from .guarantee import foreign, kept, worst_at
+from .silos import wilson_of
 
 _TOLERATED = 0.05
 """Share of foreign inputs that may be answered wrongly before the page warns of it, where nothing is promised."""

@@ -1,7 +1,8 @@
-"""Whether the confidence of a run's predictions can be trusted: against how often they are right, silo by silo."""
+"""Whether confidence matches accuracy, silo by silo, and whether uncertainty tells errors."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -9,9 +10,13 @@ from operator import add
 
 from scipy.stats import binom, poisson
 
+from ....core.text import percent
 from ....files.run_folder import RunFolder
 from ....files.schema.figures import Reliability
 from ....files.schema.summary import SiloRecord
+from ...charts.diagrams import reliability_diagram, risk_curve, small_reliability_diagram
+from ...charts.svg import Chart
+from .guarantee import kept
 
 _LEVEL = 0.05
 """A silo's ECE is above its chance band in so many of cases where confidence is right."""
@@ -140,3 +145,60 @@ def _sure_errors(bins: Reliability) -> SureErrors | None:
     if not wrong[-1]:
         return None
     return SureErrors(wrong[-1], bins.count[-1], bins.confidence[-1] / bins.count[-1], sum(wrong))
+
+
+def reliability(run: RunFolder) -> tuple[Chart, list[Chart]] | None:
+    """The pooled diagram, and one per silo; None if no silo has bins."""
+    silos = [(silo, silo.reliability) for silo in run.silos if silo.reliability and sum(silo.reliability.count)]
+    if not silos:
+        return None
+    # Additive bins: this is the diagram of all predictions together, not a mean of diagrams.
+    pooled: Reliability = reduce(add, (bins for _, bins in silos))
+    total = f"{sum(pooled.count):,} test predictions of {len(silos)} silos"
+    caption = f"{total}, binned by confidence: a bin below the diagonal is overconfident, above it underconfident; "
+    caption += "vertical bars are 95 % intervals and the histogram is how many predictions a bin holds."
+    known = "" if run.summary is None or run.summary.pooled.ece is None else f", ECE {run.summary.pooled.ece:.3f}"
+    title = f"All silos pooled{known}"
+    figure = Chart(title, reliability_diagram(pooled, f"Reliability diagram of {total}{known}"), caption)
+    if len(silos) == 1:
+        return figure, []
+    return figure, [_small(silo, bins) for silo, bins in silos]
+
+
+def risk_coverage(run: RunFolder) -> Chart | None:
+    """Errors among the answered inputs over the share that is answered; None where no figures are there."""
+    summary = run.summary
+    if summary is None or summary.risk_coverage is None or len(summary.risk_coverage.risk) < 2:
+        return None
+    curve, test = summary.risk_coverage, kept(summary)
+    policy = (test.answered / test.inputs, test.wrong / test.answered) if test and test.answered else None
+    decided = policy if policy and policy[0] < 1 else None
+    limit = summary.guarantee.risk if summary.guarantee else None
+    inputs = sum(silo.n_test or 0 for silo in run.silos)
+    label = f"Share of errors over share of answered test inputs, {percent(curve.risk[-1])} when all are answered"
+    caption = "Share of wrong predictions among the test inputs of lowest total uncertainty, all silos pooled, by how "
+    caption += "many of them are answered, with 95 % intervals point by point; dashed is an oracle, which knows all "
+    caption += "errors. The nearer to it, the better uncertainty tells errors."
+    if decided:
+        caption += f" The diamond is what decisions made of it: {percent(decided[0])} answered, {percent(decided[1])} "
+        caption += "of these wrong; it need not lie on the curve, since decisions may go by another score or model."
+    return Chart(
+        "Errors against answers", risk_curve(curve.coverage, curve.risk, inputs, limit, decided, label), caption
+    )
+
+
+def _small(silo: SiloRecord, bins: Reliability) -> Chart:
+    ece = "" if silo.test.ece is None else f"ECE {silo.test.ece:.3f}"
+    flag = " \N{BLACK UP-POINTING TRIANGLE}" if silo.test.ece_above_chance else ""
+    label = f"Reliability diagram of {silo.name}, {sum(bins.count):,} predictions, {ece}".rstrip(", ")
+    return Chart(silo.name, small_reliability_diagram(bins, label), ece + flag)
+
+
+def temperatures(run: RunFolder) -> str:
+    """In words; empty for a run without temperature scaling."""
+    if run.summary is None:
+        return ""
+    spread = run.summary.temperature_spread
+    factors = {name: f" (silos' own typically within a factor of {math.exp(by):.3g})" for name, by in spread.items()}
+    found = run.summary.temperature.items()
+    return ", ".join(f"{value:.3g} for the {name} model{factors.get(name, '')}" for name, value in found)

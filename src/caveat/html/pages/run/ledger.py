@@ -1,4 +1,4 @@
-"""The page's section of what left the silos: who sent how much, in which form, and when."""
+"""What left the silos: what they told before the first round, who sent how much in which form, and privacy."""
 
 from __future__ import annotations
 
@@ -11,8 +11,49 @@ from ....core.text import count, listed, plain, ranges, size, times
 from ....files.ledger_totals import Sent
 from ....files.run_folder import RunFolder, natural
 from ....files.schema.costs import PrivacyRecord
+from ....files.schema.federation import DataSchemaRecord, FederationFile
 from ....files.schema.ledger import Form
 from ...tables import Table, column, table, words
+
+_MOST_NAMES = 12
+"""Labels or columns that are named."""
+
+
+def told_before(greeting: FederationFile | None) -> str:
+    """What was told; empty where nobody has told anything."""
+    if greeting is None:
+        return ""
+    sketches = list(greeting.sketches.values())
+    if not sketches:
+        return ""
+    told = [_labels(sketches), _told_columns(sketches) or "the shape of an input"]
+    if greeting.silos:
+        told.append("of each split the size, the samples per class and a hash")
+    silos = "the silo" if len(sketches) == 1 else f"each of {len(sketches)} silos"
+    return f"Before the first round {silos} told its name, {'; '.join(told)}."
+
+
+def _labels(sketches: Sequence[DataSchemaRecord]) -> str:
+    labels = dict.fromkeys(label for sketch in sketches for label in sketch.labels)
+    return f"its labels ({listed(list(map(plain, labels)), _MOST_NAMES)})"
+
+
+def _told_columns(sketches: Sequence[DataSchemaRecord]) -> str:
+    """Its columns, each with the number of its categories over all silos."""
+    found: dict[str, set[str]] = {}
+    for sketch in sketches:
+        for each in sketch.columns:
+            found.setdefault(each.name, set()).update(each.categories)
+    if not found:
+        return ""
+    known = {name: len(categories) for name, categories in found.items() if categories}
+    names = listed(list(map(plain, found)), _MOST_NAMES)
+    text = f"the names of its columns ({names}), which of them hold numbers or miss any"
+    if known:
+        counts = [f"{plain(name)}: {count} in all" for name, count in known.items()]
+        text += f", and the categories in its training split ({listed(counts, _MOST_NAMES)})"
+    return text
+
 
 _MOST_SILOS = 200
 _MOST_FORMS = 20

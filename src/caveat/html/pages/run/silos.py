@@ -1,4 +1,4 @@
-"""Pictures with a row per silo: what its figures are, and what they may be, having come from few inputs."""
+"""Every silo of a run: plots with a row per silo, and the table of all its metrics."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from statistics import fmean
 
 from markupsafe import Markup
 
-from ....core.text import decimal, percent, percent_tick, tick
+from ....core.text import count, decimal, percent, percent_tick, tick
 from ....files.run_folder import RunFolder, natural
+from ....files.schema.figures import Metrics
 from ....files.schema.summary import SiloRecord
 from ...charts.axes import Axes, Write, ticks, written
+from ...charts.diagrams import sparkline
 from ...charts.dots import Dot, Groups, Rows, dot_plot, dots, lay_out, named
-from ...charts.svg import DIAMOND, Chart, Point, colour, drawing, group, key, marks, polyline, sample, swatch
+from ...charts.svg import DIAMOND, Chart, Point, colour, group, key, marks, polyline, sample, swatch
 from ...intervals import wilson
-from .shares import parts, told
-from .streams import kinds
+from ...tables import Cell, Column, Table, column, table, words
 
 _MOST = 240
 """Silos that a plot has rows for."""
@@ -217,26 +218,6 @@ def _said(one: MethodDots, measure: Panel) -> str:
     return f"{one.name}: mean {measure.write(one.mean)}, {measure.write(min(values))} to {measure.write(max(values))}"
 
 
-def decision_bars(run: RunFolder, silos: SiloRows) -> Chart | None:
-    """Who answered at each silo, in the same order; None where all was decided alike."""
-    shares = {silo.name: silo.decisions for silo in run.silos if silo.decisions}
-    if len(kinds(*shares.values())) < 2:
-        return None
-    rows = silos.laid_out()
-    thick = min(11.0, 0.8 * rows.height)
-    bars = []
-    for name, y in rows.places:
-        if of := shares.get(name):
-            drawn = parts(of, (rows.frame.left, y - thick / 2), (rows.frame.width, thick))
-            bars.append(group(f"{name}: {told(of)}", *drawn, name=name))
-    whole = told(run.summary.decisions or {}) if run.summary else ""
-    label = f"Shares of decisions of {len(shares)} silos. All together: {whole}"
-    figure = drawing(rows.width, rows.frame.bottom + 4, label, *silos.named(rows), *bars, class_="dots")
-    caption = "Share of each silo's test inputs that its own model answered, that the federation's answered, and that "
-    caption += "nobody answered: blue, amber and empty."
-    return Chart("Decisions", figure, caption)
-
-
 def panel_legend(run: RunFolder) -> list[tuple[Markup, str]]:
     """What tells this method's marks from those of the methods beside it."""
     legend = [(swatch(0), run.title), (key(None, "mean"), f"mean of {run.title}")]
@@ -250,3 +231,116 @@ def more_panels(run: RunFolder) -> list[Chart]:
     """Further figures of each silo, this method's alone."""
     rows = rows_of(run)
     return [found for measure in (ECE, NLL, EPISTEMIC, AUROC) if (found := panel(run, rows, measure))]
+
+
+_EPISTEMIC = "what the model does not know (mutual information, corrected for few samples), in nats"
+METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
+    ("accuracy", "accuracy", percent, "share of right predictions, those that were abstained from included"),
+    ("entropy", "entropy", decimal, "mean total uncertainty of a prediction, in nats"),
+    ("aleatoric", "aleatoric", decimal, "what lies in the data, however well a model knows them, in nats"),
+    ("epistemic", "epistemic", decimal, _EPISTEMIC),
+    ("nll", "NLL", decimal, "negative log-likelihood, in nats; lower is better"),
+    ("brier", "Brier", decimal, "squared distance of probabilities and outcome; lower is better"),
+    ("auroc_error", "AUROC error", decimal, "how well uncertainty tells errors from hits; 0.5 is chance, 1 is best"),
+    ("augrc", "AUGRC", decimal, "area under the generalised risk-coverage curve; lower is better"),
+    ("set_coverage", "label in set", percent, "share of prediction sets that hold the label"),
+    ("set_size", "classes in set", decimal, "mean number of classes in a prediction set"),
+)
+MODELS = {"local": "own\nmodel", "global": "federation's\nmodel"}
+"""Two models that a silo may have at hand, and how a column with their accuracy is headed."""
+
+
+def of_models(silos: Sequence[SiloRecord]) -> list[tuple[str, tuple[str, ...]]]:
+    """What the silos' own models are, and the accuracy of each of two models; cells are empty without."""
+    about = [("model", (*(silo.model for silo in silos), "", ""))]
+    both = [silo for silo in silos if MODELS.keys() <= silo.models.keys()]
+    for name, header in MODELS.items():
+        found = [silo.models[name].accuracy if name in silo.models else None for silo in silos]
+        # A mean over the silos that have both, so that the two can be compared.
+        known = [value for silo in both if (value := silo.models[name].accuracy) is not None]
+        about.append((header, (*map(percent, found), percent(sum(known) / len(known)) if known else "", "")))
+    return about
+
+
+def metric_column(run: RunFolder, names: Sequence[str], metric: str, worst: str) -> list[float | None]:
+    """A metric of the silos called `names`, then the mean over them, then that of one of them, called `worst`.
+
+    There is no mean where the run has figures of other silos than these.
+    """
+    found: dict[str, SiloRecord] = {silo.name: silo for silo in run.silos}
+
+    def value(metrics: Metrics | None) -> float | None:
+        number = getattr(metrics, metric, None)
+        return number if isinstance(number, float) else None
+
+    figures = [value(found[name].test) if name in found else None for name in names]
+    mean = value(run.mean) if found.keys() == set(names) else None
+    return [*figures, mean, value(found[worst].test) if worst in found else None]
+
+
+OF_MODELS = "architecture of the silo's own model, and accuracy of either model on all of the silo's test samples"
+
+
+def silo_table(run: RunFolder) -> Table | None:
+    """A row per silo, then the mean over silos, and once more the silo of lowest accuracy, by all methods."""
+    silos, names = run.silos, [silo.name for silo in run.silos]
+    if not silos:
+        return None
+    worst = run.worst.silo if run.worst else ""
+    metrics = [
+        column(header, map(write, metric_column(run, names, metric, worst)), help)
+        for metric, header, write, help in METRICS
+    ]
+    others = [
+        column(f"{name} {header}", map(write, metric_column(other, names, metric, worst)), help)
+        for name, other in run.comparable.items()
+        for metric, header, write, help in METRICS[:2]
+    ]
+    last = ["", ""]
+    counts = [[getattr(silo, f"n_{split}", None) for silo in silos] for split in ("train", run.split)]
+    columns = [
+        words("silo", [*names, "mean", f"worst {worst}".rstrip()]),
+        words("domain", [*(silo.domain for silo in silos), *last]),
+        *metrics[:2],
+        *(column(" ".join(header.split()), cells, OF_MODELS) for header, cells in of_models(silos)),
+        column("codewords", [*(str(s.codewords or "") for s in silos), *last], "shared + the silo's own"),
+        column("perplexity", [*(decimal(s.perplexity, 1) for s in silos), *last], "codewords in effective use"),
+        *others,
+        *_calibration(run, names, worst),
+        *metrics[2:],
+        column("train", [*map(count, counts[0]), *last], "samples to train on"),
+        column(run.split, [*map(count, counts[1]), *last], "samples that the figures of this table come from"),
+        words("classes", [*(_classes(run, silo) for silo in silos), *last], "training samples per class"),
+    ]
+    flags = any(header.header == "ECE by chance" and any(cell.text for cell in header.cells) for header in columns)
+    about = "; worst is the silo of lowest accuracy" if worst else ""
+    about += "; a triangle marks an ECE above what chance explains." if flags else "."
+    return table(columns, f"Figures of each silo on its own {run.split} samples, entropies in nats{about}", names, 2)
+
+
+def _classes(run: RunFolder, silo: SiloRecord) -> str:
+    counts, names = silo.class_counts, (run.summary.classes if run.summary else None) or []
+    if not counts:
+        return ""
+    return sparkline(counts, names if len(names) == len(counts) else list(map(str, range(len(counts)))))
+
+
+def _calibration(run: RunFolder, names: Sequence[str], worst: str) -> list[Column]:
+    values = metric_column(run, names, "ece", worst)
+    of_worst = next((silo.test for silo in run.silos if silo.name == worst), None)
+    metrics: list[Metrics | None] = [*(silo.test for silo in run.silos), run.mean, of_worst]
+    about = "what a perfectly calibrated model would show on as many samples: mean to 95 % quantile"
+    return [
+        column("ECE", map(_ece, values, metrics), "expected calibration error"),
+        column("ECE by chance", map(_band, metrics), about),
+    ]
+
+
+def _ece(value: float | None, metrics: Metrics | None) -> Cell:
+    above = metrics is not None and metrics.ece_above_chance
+    return Cell(decimal(value), "above what chance explains" if above else "")
+
+
+def _band(metrics: Metrics | None) -> str:
+    band = metrics.ece_null if metrics else None
+    return f"{band.mean:.3f} to {band.upper:.3f}" if band else ""
