@@ -8,10 +8,8 @@ from rich.text import Text
 
 from ..core.text import duration, megabytes, plain
 from ..files.schema.comparison import ComparedMethod, ComparedRun, Comparison, Measure, Setting
-from ..html.pages.comparison.budgets import equal_by, unequal_budgets
-from ..html.pages.comparison.contrasts import decided
 from ..html.pages.comparison.numbers import POPULATION, bracketed, figure, header, mean_of, not_done
-from ..html.pages.comparison.verdict import verdict
+from ..html.pages.comparison.verdict import decided, equal_by, unequal_budgets, verdict
 from .tables import Heading, TextTable, text_table
 
 _MEASURES = 2

@@ -1,17 +1,85 @@
-"""The audit as one page that holds everything it shows and asks the network for nothing."""
+"""The audit's page: findings, a chart over shares of the data, and tables."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+
+from markupsafe import Markup
 
 from ....core.text import percent
 from ....files.schema.audit import AuditFile, FusedCopies
 from ... import templates
+from ...charts.axes import Axes, Line, draw, plot
 from ...charts.diagrams import rank_plane
-from ...charts.svg import Chart
-from ...tables import Table, column, table
-from .drawings import CURVES, curves, legend, means_by_size, sweep_chart
+from ...charts.svg import Chart, key, line, strokes, text
+from ...templates import Table, column, table
+
+Rows = Sequence[Mapping[str, float]]
+CURVES = ("epistemic", "vacuity", "aleatoric", "total")
+
+
+def means_by_size(rows: Rows, name: str) -> list[tuple[float, float, float, float]]:
+    """(n, mean over seeds, least, most) of a number, by n."""
+    sizes = sorted({row["n"] for row in rows})
+    values = [[row[name] for row in rows if row["n"] == size] for size in sizes]
+    return [(size, sum(v) / len(v), min(v), max(v)) for size, v in zip(sizes, values, strict=True)]
+
+
+def curves(rows: Rows) -> dict[str, list[tuple[float, float, float, float]]]:
+    """The uncertainties that every run has and that are never zero, which logarithms cannot show."""
+    found = {name: means_by_size(rows, name) for name in CURVES if all(name in row for row in rows)}
+    return {name: points for name, points in found.items() if min(low for _, _, low, _ in points) > 0}
+
+
+def sweep_chart(rows: Rows) -> Markup | None:
+    """Mean uncertainties over training examples per silo, both on logarithmic axes; None for a single share."""
+    drawn, sizes = curves(rows), sorted({row["n"] for row in rows})
+    if len(sizes) < 2 or not drawn:
+        return None
+    lowest = min(low for points in drawn.values() for _, _, low, _ in points)
+    if "epistemic" in drawn:  # What falls as 1/n from its first point on stays in the frame.
+        lowest = min(lowest, drawn["epistemic"][0][1] * sizes[0] / sizes[-1])
+    highest = max(high for points in drawn.values() for _, _, _, high in points)
+    exponents = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
+    x_range = (math.log10(sizes[0]), math.log10(sizes[-1]))
+    frame = Axes(56, 10, 388, 260, x_range, (exponents[0], max(exponents[-1], exponents[0] + 1)))
+    every = -(-len(exponents) // 8)
+    x_ticks = [(math.log10(n), f"{n:.4g}") for n in sizes]
+    y_ticks = [(e, f"{10.0**e:g}") for e in exponents if not e % every]
+    body = [*_references(frame, drawn.get("epistemic")), *(_curve(frame, *each) for each in drawn.items())]
+    label = "Mean uncertainties over training examples per silo"
+    return plot(frame, label, x_ticks, y_ticks, "training examples per silo", *body)
+
+
+def _references(frame: Axes, points: Sequence[tuple[float, float, float, float]] | None) -> list[Markup]:
+    """From the first point on, what falls as n^-1/2 and as n^-1; their names are beside the frame, clear of lines."""
+    drawn: list[Markup] = []
+    if not points:
+        return drawn
+    name_y = -math.inf
+    for exponent, name in ((-0.5, "1/\N{SQUARE ROOT}n"), (-1.0, "1/n")):
+        x, y = math.log10(points[0][0]), math.log10(points[0][1])
+        end = frame.x_range[1], y + exponent * (frame.x_range[1] - x)
+        drawn.append(line(frame.at((x, y)), frame.at(end), "diagonal"))
+        name_y = max(frame.y(end[1]) + 4, name_y + 13)
+        drawn.append(text(frame.right + 8, name_y, name, "start", "note"))
+    return drawn
+
+
+def _curve(frame: Axes, name: str, points: Sequence[tuple[float, float, float, float]]) -> Markup:
+    """The means, each with a stroke from the least to the most of any seed."""
+    logs = [[math.log10(value) for value in point] for point in points]
+    ranges = strokes([(frame.at((n, low)), frame.at((n, high))) for n, _, low, high in logs], "stroke")
+    means = [(n, mean) for n, mean, _, _ in logs]
+    return draw(frame, Line(means, CURVES.index(name), name, marked=means), ranges)
+
+
+def legend(rows: Rows) -> list[tuple[Markup, str]]:
+    """A sample and a name for each curve."""
+    return [(key(CURVES.index(name)), name) for name in curves(rows)]
+
 
 _TEMPLATE = "pages/audit/audit.html.j2"
 

@@ -7,11 +7,9 @@ from typing import Any
 from ....files.schema.comparison import Comparison, Measure, Setting
 from ... import templates
 from ...charts.svg import swatch
-from .budgets import equal_by, unequal_budgets
-from .contrasts import contrast_table
 from .pictures import curves, differences, facts, headline, silos, trade_offs
-from .tables import main_table, pair_table, paper_table, place_table, run_table, tuning_table
-from .verdict import leaders, state, verdict
+from .tables import contrast_table, main_table, pair_table, paper_table, place_table, run_table, tuning_table
+from .verdict import equal_by, leaders, state, unequal_budgets, verdict
 
 _TEMPLATE = "pages/comparison/comparison.html.j2"
 

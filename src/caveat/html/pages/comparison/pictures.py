@@ -12,7 +12,6 @@ from ....core.text import tick as plain_tick
 from ....files.schema.comparison import ComparedRun, Comparison, IntervalRecord, Measure, Setting, domains_of
 from ...charts.axes import Write
 from ...charts.svg import Chart, Point
-from .dots import MethodRow, forest, method_limits, method_plot, silo_plot
 from .numbers import (
     SEEDS,
     better,
@@ -26,7 +25,7 @@ from .numbers import (
     setting_value,
     tick,
 )
-from .planes import Place, course, course_chart, plane
+from .plots import MethodRow, Place, course, course_chart, forest, method_limits, method_plot, plane, silo_plot
 from .verdict import LEVEL, ranked
 
 _MOST_PAIRS = 15

@@ -1,4 +1,4 @@
-"""The tables of the page; one that the comparison has nothing for is None."""
+"""The tables of a comparison's page."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from ....core.text import MINUS, count, decimal, duration, megabytes, probability
-from ....files.schema.comparison import ComparedMethod, ComparedRun, Comparison, IntervalRecord, Measure, Setting
+from ....files.schema.comparison import (
+    ComparedMethod,
+    ComparedRun,
+    Comparison,
+    IntervalRecord,
+    Measure,
+    Setting,
+)
 from ...charts.svg import element, swatch
-from ...tables import Cell, Column, Table, column, table, words
+from ...templates import Cell, Column, Table, column, table, words
 from .numbers import (
     POPULATION,
     as_number,
@@ -26,6 +33,7 @@ from .numbers import (
     setting_value,
     signed,
 )
+from .verdict import named, points, points_interval, said
 
 _ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
 _EDGE = "at the edge of what was tried: a better value may lie beyond"
@@ -214,3 +222,25 @@ def _state(run: ComparedRun) -> Cell:
     if run.status == "failed":
         return Cell(f"failed: {run.error or 'no error was kept'}", run.error)
     return Cell("to come" if run.status == "missing" else "done")
+
+
+_ABOUT = (
+    "Contrasts and margins were fixed before the table was made. Intervals count test inputs and seeds as random and "
+    "silos as fixed; p-values are corrected by Holm's method over all contrasts, for being different and for being "
+    "equal within the margin."
+)
+
+
+def contrast_table(record: Comparison) -> Table | None:
+    """A row per contrast; None where nothing was to be decided."""
+    found = record.contrasts
+    columns = [
+        words("claim", (each.claim for each in found)),
+        words("contrast", map(named, found)),
+        column("difference in points", (points(each.mean) for each in found)),
+        column("95 % interval", map(points_interval, found)),
+        words("verdict", map(said, found)),
+        column("Holm p, different", (probability(each.p_different) for each in found)),
+        column("Holm p, equal", (probability(each.p_equal) for each in found)),
+    ]
+    return table(columns, _ABOUT) if found else None

@@ -10,7 +10,7 @@ from ....files.run_folder import RunFolder
 from ....files.schema.figures import INSIDE, ClassificationRecord, Metrics, OperatingRecord
 from ....files.schema.summary import SiloRecord, Summary
 from ...intervals import auroc_interval, wilson
-from ...tables import Cell, Table, column, table, words
+from ...templates import Cell, Table, column, table, words
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ...charts.svg import (
     sample,
     text,
 )
-from ...tables import Cell, Column, Table, column, table, words
+from ...templates import Cell, Column, Table, column, table, words
 from .silos import METRICS, SiloRows
 from .uncertainty import evidence_figures, evidence_legend, quadrants
 

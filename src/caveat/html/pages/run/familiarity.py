@@ -17,7 +17,7 @@ from ...charts.axes import ticks, written
 from ...charts.dots import Dot, dot_plot, dots
 from ...charts.svg import Chart, group, line, text
 from ...intervals import wilson
-from ...tables import Cell, Table, column, table, words
+from ...templates import Cell, Table, column, table, words
 from .silos import SiloRows, rows_of
 
 SCORE = "unfamiliar"

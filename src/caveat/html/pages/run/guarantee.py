@@ -10,7 +10,7 @@ from ....files.run_folder import RunFolder
 from ....files.schema.figures import INSIDE, Metrics, Stream
 from ....files.schema.summary import GuaranteeRecord, SiloRecord, Summary
 from ...intervals import score_interval
-from ...tables import Cell, Table, column, table, words
+from ...templates import Cell, Table, column, table, words
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from ....files.run_folder import RunFolder, natural
 from ....files.schema.ledger import purpose
 from ....files.schema.rounds import LeftOut
 from ....files.schema.small_files import Failure
-from ...tables import Table, table, words
+from ...templates import Table, table, words
 
 _MOST_ROWS = 60
 _MOST_RANGES = 8

@@ -13,7 +13,7 @@ from ....files.run_folder import RunFolder, natural
 from ....files.schema.costs import PrivacyRecord
 from ....files.schema.federation import DataSchemaRecord, FederationFile
 from ....files.schema.ledger import Form
-from ...tables import Table, column, table, words
+from ...templates import Table, column, table, words
 
 _MOST_NAMES = 12
 """Labels or columns that are named."""

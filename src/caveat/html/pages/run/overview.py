@@ -13,7 +13,7 @@ from scipy.stats import t as student
 from ....core.text import decimal, percent, plural, signed, size
 from ....files.run_folder import RunFolder
 from ...charts.svg import Chart, element
-from ...tables import Table, column, table, words
+from ...templates import Table, column, table, words
 from .classification import beside_majority
 from .decisions import decision_bars, kinds, told_shares
 from .guarantee import kept, kept_by

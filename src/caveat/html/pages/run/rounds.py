@@ -14,7 +14,7 @@ from ....files.run_folder import RunFolder, natural
 from ....files.schema.rounds import RoundRow
 from ...charts.axes import Axes, Line, Write, draw, plot, round_frame, round_ticks, ticks, written
 from ...charts.svg import Chart, Point, group, key, line, polygon, text
-from ...tables import Table, column, table, words
+from ...templates import Table, column, table, words
 
 _LONGEST_LABEL = 24  # characters: two labels side by side should not cover each other
 Event = tuple[int, str]

@@ -17,7 +17,7 @@ from ...charts.diagrams import sparkline
 from ...charts.dots import Dot, Groups, Rows, dot_plot, dots, lay_out, named
 from ...charts.svg import DIAMOND, Chart, Point, colour, group, key, marks, polyline, sample, swatch
 from ...intervals import wilson
-from ...tables import Cell, Column, Table, column, table, words
+from ...templates import Cell, Column, Table, column, table, words
 
 _MOST = 240
 """Silos that a plot has rows for."""

@@ -18,7 +18,7 @@ from ....files.schema.summary import Codewords, SiloRecord
 from ...charts.axes import Axes, Line, draw, inner_ticks, limits, plot, ticks, written
 from ...charts.diagrams import heat_map
 from ...charts.svg import WIDTH, Chart, Point, colour, drawing, element, group, key, marks, rect, sample, swatch, text
-from ...tables import Table, column, table, words
+from ...templates import Table, column, table, words
 from .guarantee import Shares, shares_of
 
 _BAR, _ROW = 22, 52
