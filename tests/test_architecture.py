@@ -37,7 +37,7 @@ NEEDED = {
 """What is stricter than the layers: methods know no data and no files, pages and engines know no model."""
 WITHIN = {
     "html": ({"intervals"}, {"templates", "charts"}, {"pages"}),
-    "analysis": ({"statistics"}, {"contrasts"}, {"compare", "audit"}, {"reproduce", "foreign"}),
+    "analysis": ({"statistics"}, {"compare", "audit"}, {"reproduce", "foreign"}),
 }
 """The layers within a folder."""
 

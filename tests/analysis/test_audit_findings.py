@@ -13,8 +13,8 @@ from scipy.stats import norm
 from torch import Tensor
 
 from caveat.analysis.audit import findings, fusion
-from caveat.analysis.audit.confidence import among_seeds, among_silos, calibration
-from caveat.analysis.audit.disagreement import disagreement
+from caveat.analysis.audit.calibration import among_seeds, among_silos, calibration
+from caveat.analysis.audit.findings import disagreement
 from caveat.analysis.audit.observations import (
     Jackknifed,
     Observation,

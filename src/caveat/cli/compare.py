@@ -57,7 +57,7 @@ def compare(
     Tables with intervals, paired tests and costs, and a page; the same command continues what was interrupted.
     """
     with reported() as reporter:
-        from ..analysis.compare.command import asked
+        from ..analysis.compare.options import asked
         from ..config import find
 
         grid = asked(config, methods, variants or (), seeds, sets or (), sweeps or (), tune, tune_seeds, rounds_of)
@@ -101,7 +101,7 @@ def reproduce(
 
 
 def _compare(grid: Any, folder: Path, workers: int | None, device: str | None, quiet: bool, reporter: Reporter) -> None:
-    from ..analysis.compare.command import compare, lacking
+    from ..analysis.compare.runner import compare, lacking
     from ..core import RunError
     from ..core.text import escaped
     from ..files.schema.comparison import read_comparison

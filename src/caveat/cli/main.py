@@ -113,7 +113,7 @@ def report(
         from ..runs.begun import check_configuration
 
         if (folder / "grid.json").exists():
-            from ..analysis.compare.command import opened, write
+            from ..analysis.compare.runner import opened, write
 
             with reading():
                 typer.echo(write(opened(folder), out))
@@ -142,7 +142,7 @@ def audit(
     Trains the method on shares of the data and with several seeds; the same command continues what was interrupted.
     """
     with reported() as reporter:
-        from ..analysis.audit.command import audit_configured
+        from ..analysis.audit.procedure import audit_configured
         from ..analysis.audit.sweep import began_earlier
         from ..config import find, load
         from ..runs.own_code import import_named

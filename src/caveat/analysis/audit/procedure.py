@@ -1,18 +1,21 @@
-"""From silos and a method to findings about its uncertainties."""
+"""From silos and a method to findings about its uncertainties, in Python and for `caveat audit`."""
 
 from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
+from ... import data
 from ..._version import __version__
-from ...config import EngineSettings, Evaluation
-from ...core import Method
+from ...config import Config, EngineSettings, Evaluation
+from ...core import ConfigurationError, Method
 from ...core.devices import find_devices
+from ...core.errors import cut
 from ...core.settings import path_of
 from ...core.text import percent
 from ...data import Silos
@@ -25,14 +28,12 @@ from ...html.pages.audit.page import render
 from ...runs import python_calls
 from ...runs.local import LocalRun
 from ...runs.progress import Progress, Silent
-from ...runs.spec import RunSpec
+from ...runs.spec import RunSpec, spec_of
 from ...terminal.tables import Heading, TextTable, text_table, written
 from . import findings as promises
-from .chance import against_chance, judged
-from .confidence import calibration
-from .disagreement import disagreement
+from .calibration import against_chance, calibration, judged
+from .findings import about_logits, disagreement
 from .fusion import RULES, copies_are_no_evidence, fused_with_copies, no_opinions
-from .logits import about_logits
 from .observations import KEPT, LOGITS, Observed, mean_over_silos, rank_shares
 from .sweep import Sweep, mean_size, observed, with_equal_steps
 
@@ -200,3 +201,32 @@ def plane(full: Sequence[Observed]) -> list[list[int]]:
         for row, column in zip(*(r.long().tolist() for r in ranks), strict=True):
             counts[row][column] += 1
     return counts
+
+
+Number = TypeVar("Number", int, float)
+
+
+def audit_configured(
+    config: Config, out: Path, seeds: str, shares: str, workers: int | None, progress: Progress
+) -> Audit:
+    """Audit the configured method in folder `out`; methods beside it are left out, `seed` decides the splits."""
+    if config.federation.newcomers:
+        raise ConfigurationError("federation.newcomers is not for audits, in which every silo takes part")
+    return audit_of(
+        spec_of(config),
+        data.load(config.data, config.seed),
+        numbers(seeds, "--seeds", int, "0,1,2"),
+        numbers(shares, "--shares", lambda text: float(Fraction(text)), "1/8,1/4,1/2,1"),
+        replace(config.engine, workers=workers or config.engine.workers),
+        out,
+        progress,
+    )
+
+
+def numbers(text: str, option: str, read: Callable[[str], Number], example: str) -> tuple[Number, ...]:
+    """Numbers between commas. Raises ConfigurationError naming the option."""
+    try:
+        return tuple(read(part.strip()) for part in text.split(","))
+    except (ValueError, ZeroDivisionError, OverflowError):
+        about = f"{option} {cut(text, 100)}: expected numbers between commas, for instance {example}"
+        raise ConfigurationError(about) from None
