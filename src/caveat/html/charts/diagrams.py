@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from markupsafe import Markup
 
-from ...core.text import cut, percent_tick, tick
+from ...core.text import cut, percent, percent_tick, tick
 from ...files.schema.figures import Reliability
 from ..intervals import score_interval, wilson
 from .axes import Axes, plot, ticks, written
-from .svg import DIAMOND, Point, drawing, element, group, line, marks, polygon, polyline, rect, strokes, text
+from .svg import DIAMOND, Point, drawing, element, group, line, marks, polygon, polyline, rect, sample, strokes, text
 
 _MOST_TITLES = 6000  # a title per cell is most of a heat map's size
 _LONGEST = 18
@@ -166,3 +167,32 @@ def _risk_band(frame: Axes, coverage: Sequence[float], risk: Sequence[float], in
     upper = [frame.at((c, min(high, most))) for c, (_, high) in zip(coverage, spans, strict=True)]
     lower = [frame.at((c, low)) for c, (low, _) in zip(coverage, spans, strict=True)]
     return polygon([*upper, *reversed(lower)], "band")
+
+
+def stacked_bar(
+    shares: Mapping[str, float], at: Point, size: Point, class_: str, names: Mapping[str, str] | None = None
+) -> list[Markup]:
+    """A bar at (x, y) of (width, height), divided by shares; `names` are those of the parts, if not the keys."""
+    return [
+        _part((at[0] + size[0] * start, at[1]), size[0] * share, size[1], f"{class_} {kind}",
+              element("title", f"{(names or {}).get(kind, kind)} {percent(share)}"))
+        for kind, start, share in spans(shares)
+    ]  # fmt: skip
+
+
+def stack_swatch(kind: str, class_: str) -> Markup:
+    """The sample of a part of stacked bars, for a legend."""
+    return sample(_part((1, 1), 20, 12, f"{class_} {kind}"), 22)
+
+
+def spans(shares: Mapping[str, float]) -> list[tuple[str, float, float]]:
+    """For each part of a bar of width 1 its key, where it begins, and how wide it is."""
+    starts = accumulate(shares.values(), initial=0.0)
+    return [(kind, start, share) for (kind, share), start in zip(shares.items(), starts, strict=False)]
+
+
+def _part(at: Point, width: float, height: float, class_: str, *title: Markup) -> Markup:
+    # Inset by half a stroke, so that the outline of an empty part stays inside, and a gap separates neighbours.
+    inset = 0.7
+    inside = max(width - 2 * inset, 0.3), height - 2 * inset
+    return rect((at[0] + inset, at[1] + inset), *inside, class_, *title)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
 from markupsafe import Markup
@@ -11,17 +10,8 @@ from markupsafe import Markup
 from ....core.text import count, decimal, percent
 from ....files.run_folder import RunFolder
 from ....files.schema.figures import INSIDE, NOBODY, ORACLE, Separation, Stream
-from ...charts.svg import (
-    WIDTH,
-    Chart,
-    Point,
-    drawing,
-    element,
-    group,
-    rect,
-    sample,
-    text,
-)
+from ...charts.diagrams import spans, stack_swatch, stacked_bar
+from ...charts.svg import WIDTH, Chart, Point, drawing, group, text
 from ...templates import Cell, Column, Table, column, table, words
 from .silos import METRICS, SiloRows
 from .uncertainty import evidence_figures, evidence_legend, quadrants
@@ -109,51 +99,30 @@ def share_bar(shares: Mapping[str, float], label: str) -> Markup:
     return drawing(120, 12, label, *parts(shares, (0, 0), (120, 12)), class_="stack")
 
 
-def decision_swatch(kind: str) -> Markup:
-    """A decision's colour for a legend."""
-    return sample(_box(kind, (1, 1), 20, 12), 22)
-
-
 def told_shares(shares: Mapping[str, float]) -> str:
     """The shares in words."""
-    return ", ".join(f"{kind} {percent(shares[kind])}" for kind in KINDS if shares.get(kind, 0.0) > 0)
+    return ", ".join(f"{kind} {percent(share)}" for kind, share in _made(shares).items())
 
 
 def parts(shares: Mapping[str, float], at: Point, size: Point) -> list[Markup]:
-    """The parts of one bar at (x, y) of (width, height)."""
-    return [
-        _box(
-            kind,
-            (at[0] + size[0] * start, at[1]),
-            size[0] * share,
-            size[1],
-            element("title", f"{kind} {percent(share)}"),
-        )
-        for kind, start, share in _spans(shares)
-    ]
+    """The parts of one bar at (x, y) of (width, height). An empty part is what nobody answered.
+
+    The two colours differ in brightness as much as in hue, and are the same in the light and the dark theme.
+    """
+    return stacked_bar(_made(shares), at, size, "share")
+
+
+def _made(shares: Mapping[str, float]) -> dict[str, float]:
+    return {kind: shares[kind] for kind in KINDS if shares.get(kind, 0.0) > 0}
 
 
 def _share_labels(shares: Mapping[str, float], y: float) -> list[Markup]:
     """The shares of a bar that is as wide as a drawing."""
     return [
         text(WIDTH * (start + share / 2), y, percent(share, 0), "middle", f"on-{kind}")
-        for kind, start, share in _spans(shares)
+        for kind, start, share in spans(_made(shares))
         if share >= _FITS
     ]
-
-
-def _spans(shares: Mapping[str, float]) -> list[tuple[str, float, float]]:
-    """Decision, where its part of a bar of width 1 begins, and how wide it is."""
-    known = [(kind, shares[kind]) for kind in KINDS if shares.get(kind, 0.0) > 0]
-    starts: Sequence[float] = [0.0, *accumulate(share for _, share in known)]
-    return [(kind, start, share) for (kind, share), start in zip(known, starts, strict=False)]
-
-
-def _box(kind: str, at: Point, width: float, height: float, *title: Markup) -> Markup:
-    # Inset by half a stroke, so that the outline of an empty part stays inside, and a gap parts neighbours.
-    inset = 0.7
-    inside = max(width - 2 * inset, 0.3), height - 2 * inset
-    return rect((at[0] + inset, at[1] + inset), *inside, f"share {kind}", *title)
 
 
 def decision_bars(run: RunFolder, silos: SiloRows) -> Chart | None:
@@ -190,7 +159,7 @@ def decisions(run: RunFolder) -> dict[str, Any] | None:
     several = len(tested) > 1
     found = {
         "about": [(name, ABOUT[name]) for name in tested if name in ABOUT] if several else [],
-        "legend": [(decision_swatch(kind), kind) for kind in _kinds(run, tested)],
+        "legend": [(stack_swatch(kind, "share"), kind) for kind in _kinds(run, tested)],
         "streams": stream_table(run, tested),
         "shares": _shares(tested) if several else None,
         "quadrants": quadrants(tested) if run.summary and run.summary.policy.name != OWN else None,

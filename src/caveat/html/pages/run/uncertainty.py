@@ -16,8 +16,8 @@ from ....files.schema.figures import INSIDE, NOBODY, Histogram, Stream
 from ....files.schema.gallery import Features, FeatureSilo
 from ....files.schema.summary import Codewords, SiloRecord
 from ...charts.axes import Axes, Line, draw, inner_ticks, limits, plot, ticks, written
-from ...charts.diagrams import heat_map
-from ...charts.svg import WIDTH, Chart, Point, colour, drawing, element, group, key, marks, rect, sample, swatch, text
+from ...charts.diagrams import heat_map, spans, stack_swatch, stacked_bar
+from ...charts.svg import WIDTH, Chart, Point, colour, drawing, element, group, key, marks, rect, swatch, text
 from ...templates import Table, column, table, words
 from .guarantee import Shares, shares_of
 
@@ -48,7 +48,9 @@ def outcome_bars(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | Non
         caption += " Light red are answers to inputs that silos do not know, which are wrong: no promise covers them."
     bars = drawing(WIDTH, _ROW * len(parts) - 4, f"What became of test inputs. {said}", *drawn, class_="outcomes")
     shown = [kind for kind in _KINDS if any(kind in each for each in parts.values())]
-    return Chart("Right, wrong, abstained", bars, caption), [(_outcome_swatch(kind), _KINDS[kind]) for kind in shown]
+    return Chart("Right, wrong, abstained", bars, caption), [
+        (stack_swatch(kind, "outcome"), _KINDS[kind]) for kind in shown
+    ]
 
 
 def _parts(name: str, shares: Shares) -> dict[str, float]:
@@ -64,23 +66,11 @@ def _parts_told(parts: dict[str, float]) -> str:
 
 
 def _outcome_bar(parts: dict[str, float], y: float) -> list[Markup]:
-    drawn, x = [], 0.0
-    for kind, share in parts.items():
-        width = WIDTH * share
-        title = element("title", f"{_KINDS[kind]} {percent(share)}")
-        drawn.append(_outcome_box(kind, (x, y), width, _BAR, title))
+    drawn = stacked_bar(parts, (0, y), (WIDTH, _BAR), "outcome", _KINDS)
+    for kind, start, share in spans(parts):
         if share >= _FITS:
-            drawn.append(text(x + width / 2, y + 15.5, percent(share), "middle", f"in-{kind}"))
-        x += width
+            drawn.append(text(WIDTH * (start + share / 2), y + 15.5, percent(share), "middle", f"in-{kind}"))
     return drawn
-
-
-def _outcome_swatch(kind: str) -> Markup:
-    return sample(_outcome_box(kind, (1, 1), 20, 12), 22)
-
-
-def _outcome_box(kind: str, at: Point, width: float, height: float, *title: Markup) -> Markup:
-    return rect((at[0] + 0.7, at[1] + 0.7), max(width - 1.4, 0.3), height - 1.4, f"outcome {kind}", *title)
 
 
 @dataclass(frozen=True)
