@@ -18,8 +18,7 @@ from jobs import one_thread, ratio, side_by_side
 from torch import Tensor
 
 from caveat.core import Replies, Update
-from caveat.core.aggregation import BLOCK
-from caveat.core.replies import RunningSums
+from caveat.core.aggregation import BLOCK, RunningSums
 from caveat.engines.allocator import keep_freed_memory, use_huge_pages
 from caveat.engines.processes.collectors import FEWEST
 

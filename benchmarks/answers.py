@@ -24,8 +24,7 @@ from caveat.engines.executor import channels_last
 from caveat.engines.one_thread import one_thread
 from caveat.methods import FedAvg, FedPN
 from caveat.nn.models import ModelSettings, build_model
-from caveat.nn.posterior import PosteriorNetwork, embedding
-from caveat.nn.radial import RadialFlows
+from caveat.nn.posterior import PosteriorNetwork, RadialFlows, embedding
 from caveat.training.modules import snapshot
 
 MODELS = {

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from caveat import FedAvg, FedBN, ModelSettings, Training, config, data
 from caveat.core import CaveatError, Data, Payload, Silo, Site, State, Update, Weights
-from caveat.core.replies import RunningSums
+from caveat.core.aggregation import RunningSums
 from caveat.core.silo_info import FederationInfo
 from caveat.engines.checks.norms import NormBound
 from caveat.engines.executor import Executor

@@ -25,9 +25,8 @@ from torch import Tensor
 
 import caveat
 from caveat.engines.one_thread import one_thread
-from caveat.uncertainty.guarantee import fixed_sequence
+from caveat.uncertainty.guarantee import GRID, fixed_sequence, policy_counts, ranks, score_edges
 from caveat.uncertainty.histograms import bins, edges, histogram
-from caveat.uncertainty.limits import GRID, policy_counts, ranks, score_edges
 
 RISK, CONFIDENCE = 0.05, 0.9
 SPLITS = ("validation", "calibration", "test")

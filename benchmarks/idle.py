@@ -13,8 +13,7 @@ from jobs import LENET, Job, one_thread, rounds
 from torch import nn
 
 from caveat.core import Payload, Site, State, Update
-from caveat.core.aggregation import all_finite
-from caveat.core.replies import RunningSums
+from caveat.core.aggregation import RunningSums, all_finite
 from caveat.engines.allocator import keep_freed_memory, use_huge_pages
 from caveat.engines.executor import channels_last
 from caveat.engines.processes.shared_buffer import SharedBuffer

@@ -22,7 +22,7 @@ from caveat.engines.executor import Executor, channels_last
 from caveat.engines.one_thread import one_thread
 from caveat.engines.processes.pool import EmbeddedEngine
 from caveat.engines.rounds import Participation
-from caveat.engines.stacking.decisions import Stacking
+from caveat.engines.stacking.decision import Stacking
 from caveat.files.checkpoints import SiloStore
 from caveat.methods import FedAvg
 from caveat.nn.models import ModelSettings, build_model

@@ -28,7 +28,7 @@ from caveat.analysis.reproduce.table import Scale
 from caveat.core import Decision
 from caveat.files.payloads import read_payload
 from caveat.runs.configured import open_run, start
-from caveat.uncertainty.quantiles import finite_sample_quantile
+from caveat.uncertainty.histograms import finite_sample_quantile
 
 TABLE, ROW, SCORE = "fedpn-shares", "FedPN", "dirichlet_entropy"
 OUTLIERS = (0.02, 0.05, 0.1, 0.2, 0.3)

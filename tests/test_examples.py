@@ -39,9 +39,9 @@ def test_an_example_is_at_most_60_lines(file: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "model", "dtype", "method"),
     [
-        ("transformer_on_tokens", "Transformer", torch.int64, caveat.FedAvg),
+        pytest.param("transformer_on_tokens", "Transformer", torch.int64, caveat.FedAvg, marks=pytest.mark.long),
         ("cnn_on_series", "SeriesCNN", torch.float32, caveat.FedAvg),
-        ("cnn_on_series", "SeriesCNN", torch.float32, caveat.TrFedDis),
+        pytest.param("cnn_on_series", "SeriesCNN", torch.float32, caveat.TrFedDis, marks=pytest.mark.long),
     ],
 )
 def test_own_models_learn_tokens_and_series(name: str, model: str, dtype: torch.dtype, method: type) -> None:
@@ -56,6 +56,7 @@ def test_own_models_learn_tokens_and_series(name: str, model: str, dtype: torch.
     assert (said.familiarity > 0.05).double().mean() > 0.8
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not DATA, reason="CAVEAT_DATA is not set: no Office-Caltech10")
 @pytest.mark.skipif(not all(map(find_spec, PACKAGES)), reason=f"not installed: {', '.join(PACKAGES)}")
 def test_a_frozen_encoder_sees_every_image_once_and_a_linear_head_is_all_that_travels(

@@ -37,6 +37,7 @@ def test_a_model_of_one_s_own_runs_as_shown(capsys: pytest.CaptureFixture[str]) 
     assert "tensor([" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_twenty_lines_of_python_run(capsys: pytest.CaptureFixture[str]) -> None:
     names = python_of((ROOT / "docs" / "python.md").read_text())
     printed = capsys.readouterr().out

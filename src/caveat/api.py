@@ -16,7 +16,7 @@ from .core.devices import find_devices
 from .core.errors import Diverged
 from .core.settings import check_type, path_of
 from .data import Silos
-from .engines.stacking.decisions import Mode
+from .engines.stacking.decision import Mode
 from .files.checkpoints import StateLost
 from .files.locks import locked
 from .files.schema.comparison import Comparison, read_comparison
@@ -31,8 +31,8 @@ from .runs.joining import join as join_run
 from .runs.kept_calls import is_call, kept_spec, open_call
 from .runs.local import LocalRun, Run
 from .runs.own_code import allow, codes_of
-from .runs.plan.plan import Plan
-from .runs.plan.plan import plan as plan_run
+from .runs.plan.costs import Plan
+from .runs.plan.estimate import plan as plan_run
 from .runs.progress import Progress, Silent
 
 
@@ -68,7 +68,7 @@ def run(
     (`caveat.runs.progress` has `Plain` and `Live`), and `callbacks` are told all that `caveat.Callback` says, trackers
     of experiments among them. `device` is where silos train and predict: "cpu", "cuda", "cuda:1", "mps", or "auto", the
     first GPU if there is one; what is returned is on the CPU. `stacked` is whether silos are trained side by side, as
-    one batched model, which is much faster for many silos with small models: "auto" where it is, as measured, "on"
+    one batched model, which is much faster for many silos with small models: "auto" by a rule on silos and model, "on"
     wherever it can be; numbers then differ by rounding (docs/hardware.md). Results do not depend on `workers`. Raises
     ConfigurationError or DataError before anything runs, RunError if a silo fails.
     """
@@ -121,7 +121,7 @@ def plan(
     stacked: Mode = "off",
     **settings: Unpack[python_calls.RunArguments],
 ) -> Plan:
-    """What the same call of `run` will cost: rounds, steps, bytes, memory, seconds, and what would make it cheaper.
+    """Estimate what the same call of `run` will cost: rounds, optimizer steps, bytes, memory and seconds.
 
     Every kind of round is rehearsed at a few silos, with the first few steps of training; nothing is kept of it.
     `methods[0]` of what is returned has the figures, and `as_dict()` all as plain values. Raises what `run` does before

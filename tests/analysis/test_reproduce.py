@@ -68,7 +68,9 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("name", reproduce.tables())
-@pytest.mark.parametrize("scale", Scale)
+@pytest.mark.parametrize(
+    "scale", [pytest.param(each, marks=() if each is Scale.cpu else pytest.mark.long) for each in Scale]
+)
 def test_every_table_can_be_asked_for_at_every_scale(name: str, scale: Scale) -> None:
     found = reproduce.named(name)
     grid = reproduce.grid(found, scale, reproduce.seeds_of(found, None))

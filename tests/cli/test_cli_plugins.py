@@ -122,6 +122,7 @@ def test_predicting_asks_for_the_plugin(mine: Path) -> None:
     assert package.load(mine).summary["method"] == "mine"
 
 
+@pytest.mark.long
 def test_a_run_that_is_interrupted_goes_on_with_the_plugin_as_it_was() -> None:
     write(OWN + KILLING)
     assert caveat("run", *MINE, "--set", "rounds=3", "--plugin", "mine.py", "--out", "whole").exit_code == 0
@@ -274,8 +275,8 @@ def test_a_name_that_is_typed_is_imported_and_one_in_a_folder_is_not() -> None:
     "options",
     [
         ["--methods", "fedavg,mine"],
-        ["--variant", "own: method.name=mine method.strength=1"],
-        ["--set", "method.name='mine'"],
+        pytest.param(["--variant", "own: method.name=mine method.strength=1"], marks=pytest.mark.long),
+        pytest.param(["--set", "method.name='mine'"], marks=pytest.mark.long),
     ],
 )
 def test_a_comparison_takes_typed_names_too(options: list[str]) -> None:
@@ -290,6 +291,7 @@ def test_a_comparison_takes_typed_names_too(options: list[str]) -> None:
 # New methods
 
 
+@pytest.mark.long
 def test_a_new_method_runs_and_passes_ruff_and_its_own_test() -> None:
     told = caveat("new", "method", "pull")
     assert told.stdout.split() == ["pull.py", "pull.toml", "test_pull.py"]
@@ -342,6 +344,7 @@ def test_what_cannot_be_written_is_one_line_and_writes_nothing(arguments: list[s
 # Federations
 
 
+@pytest.mark.long
 def test_a_federation_s_project_has_the_plugin_and_imports_it_visibly() -> None:
     done = caveat("flower", "init", "project", *sets("method.name=mine", "data.silos=3"), "--plugin", write())
     assert done.exit_code == 0, done.stderr

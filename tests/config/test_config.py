@@ -258,6 +258,23 @@ def vars_of(config: Config, section: str) -> list[str]:
     return [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
 
 
+def test_all_keys_of_another_engine_are_told_at_once() -> None:
+    found = problems(None, "engine.name=flower", "engine.workers=2", "federation.newcomers=['a']")
+    assert [line.split()[1] for line in found] == ["federation.newcomers", "engine.workers"]
+
+
+def test_what_a_section_refuses_as_a_whole_hides_no_other_problem() -> None:
+    found = problems(None, "training.momentum=0.5", "method.name=fedprox", "method.mu=-1", "model.hidden=-1")
+    assert [line.split()[1] for line in found] == ["model.hidden", "method.mu", "training.momentum"]
+
+
+def test_code_of_another_model_resets_the_section_only_where_the_file_has_none(written) -> None:
+    named = written("[method]\nname = 'fedavg'\n[model]\nname = 'mlp'\nwidth = 3\n")
+    assert load(named, ["model=net.py:Net"]).model.width is None
+    encoder = written("[method]\nname = 'fedavg'\n[model]\nencoder = 'net.py:Net'\nhidden = 3\n")
+    assert load(encoder, ["model.encoder=net.py:Other"]).model.hidden == 3
+
+
 def test_another_method_starts_its_section_afresh() -> None:
     """A recipe's hyperparameters mean nothing to another method, and must not be errors either."""
     config = load("uefl-mnist", ["method.name=fedprox", "method.mu=0.5"])

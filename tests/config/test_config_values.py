@@ -109,6 +109,11 @@ def test_deep_nesting_is_one_line() -> None:
         loads(".".join("a" * 1000) + " = 1", "own.toml")
 
 
+@pytest.mark.parametrize("setting", ["data.source=\udcff", "training.\udcff=1"])
+def test_bytes_that_are_no_text_are_refused(setting: str) -> None:
+    assert told(setting).endswith("expected text in UTF-8")
+
+
 def test_a_seed_of_thousands_of_digits_is_one_short_line() -> None:
     assert "a number of more than 4,300 digits" in told("seed=" + "9" * 5000)
     assert len(told("seed=" + "9" * 5000)) < 300

@@ -11,7 +11,7 @@ import torch
 from data_samples import SEED, same, write_csv
 
 from caveat import data
-from caveat.config import dump, load, loads_kept
+from caveat.config import dump, load, loads
 from caveat.core import ConfigurationError, DataError, Refused
 from caveat.data import DataSettings, noted_inputs
 from caveat.data.declared import DictionaryColumn, LabelCode, OwnColumn
@@ -193,13 +193,13 @@ def test_a_configuration_holds_what_the_dictionary_says(tmp_path: Path) -> None:
         OwnColumn(own="note"),
     )
     (tmp_path / "dictionary.toml").unlink()
-    assert loads_kept(dump(config), "kept") == config
+    assert loads(dump(config), "kept") == config
 
 
 def test_a_text_that_is_kept_or_sent_names_no_file_to_read(tmp_path: Path) -> None:
     (tmp_path / "dictionary.toml").write_text(DICTIONARY)
     with pytest.raises(ConfigurationError, match=r"data\.dictionary = .*dictionary\.toml"):
-        loads_kept(TOML.replace("dictionary.toml", str(tmp_path / "dictionary.toml")), "sent")
+        loads(TOML.replace("dictionary.toml", str(tmp_path / "dictionary.toml")), "sent")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import struct
 import zlib
@@ -11,8 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from commands import TINY, caveat, sets
-from data_samples import labelled_images, write_images
+from data_samples import write_images
 from PIL import EpsImagePlugin, Image, ImageOps
 
 from caveat import data
@@ -205,49 +203,6 @@ def test_a_folder_s_name_that_is_no_utf_8_is_refused_before_anything_runs(tmp_pa
         data.load(DataSettings(source=f"images:{folder}"), 0)
 
 
-# Version 0.1, which did not turn images
-
-
 def test_turning_off_the_rotation_of_what_has_none_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="exif_rotation = false is ignored by source 'digits'"):
         load(None, ["data.exif_rotation=false"])
-
-
-@pytest.fixture
-def old(nowhere: Path) -> Path:
-    """A folder as version 0.1 left it: of images with EXIF data that it did not look at."""
-    folder = write_images(nowhere / "all", {"north": {"cat": 20, "dog": 20}, "south": {"cat": 20, "dog": 20}}, size=8)
-    x, _ = labelled_images(160, size=8)
-    for number, path in enumerate(sorted(folder.rglob("*.png"))):
-        turned(path, 6, x[number])
-    run = ["data.source=images:all", "data.exif_rotation=false", "training.batch_size=4", "evaluation.silos=1"]
-    small = [each for each in TINY if each != "data.silos=3"]
-    done = caveat("run", *sets(*small, *run), "--out", "old", "--quiet")
-    assert done.exit_code == 0, done.stderr
-    path = nowhere / "old" / "config.toml"
-    lines = path.read_text().splitlines(keepends=True)
-    assert "exif_rotation = false\n" in lines
-    path.write_text("".join(line for line in lines if line != "exif_rotation = false\n"))
-    return nowhere / "old"
-
-
-def predicted(image: Path) -> dict[str, str]:
-    done = caveat("predict", "old", image, "--silo", "north")
-    assert done.exit_code == 0, done.stderr
-    (row,) = csv.DictReader(done.stdout.splitlines())
-    assert row.pop("file") == image.name
-    return row
-
-
-def test_a_run_of_0_1_reads_what_it_trained_on_and_predicts_by_its_own_rules(old: Path, nowhere: Path) -> None:
-    x, _ = labelled_images(1, size=8, seed=5)
-    as_it_lies = turned(nowhere / "lies.png", 1, x[0])
-    assert predicted(turned(nowhere / "turned.png", 6, x[0])) == predicted(as_it_lies)
-
-
-def test_an_interrupted_run_of_0_1_goes_on_with_the_same_images(old: Path) -> None:
-    finished = (old / "rounds.jsonl").read_bytes()
-    (old / "summary.json").unlink()
-    done = caveat("resume", old, "--quiet")
-    assert done.exit_code == 0, done.stderr
-    assert (old / "rounds.jsonl").read_bytes() == finished

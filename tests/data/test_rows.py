@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from caveat.config import by_own_rules
 from caveat.core import ConfigurationError
 from caveat.data import DataSettings, Pool, load
 from caveat.data.rows import PROTECTED, HeldOut, Splits, again_held_out, contents, keyed
@@ -68,10 +67,7 @@ def test_rows_that_tell_nobody_apart_stay_where_they_were_drawn_and_that_is_said
     assert all(silos[0].indices[name].equal(drawn[0].indices[name]) for name in PROTECTED)
 
 
-def test_what_an_earlier_version_began_leaves_rows_where_they_were_drawn() -> None:
-    settings = DataSettings(source="csv:a.csv", target="outcome")
-    assert by_own_rules(settings, '[data]\nsource = "csv:a.csv"\n').duplicates == "drawn"
-    assert by_own_rules(settings, '[data]\nduplicates = "together"\n') == settings
+def test_duplicates_are_refused_where_there_is_no_table() -> None:
     with pytest.raises(ConfigurationError, match=r"data.duplicates = 'drawn' is ignored by source 'digits'"):
         DataSettings(duplicates="drawn")
 

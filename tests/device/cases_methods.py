@@ -15,11 +15,11 @@ from caveat.core import Method, Payload, Silo, key
 from caveat.core.devices import CPU
 from caveat.engines.executor import SiloError
 from caveat.engines.processes.pool import EmbeddedEngine
-from caveat.engines.stacking.decisions import Stacking
+from caveat.engines.stacking.decision import Stacking
 from caveat.methods import FMLU, FedAvg, FedBABU, FedPN, FedRep
-from caveat.testing.federation import LATEST, small_silos
+from caveat.testing.federation import newest_state, small_silos
 from caveat.training.fit import Training
-from caveat.training.stacked.masks import Mask, drawn
+from caveat.training.stacked.steps import Mask, drawn
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.evaluation import TEST
 
@@ -42,7 +42,7 @@ def measured(federation: Federation) -> dict[str, Payload]:
     """What silos measure in the end."""
     place, t = federation.place, len(federation.place.schedule)
     down = federation.method.broadcast(federation.server)
-    kept = {silo: place.states.adopt(silo, LATEST) for silo in place.silos}
+    kept = {silo: newest_state(place.states, silo) for silo in place.silos}
     return {silo: place.perform(t, TEST, down, silo, kept[silo]).update.payload for silo in place.silos}
 
 
@@ -127,7 +127,7 @@ def test_predictions_do_not_wait_for_the_device_between_batches(method: Method, 
     federation = Federation(method, tmp_path, data=TWO, device=DEVICE)
     federation.run()
     place, x = federation.place, TWO["silo-1"].test.x.repeat(60, 1)
-    there, state = place.workplace, place.state("silo-1", place.states.adopt("silo-1", LATEST))
+    there, state = place.workplace, place.state("silo-1", newest_state(place.states, "silo-1"))
     down, kept = there.brought(method.broadcast(federation.server)), there.brought(state)
     found = []
     for inputs in (x[:600], x[:600], x):  # the first time constants are brought to the device

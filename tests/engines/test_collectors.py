@@ -14,7 +14,7 @@ import torch
 from federations import ADAM, Failing, Federation, assert_same, silos
 
 from caveat.core import ConfigurationError, Method, Payload, Replies, Round, RunError, Silo, Site, State, Update
-from caveat.core.replies import RunningSums
+from caveat.core.aggregation import RunningSums
 from caveat.engines.executor import SiloError
 from caveat.engines.processes import collectors
 from caveat.engines.processes.collectors import AHEAD, StreamingMean

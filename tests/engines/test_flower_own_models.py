@@ -12,6 +12,7 @@ from flower_grid import Silos
 from own_models import Unusual, model_of
 
 from caveat.core import Method
+from caveat.testing.federation import newest_state
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
 
@@ -34,7 +35,7 @@ def test_flower_gives_an_own_model_the_bits_of_one_machine_after_a_kill_too(meth
     down = whole.broadcast(here.server)
     for name, silo in here.place.silos.items():
         told = [
-            whole.predict(down, place.state(name, place.states.adopt(name, 10**6)), place.site(name), silo.test.x)
+            whole.predict(down, place.state(name, newest_state(place.states, name)), place.site(name), silo.test.x)
             for place in (here.place, there.places[name])
         ]
         for prediction in told:

@@ -20,7 +20,7 @@ from caveat.engines.checks.norms import NOTHING, TIMES, WINDOW, Admission, NormB
 from caveat.engines.processes import collectors
 from caveat.engines.processes.collectors import StreamingMean
 from caveat.engines.processes.pool import EmbeddedEngine
-from caveat.engines.stacking.decisions import Stacking
+from caveat.engines.stacking.decision import Stacking
 from caveat.methods import SCAFFOLD, FedAvg, FedProto
 
 COUNT = 9

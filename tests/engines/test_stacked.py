@@ -15,9 +15,7 @@ from torch import Tensor, nn
 from caveat.core import Method, Payload, RunError, Site, State, Update
 from caveat.engines.executor import SiloDiverged
 from caveat.engines.processes.pool import EmbeddedEngine
-from caveat.engines.stacking import decisions
-from caveat.engines.stacking.chunks import MOST, chunks
-from caveat.engines.stacking.decisions import Stacking
+from caveat.engines.stacking.decision import MOST, SILOS, STEP, Mode, Stacking, chunks
 from caveat.files.schema.small_files import StackedRecord
 from caveat.methods import (
     APFL,
@@ -80,7 +78,7 @@ def plain() -> nn.Module:
 
 
 def federation(
-    method: Method, folder: Path, mode: decisions.Mode, workers: int = 1, **about: Any
+    method: Method, folder: Path, mode: Mode, workers: int = 1, **about: Any
 ) -> tuple[Federation, Mapping[str, StackedRecord]]:
     """A federation of six silos with 40 to 140 examples after all its rounds, and which works were stacked."""
     stop, model, data = about.get("stop"), about.get("model"), about.get("data") or silos(6)
@@ -278,23 +276,38 @@ def test_training_that_diverges_names_the_silo(tmp_path: Path, workers: int) -> 
         federation(method, tmp_path, "on", workers, data=data, model=plain)
 
 
-def test_auto_stacks_what_was_measured_to_be_faster_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    method = Local(rounds=1, training=FAST)
-    for measured, stacked in ((1.1, False), (3.0, True)):
-        monkeypatch.setattr(decisions, "gain", lambda *about, measured=measured: measured)
-        decided = dict[str, StackedRecord]()
-        _, works = federation(method, tmp_path / str(stacked), "auto", works=decided)
-        assert works["train (model)"].stacked == stacked
-        monkeypatch.setattr(decisions, "gain", lambda *about: 1 / 0)
-        assert federation(method, tmp_path / "again", "auto", works=decided)[1] == works  # decided before
+def large() -> nn.Module:
+    """A model whose parameters alone are more than a step of training may take."""
+    torch.manual_seed(0)
+    hidden = STEP // 4 // 6 + 1
+    return Model(nn.Sequential(nn.Linear(2, 6), Tokens()), head(1, 6, hidden, 3, 0.3, dropout_logits=False), 1, 6)
 
 
-def test_the_gain_is_measured(tmp_path: Path) -> None:
-    _, works = federation(FedAvg(rounds=1, training=FAST), tmp_path, "auto")
-    gain = works["train"].gain
-    assert gain is not None
-    assert gain > 0
-    assert works["train"].stacked == (gain >= decisions.GAIN)
+@pytest.mark.parametrize("mode", ["auto", "on"])
+@pytest.mark.parametrize(
+    ("count", "model", "why"),
+    [
+        (SILOS, plain, ""),
+        (SILOS - 1, plain, f"{SILOS - 1} silos of one architecture take part in a round, expected at least {SILOS}"),
+        (SILOS, large, "for each silo, expected at most 0.52"),
+    ],
+    ids=["many", "few", "large"],
+)
+def test_auto_asks_for_many_silos_and_small_steps(
+    mode: Mode, count: int, model: Callable[[], nn.Module], why: str, tmp_path: Path
+) -> None:
+    method = Local(rounds=1, training=replace(FAST, local_steps=2, local_epochs=None))
+    _, works = federation(method, tmp_path, mode, data=silos(count), model=model)
+    assert works["train (model)"].stacked == (mode == "on" or not why)
+    assert (why in works["train (model)"].why) if mode == "auto" else not works["train (model)"].why
+
+
+def test_auto_comes_to_the_bits_of_on_and_keeps_what_it_decided(tmp_path: Path) -> None:
+    method, decided = FedAvg(rounds=1, training=FAST), dict[str, StackedRecord]()
+    together, works = federation(method, tmp_path / "auto", "auto", 2, data=silos(SILOS), works=decided)
+    assert_same(federation(method, tmp_path / "on", "on", data=silos(SILOS))[0].server, together.server)
+    # With fewer silos it would decide otherwise now.
+    assert federation(method, tmp_path / "again", "auto", works=decided)[1] == works
 
 
 def test_chunks_are_a_function_of_the_cohort() -> None:

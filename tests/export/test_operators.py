@@ -15,8 +15,8 @@ from caveat.export.formats import ask_onnx
 from caveat.export.onnx_graph import onnx_model
 from caveat.export.recorder import NotRecordable
 from caveat.export.recording import program_of
-from caveat.nn import radial, stages
-from caveat.nn.radial import RadialFlows
+from caveat.nn import posterior, stages
+from caveat.nn.posterior import RadialFlows
 from caveat.uncertainty import familiarity, measures
 
 NAMES = ("log1p", "expm1", "digamma", "lgamma", "entr", "softplus", "logsigmoid", "logaddexp", "logsumexp", "var")
@@ -125,7 +125,7 @@ def test_densities_without_changes_in_place_are_the_same(layers: int, monkeypatc
         for parameter in flows.parameters():
             parameter.normal_()
     expected = flows.log_prob(z)
-    monkeypatch.setattr(radial, "density", radial.density_directly)
+    monkeypatch.setattr(posterior, "density", posterior.density_directly)
     torch.testing.assert_close(flows.log_prob(z), expected, rtol=1e-9, atol=1e-9)
 
 

@@ -21,7 +21,7 @@ from caveat.engines.flower_messages import pack, unpack, words_of
 from caveat.federation.node import NodeHandler
 from caveat.files import ledger
 from caveat.files.payloads import read_payload
-from caveat.files.schema.rounds import NO_PART
+from caveat.files.schema.logs import NO_PART
 from caveat.methods import FedAvg
 
 pytestmark = pytest.mark.long

@@ -27,9 +27,9 @@ from caveat.federation.own_books import OwnBooks
 from caveat.federation.silo_file import read_silo_file
 from caveat.federation.silo_side import MODEL_FILES, SiloSide
 from caveat.federation.terms import Terms
-from caveat.files.atomic import write_record
 from caveat.files.payloads import read_payload
 from caveat.files.schema.small_files import SiloKeeps, SiloSource
+from caveat.files.writing import write_record
 from caveat.runs.local import Run
 from caveat.runs.prepared import PREPARATION
 
@@ -121,7 +121,7 @@ def test_labels_that_look_like_names_are_not_told(tmp_path: Path) -> None:
     renamed = dataclasses.replace(asked.member.file, target="surname")
     with pytest.raises(DataError, match=r"refuses, 'surname': labels are those of data\.classes"):
         SiloSide(renamed).introduce(elsewhere)
-    # Where nobody has named classes, as in a federation that an earlier version began, they are looked at.
+    # Where nobody has named classes, they are looked at.
     settings = dataclasses.replace(renamed.settings(elsewhere.config.data), classes=())
     with pytest.raises(DataError, match=r"40 labels in .* rows; .* look like names: set data.target in silo.toml"):
         own_schema(settings, 3, "hill")

@@ -17,9 +17,9 @@ from caveat.federation.limits import BeyondLimits, Limits
 from caveat.federation.node import without_details
 from caveat.federation.silo_file import read_silo_file
 from caveat.federation.terms import Terms
-from caveat.files.atomic import write_bytes
 from caveat.files.ledger import Ledger
-from caveat.wrappers.accounting import epsilon_against_server
+from caveat.files.writing import write_bytes
+from caveat.wrappers.privacy import epsilon_against_server
 
 NOISY = ("privacy.clip=1", "privacy.noise=4")
 PLAIN = ("uncertainty.temperature=false", "uncertainty.familiarity=false")

@@ -119,15 +119,6 @@ def test_a_method_that_keeps_nothing_goes_on_without_books(tmp_path: Path) -> No
     assert [(each.t, each.sha256) for each in silo.kept] == [(7, None)]
 
 
-@pytest.mark.parametrize("work", [TRAIN, TEST])
-def test_states_of_0_1_are_adopted_whatever_is_asked_first(silo: Alone, work: str) -> None:
-    (silo.folder / KEPT).unlink()
-    adopted = silo.place.states.adopt("silo-0", 1)
-    silo.perform(2 if work == TRAIN else 1, 1, work)
-    assert silo.kept[0] == adopted
-    silo.perform(3 if work == TRAIN else 2, 2 if work == TRAIN else 1)
-
-
 @pytest.mark.parametrize("damage", ["books", "state"])
 def test_a_silo_that_is_reset_begins_afresh(silo: Alone, damage: str) -> None:
     if damage == "books":

@@ -41,7 +41,7 @@ def test_a_silo_refuses_a_server_of_another_version(federation: Federation, monk
 def test_a_server_refuses_a_silo_of_another_version(
     federation: Federation, theirs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None: a silo of before there were versions in greetings says nothing, as this one does to such a server."""
+    """None: a silo that says nothing of its version."""
     greet = NodeHandler.greet
 
     def older(self: NodeHandler, context: Context, question: Any) -> Any:
@@ -49,7 +49,7 @@ def test_a_server_refuses_a_silo_of_another_version(
         return {word: value for word, value in said.items() if value is not None}
 
     monkeypatch.setattr(NodeHandler, "greet", older)
-    refused(federation, theirs if theirs == "9.8.7" else "before 0.2", __version__)
+    refused(federation, theirs if theirs == "9.8.7" else "of no version", __version__)
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from caveat.core import RunError
-from caveat.core.cache import cache_folder
+from caveat.core.devices import cache_folder
 from caveat.files.feature_cache import FeatureCache, Rows, hashes
 
 RNG = np.random.default_rng(0)

@@ -11,8 +11,7 @@ import torch
 from commands import caveat, one_error
 
 from caveat.core import DataError, RunError, Update
-from caveat.files.ledger import Ledger, read_ledger, tensors_of
-from caveat.files.ledger_totals import read_sent
+from caveat.files.ledger import Ledger, read_ledger, read_sent, tensors_of
 from caveat.files.schema.record import as_json
 from caveat.files.schema.small_files import FileSum
 
@@ -89,10 +88,10 @@ def test_half_a_line_is_not_read_and_a_rewind_cuts_it_off(tmp_path: Path) -> Non
 
 def test_a_new_ledger_is_rewound_to_nothing_and_a_missing_one_refused(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    ledger.rewind(FileSum(bytes=0))
+    ledger.rewind(None)
     assert (ledger.log.bytes, read_ledger(ledger.log.path).messages) == (0, [])
     with pytest.raises(RunError, match=r"ledger\.jsonl is missing"):
-        ledger.rewind(FileSum(bytes=1))
+        ledger.rewind(FileSum(bytes=1, sha256="0" * 64))
 
 
 def test_two_instances_append_to_one_ledger(tmp_path: Path) -> None:

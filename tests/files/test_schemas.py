@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import old_calls
+import numpy as np
 import pytest
 from commands import TINY, sets
 from commands import caveat as command
-from fake_run import fake_run
+from fake_run import fake_run, rewrite
+from hospitals import Federation
 
 import caveat
 from caveat.analysis.compare.folder import FinishedRun
@@ -21,22 +22,19 @@ from caveat.analysis.compare.runner import grid_of
 from caveat.core import DataError, RunError
 from caveat.federation.kept_member import open_member
 from caveat.federation.resume import resume_federation
-from caveat.files.atomic import write_json, write_record
+from caveat.federation.server import StartCommand
 from caveat.files.checkpoints import ServerStore
-from caveat.files.ledger import read_ledger
-from caveat.files.ledger_totals import read_sent
-from caveat.files.reading import read
-from caveat.files.run_folder import read_run
+from caveat.files.ledger import read_ledger, read_sent
+from caveat.files.reading import read, read_plain
+from caveat.files.run_folder import read_rows, read_run
 from caveat.files.schema.audit import AuditFile, AuditPlan
 from caveat.files.schema.comparison import Comparison, read_comparison
-from caveat.files.schema.federation import FederationFile
+from caveat.files.schema.data import FederationFile, PreparationFile
 from caveat.files.schema.figures import Metrics
 from caveat.files.schema.gallery import Features, Gallery
-from caveat.files.schema.grid import SCHEMA, grid_record
-from caveat.files.schema.ledger import Form, Message
-from caveat.files.schema.preparation import PreparationFile
-from caveat.files.schema.record import FROM_FILE, Record, as_json
-from caveat.files.schema.rounds import LeftOut, RoundRow
+from caveat.files.schema.grid import grid_record
+from caveat.files.schema.logs import Form, LeftOut, Message, RoundRow
+from caveat.files.schema.record import FROM_FILE, SCHEMA, Record, as_json, sealed
 from caveat.files.schema.small_files import (
     BegunData,
     BegunInit,
@@ -51,9 +49,9 @@ from caveat.files.schema.small_files import (
     Started,
 )
 from caveat.files.schema.summary import Summary
-from caveat.files.seals import sealed
+from caveat.files.writing import write_json, write_record
 from caveat.html.pages.run.page import write_report
-from caveat.runs.begun import check_same
+from caveat.runs.prepared import kept_preparation
 
 SCHEMAS: dict[str, type[Record]] = {
     "summary.json": Summary, "gallery.json": Gallery, "features.json": Features, "origin.json": Origin,
@@ -84,18 +82,9 @@ def rewritten(path: Path) -> str:
         return "".join(json.dumps(as_json(record)) + "\n" for record in lines_read(path))
     copy = path.with_name("copy")
     if path.name == "grid.json":
-        grid = grid_record(grid_of(path.parent))
-        # Version 0.1 wrote no checksums.
-        write_json(copy, sealed({"schema": SCHEMA, **grid}) if '"sha256": "' in path.read_text()[-90:] else grid)
+        write_json(copy, sealed({"schema": SCHEMA, **grid_record(grid_of(path.parent))}))
     else:
-        record = read(path, SCHEMAS[path.name])
-        # Version 0.1 wrote no checksums.
-        write = (
-            write_record
-            if '"sha256": "' in path.read_text()[-90:]
-            else lambda place, it: write_json(place, as_json(it))
-        )
-        write(copy, record)
+        write_record(copy, read(path, SCHEMAS[path.name]))
     return copy.read_text()
 
 
@@ -110,14 +99,8 @@ def assert_same_again(folder: Path) -> set[str]:
 RUN = {"summary.json", "rounds.jsonl", "ledger.jsonl", "gallery.json", "features.json", "model.json", "checkpoint.json"}
 
 
-@pytest.mark.parametrize("name", ["finished", "interrupted", "call", "comparison", "audit", "federation"])
-def test_files_of_0_1_are_the_same_when_read_and_written(tmp_path: Path, name: str) -> None:
-    shutil.copytree(old_calls.HERE / name, tmp_path / "old")
-    assert assert_same_again(tmp_path / "old")
-
-
 def test_a_run_with_a_choice_of_models_and_newcomers_is_the_same_when_read_and_written(tmp_path: Path) -> None:
-    old_calls.call(tmp_path / "run")
+    call(tmp_path / "run")
     assert assert_same_again(tmp_path / "run") == {*RUN, "states.jsonl", "data.json", "preparation.json"}
     kept = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert {"newcomers", "policy"} <= kept.keys()
@@ -133,9 +116,9 @@ def test_a_run_with_private_codewords_and_one_with_privacy_are_the_same_when_rea
     assert json.loads((tmp_path / "private" / "summary.json").read_text())["privacy"]["clip"] == 1.0
 
 
-def test_a_comparison_is_the_same_when_read_and_written(tmp_path: Path) -> None:
-    asked = ["--methods", "fedavg,local", "--seeds", "0,1", "--tune", "training.lr=0.1,0.2"]
-    asked += ["--sweep", "data.silos=3,6"]
+@pytest.mark.parametrize("more", [[], pytest.param(["--sweep", "data.silos=3,6"], marks=pytest.mark.long)])
+def test_a_comparison_is_the_same_when_read_and_written(more: list[str], tmp_path: Path) -> None:
+    asked = ["--methods", "fedavg,local", "--seeds", "0,1", "--tune", "training.lr=0.1,0.2", *more]
     tiny = sets(*(each for each in TINY if not each.startswith(("method.", "beside", "data.silos"))))
     result = command("compare", "digits", *tiny, *asked, "--out", tmp_path / "out", "--quiet")
     assert result.exit_code == 0, result.stderr
@@ -152,7 +135,40 @@ def test_an_audit_is_the_same_when_read_and_written(tmp_path: Path, method: str)
     assert assert_same_again(tmp_path / "out") >= {*RUN, "audit.json", "plan.json"}
 
 
-# Files of later versions
+# Files of other versions
+
+
+def call(folder: Path) -> caveat.Run:
+    draw = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    silos = caveat.data.from_arrays({f"silo-{k}": (draw.normal(0, 1, (60, 4)) + y[:, None], y) for k in range(3)})
+    training = caveat.Training(batch_size=16, lr=0.01, local_steps=2)
+    return caveat.run(
+        silos, caveat.TrFedDis(), rounds=2, model=caveat.ModelSettings(name="mlp", width=8, features=4, hidden=8),
+        training=training, out=folder, uncertainty=caveat.Uncertainty(policy="switch", outliers=0.2, abstain=0.2),
+        newcomers=["silo-2"], every=2,
+    )  # fmt: skip
+
+
+def audit(folder: Path) -> None:
+    asked = ("--seeds", "0", "--shares", "1", "--out", folder, "--quiet")
+    result = command("audit", "digits", *sets(*TINY), *asked)
+    if isinstance(result.exception, SystemExit):
+        raise DataError(result.stderr.removeprefix("error: ").strip())
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, a call from Python, a comparison, an audit and a federation, each finished."""
+    here = tmp_path_factory.mktemp("folders")
+    compared = (*sets(*TINY[1:5], *TINY[6:]), "--methods", "fedavg", "--seeds", "0")
+    for name, asked in (("run", sets(*TINY)), ("compare", compared)):
+        result = command(name, "digits", *asked, "--out", here / name, "--quiet")
+        assert result.exit_code == 0, result.stderr
+    call(here / "call")
+    audit(here / "audit")
+    Federation(here / "federation", "fedavg", 1).serve(start=StartCommand("project", ()))
+    return here
 
 
 def predict(folder: Path) -> None:
@@ -160,59 +176,43 @@ def predict(folder: Path) -> None:
     run.predictor("silo-0")(run.silos[0].test.x)
 
 
-def of_call(folder: Path) -> None:
-    old_calls.call(folder)
-
-
-def of_audit(folder: Path) -> None:
-    result = command(*old_calls.AUDIT)
-    if isinstance(result.exception, SystemExit):
-        raise DataError(result.stderr.removeprefix("error: ").strip())
-
-
 READERS: list[tuple[str, str, Callable[[Path], object]]] = [
-    ("finished", "summary.json", read_run),
-    ("finished", "summary.json", lambda folder: caveat.load(folder).summary),
-    ("finished", "summary.json", lambda folder: FinishedRun(folder).summary),
-    ("finished", "rounds.jsonl", read_run),
-    ("finished", "rounds.jsonl", lambda folder: FinishedRun(folder).rows),
-    ("finished", "ledger.jsonl", lambda folder: read_ledger(folder / "ledger.jsonl")),
-    ("finished", "ledger.jsonl", lambda folder: read_sent(folder / "ledger.jsonl")),
-    ("finished", "gallery.json", read_run),
-    ("finished", "features.json", read_run),
-    ("finished", "origin.json", read_run),
-    ("finished", "splits.json", lambda folder: FinishedRun(folder).splits),
-    ("finished", "splits.json", lambda folder: check_same(folder, old_calls.silos())),
-    ("finished", "model/model.json", predict),
-    ("finished", "state/checkpoint.json", lambda folder: ServerStore(folder / "state").load()),
-    ("call", "call.json", of_call),
-    ("comparison", "grid.json", grid_of),
-    ("comparison", "comparison.json", read_comparison),
-    ("audit", "plan.json", of_audit),
+    ("run", "summary.json", read_run),
+    ("run", "summary.json", lambda folder: caveat.load(folder).summary),
+    ("run", "summary.json", lambda folder: FinishedRun(folder).summary),
+    ("run", "rounds.jsonl", lambda folder: read_rows(folder / "rounds.jsonl")),
+    ("run", "ledger.jsonl", lambda folder: read_ledger(folder / "ledger.jsonl")),
+    ("run", "ledger.jsonl", lambda folder: read_sent(folder / "ledger.jsonl")),
+    ("run", "gallery.json", lambda folder: read(folder / "gallery.json", Gallery)),
+    ("run", "preparation.json", kept_preparation),
+    ("run", "model/model.json", lambda folder: read(folder / "model" / "model.json", ModelFile)),
+    ("run", "state/checkpoint.json", lambda folder: ServerStore(folder / "state").load()),
+    ("call", "call.json", lambda folder: read_plain(folder / "call.json")),
+    ("compare", "grid.json", grid_of),
+    ("compare", "comparison.json", read_comparison),
+    ("audit", "plan.json", audit),
     ("audit", "audit.json", lambda folder: read(folder / "audit.json", AuditFile)),
-    ("federation/run", "federation.json", read_run),
+    ("federation/run", "federation.json", lambda folder: read(folder / "federation.json", FederationFile)),
     ("federation/run", "started.json", lambda folder: resume_federation(folder, None)),
-    ("federation/silos/hill/state/c4752b951369d46d/trfeddis", "silo.json", open_member),
+    ("federation/silos/hill/state/*/fedavg", "silo.json", open_member),
 ]
 
 
 @pytest.mark.parametrize(("folder", "name", "reader"), READERS)
-def test_a_file_of_a_later_version_is_refused_with_both_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str, reader: Callable[[Path], object]
+def test_a_file_of_another_version_is_refused_with_both_versions(
+    tmp_path: Path, folders: Path, folder: str, name: str, reader: Callable[[Path], object]
 ) -> None:
-    shutil.copytree(old_calls.HERE, tmp_path / "old")
-    monkeypatch.chdir(tmp_path / "old")
-    path = tmp_path / "old" / folder / name
-    text = path.read_text() if path.exists() else "{}"
+    (source,) = folders.glob(folder)
+    copy = shutil.copytree(source, tmp_path / "copy")
+    path = copy / name
+    text = path.read_text()
     found: dict[str, Any] = json.loads(text.splitlines()[0] if path.suffix == ".jsonl" else text)
-    known = SCHEMAS[name.rpartition("/")[2]].SCHEMA if name.rpartition("/")[2] in SCHEMAS else 1
-    known = SCHEMA if name == "grid.json" else known
-    path.write_text(json.dumps(found | {"schema": known + 1}) + "\n")
+    path.write_text(json.dumps(found | {"schema": SCHEMA + 1}) + "\n")
     with pytest.raises((DataError, RunError)) as refused:
-        reader(tmp_path / "old" / folder)
+        reader(copy)
     sentence = str(refused.value)
-    assert name.rpartition("/")[2] in sentence
-    assert f": schema {known + 1} was written by another version; this one reads schema {known}" in sentence
+    assert path.name in sentence
+    assert f": schema {SCHEMA + 1} was written by another version; this one reads schema {SCHEMA}" in sentence
     assert "\n" not in sentence
 
 
@@ -262,6 +262,6 @@ def test_a_row_s_number_is_bounded_likewise(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "run", beside=False)
     lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
     lines[4] = json.dumps({**json.loads(lines[4]), "examples": 10**301}) + "\n"
-    (run / "rounds.jsonl").write_text("".join(lines))
+    rewrite(run / "rounds.jsonl", "".join(lines))
     with pytest.raises(DataError, match=r"rounds\.jsonl, line 5: examples: a number beyond"):
         write_report(run)

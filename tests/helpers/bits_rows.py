@@ -80,7 +80,6 @@ METHODS = {
 }
 """A row for every method, by its name."""
 VARIANTS = {
-    # Variants of methods
     "perfedavg, hessian-free": "method.name=perfedavg method.order=hessian-free method.adapt_steps=2",
     "fmlu, weighed otherwise": "method.name=fmlu method.weigh_loss=false method.weights=examples",
     "fml, own models": (
@@ -99,6 +98,9 @@ VARIANTS = {
         "method.name=trfeddis method.fusion=additive method.cross_entropy=0 uncertainty.policy=guaranteed "
         "uncertainty.score=conflict uncertainty.risk=0.88 uncertainty.confidence=0.6"
     ),
+}
+"""Methods with other settings, by names of their own; without a source of its own, a row has rotated digits."""
+SETTINGS = {
     # Decisions, privacy, and who takes part
     "fedavg, switch and temperature": (
         "uncertainty.policy=switch uncertainty.temperature=true uncertainty.abstain=0.3 uncertainty.mc_samples=4"
@@ -125,8 +127,8 @@ VARIANTS = {
     "fedpn, table": f"{TABLE} {FEDPN}",
     "trfeddis, table": f"{TABLE} method.name=trfeddis method.fusion=averaging data.shift.noise_std=[0,0.5,1]",
 }
-"""More of what a user may set, by names of their own; without a source of its own, a row has rotated digits."""
-ROWS = {name: f"method.name={name} {rest}" for name, rest in METHODS.items()} | VARIANTS
+"""What a user may set around a method, by names of their own."""
+ROWS = {name: f"method.name={name} {rest}" for name, rest in METHODS.items()} | VARIANTS | SETTINGS
 COMPARED = "rounds=2"
 AUDITED = (
     "method.name=trfeddis training.lr=0.05 training.local_epochs=2 rounds=2 "

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fake_run import minimal_run, write_json
+from fake_run import minimal_run, rewrite, write_json
 
 FORMS: dict[str, dict[str, dict[str, Any]]] = {
     "aaaaaaaaaaaa": {
@@ -76,4 +76,4 @@ def greeting() -> dict[str, Any]:
 
 
 def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rewrite(path, "".join(json.dumps(line) + "\n" for line in lines))

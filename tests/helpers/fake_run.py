@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import math
@@ -12,6 +13,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from caveat.files.reading import sums_of_folder
+from caveat.files.schema.record import as_json, sealed
+
+SEALED = {"summary.json", "failure.json", "federation.json"}
+"""Files that say what their content hashes to."""
 SILOS, ROUNDS, EXTENSION = 9, 25, 20
 DOMAINS = ("rotate(0)", "rotate(-50)", "rotate(120)")
 CONFIG = """\
@@ -317,8 +323,26 @@ def picture(random: np.random.Generator) -> str:
 
 
 def write_rows(folder: Path, rows: list[dict[str, Any]]) -> None:
-    (folder / "rounds.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    rewrite(folder / "rounds.jsonl", "".join(json.dumps(one) + "\n" for one in rows))
 
 
-def write_json(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content))
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a file of a run, with a checksum where it has one, and have the run's summary know of it."""
+    path.write_text(json.dumps(sealed(content) if path.name in SEALED else content))
+    rebook(path.parent)
+
+
+def rewrite(path: Path, text: str) -> None:
+    """Write a file of a run, and have the run's summary know of it, unless that is what is no JSON then."""
+    path.write_text(text)
+    with contextlib.suppress(ValueError):
+        rebook(path.parent)
+
+
+def rebook(folder: Path) -> None:
+    """Have the summary of a finished run know the files of its folder as they are now."""
+    path = folder / "summary.json"
+    if path.exists():
+        found = json.loads(path.read_text())
+        files = {place: as_json(known) for place, known in sums_of_folder(folder).items()}
+        path.write_text(json.dumps(sealed(found | {"files": files})))

@@ -46,11 +46,10 @@ from caveat.testing.federation import small_silo as silo
 from caveat.testing.federation import small_silos as silos
 from caveat.testing.same import assert_same, assert_same_states, check, flat
 from caveat.training.fit import Training
-from caveat.wrappers.conformal import Conformal
+from caveat.wrappers.conformal import Conformal, LabelShifted
 from caveat.wrappers.ensemble import Ensemble
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
-from caveat.wrappers.label_shift import LabelShifted
 from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.private import Private
 from caveat.wrappers.switched import Switched

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 from commands import caveat
-from fake_run import EXTENSION, SILOS, fake_run, interrupted_run, minimal_run, write_json
+from fake_run import EXTENSION, SILOS, fake_run, interrupted_run, minimal_run, rewrite, write_json, write_rows
 from html_page import Page
 from rich.console import Console
 
 from caveat.core import DataError
 from caveat.files.run_folder import natural, read_run
 from caveat.files.schema.figures import Reliability
-from caveat.files.schema.rounds import RoundRow
+from caveat.files.schema.logs import RoundRow
 from caveat.files.schema.summary import Codewords
 from caveat.html.charts.axes import ticks
 from caveat.html.intervals import wilson
@@ -136,9 +136,9 @@ def test_the_boundary_of_shared_and_own_codewords_is_where_the_shared_ones_end(f
 def test_what_users_name_is_text_and_never_markup(tmp_path: Path) -> None:
     run, attack = fake_run(tmp_path / "run"), "<script>alert(1)</script>\"'&"
     for name in ("summary.json", "gallery.json"):
-        (run / name).write_text((run / name).read_text().replace('"silo-6"', json.dumps(attack)))
+        rewrite(run / name, (run / name).read_text().replace('"silo-6"', json.dumps(attack)))
     rows = (run / "rounds.jsonl").read_text().replace('"silo-6"', json.dumps(attack))
-    (run / "rounds.jsonl").write_text(rows.replace("rotate(0)", "<b>rotate</b>"))
+    rewrite(run / "rounds.jsonl", rows.replace("rotate(0)", "<b>rotate</b>"))
     (run / "config.toml").write_text((run / "config.toml").read_text() + "# </pre><script>alert(2)</script>\n")
     text = write_report(run).read_text()
     assert text.count("<script>") == 1
@@ -196,7 +196,7 @@ def test_a_folder_that_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_is_named_with_its_place(tmp_path: Path, name: str, change: Any, message: str) -> None:
     run = fake_run(tmp_path / "run", beside=False)
-    (run / name).write_text(change((run / name).read_text()))
+    rewrite(run / name, change((run / name).read_text()))
     with pytest.raises(DataError, match=message):
         write_report(run)
     assert not (run / "report.html").exists()
@@ -205,7 +205,7 @@ def test_a_damaged_file_is_named_with_its_place(tmp_path: Path, name: str, chang
 def test_a_method_beside_that_is_gone_is_missed(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "run")
     (run / "config.toml").write_text('beside = ["fedavg"]\n' + (run / "config.toml").read_text())
-    assert "without" not in caveat("report", run).stderr.replace("without checksums", "")
+    assert "without" not in caveat("report", run).stderr
     assert "which was to run beside it" not in (run / "report.html").read_text()
     for gone in ("beside/fedavg/summary.json", "beside"):  # its result alone, then all of it
         if (run / gone).is_dir():
@@ -230,10 +230,10 @@ def test_what_offers_no_choice_is_no_decision(tmp_path: Path) -> None:
     assert "decisions" not in sections(write_report(run).read_text())
 
 
-def test_figures_that_are_not_numbers_are_absent(tmp_path: Path) -> None:
+def test_figures_that_a_run_does_not_have_are_absent(tmp_path: Path) -> None:
     run = minimal_run(tmp_path / "run")
     content = json.loads((run / "summary.json").read_text())
-    content["silos"][0]["test"] |= {"auroc_error": float("nan"), "nll": None}
+    content["silos"][0]["test"] |= {"auroc_error": None, "nll": None}
     write_json(run / "summary.json", content)
     text = write_report(run).read_text()
     assert "AUROC" not in text
@@ -272,7 +272,7 @@ def test_the_terminal_table_has_a_row_per_silo_then_mean_and_worst(full: Path) -
 
 def test_the_terminal_table_leaves_out_what_no_silo_has(tmp_path: Path) -> None:
     run = minimal_run(tmp_path / "run")
-    (run / "summary.json").write_text((run / "summary.json").read_text().replace('"a"', '"[red]a"'))
+    rewrite(run / "summary.json", (run / "summary.json").read_text().replace('"a"', '"[red]a"'))
     table = cells(run, 80)
     assert table[1] == ["silo", "accuracy"]
     assert ["[red]a", "75.0", "%"] in table  # brackets are a name, not markup
@@ -284,7 +284,7 @@ def test_curves_show_one_model_and_the_newest_row_of_a_round(tmp_path: Path) -> 
     rows = [{**base, "round": i, "model": "global"} for i in (1, 2)]
     rows += [{**base, "round": 2, "model": "local"}, {**base, "round": 2, "model": "global", "accuracy": 0.9}]
     rows += [{**base, "round": 3, "model": "global", "split": "test"}]
-    (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(run, rows)
     assert [(row.round, row.model, row.accuracy) for row in read_run(run).curve_rows] == [
         (1, "global", 0.5),
         (2, "global", 0.9),

@@ -9,16 +9,16 @@ import pytest
 from fake_run import fake_run, interrupted_run
 from html_page import Page
 
-from caveat.files.atomic import write_record
 from caveat.files.run_folder import read_run
 from caveat.files.schema.small_files import Failure
+from caveat.files.writing import write_record
 from caveat.html.pages.run.page import render
 
 
 def failed(folder: Path, **known: Any) -> str:
     (folder).mkdir(exist_ok=True)
     error = "silo 'silo-3' failed in round 14, work 'train': FloatingPointError: model/head is not finite"
-    write_record(folder / "failure.json", Failure.model_validate({"schema": 2, "error": error, "round": 15} | known))
+    write_record(folder / "failure.json", Failure.model_validate({"schema": 1, "error": error, "round": 15} | known))
     page = render(read_run(folder if folder.parent.name != "beside" else folder.parent.parent))
     assert 'class="state failed"' in page
     return " ".join(Page(page).text.split())
@@ -51,7 +51,7 @@ def test_what_failed_beside_is_said_too(tmp_path: Path) -> None:
     assert "Complete" in text
 
 
-@pytest.mark.parametrize("damage", [b"{", b'{"schema": 2, "error": "x", "round": 1, "sha256": "0"}'])
+@pytest.mark.parametrize("damage", [b"{", b'{"schema": 1, "error": "x", "round": 1, "sha256": "0"}'])
 def test_a_damaged_failure_is_refused_by_its_name(tmp_path: Path, damage: bytes) -> None:
     folder = interrupted_run(tmp_path / "run")
     (folder / "failure.json").write_bytes(damage)
@@ -61,5 +61,5 @@ def test_a_damaged_failure_is_refused_by_its_name(tmp_path: Path, damage: bytes)
 
 def test_a_finished_run_has_not_failed(tmp_path: Path) -> None:
     folder = fake_run(tmp_path / "run", beside=False)
-    write_record(folder / "failure.json", Failure.model_validate({"schema": 2, "error": "x", "round": 1}))
+    write_record(folder / "failure.json", Failure.model_validate({"schema": 1, "error": "x", "round": 1}))
     assert read_run(folder).failure is None

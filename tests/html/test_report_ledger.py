@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 from fake_ledger import FORMS, SUMS_BYTES, UPDATE_BYTES, federated_run, message, silo_folder, write_lines
-from fake_run import minimal_run, write_json
+from fake_run import minimal_run, rebook, rewrite, write_json
 from html_page import Page
 from rich.console import Console
 from test_report import cells, sections
 
 from caveat.core import DataError
 from caveat.core.text import plain, ranges
-from caveat.files.ledger_totals import read_sent
+from caveat.files.ledger import read_sent
 from caveat.files.run_folder import read_run
 from caveat.html.pages.run.page import write_report
 from caveat.terminal.run import ledger_tables
@@ -71,8 +71,8 @@ def test_a_half_written_run_keeps_who_was_left_out(federated: Path, tmp_path: Pa
 
 def test_a_row_that_is_neither_is_named(tmp_path: Path) -> None:
     run = minimal_run(tmp_path / "run")
-    with (run / "rounds.jsonl").open("a") as file:
-        file.write('{"round": 1, "left_out": "no reply in time"}\n')
+    rows = (run / "rounds.jsonl").read_text()
+    rewrite(run / "rounds.jsonl", rows + '{"round": 1, "left_out": "no reply in time"}\n')
     with pytest.raises(DataError, match=r"rounds\.jsonl, line 3: silo"):
         read_run(run)
 
@@ -106,6 +106,7 @@ def test_too_many_reasons_are_cut_and_the_frequent_ones_stay(tmp_path: Path) -> 
         for i in range(1, 2000):
             why = "not connected" if i % 2 else f"model/w has an entry of {i}e9" + "x" * 5000
             file.write(json.dumps({"round": i, "phase": "train", "silo": "b", "left_out": why}) + "\n")
+    rebook(run)
     text = write_report(run).read_text()
     rows = rows_of(text, "left-out")[1:]
     assert len(rows) == 60
@@ -155,7 +156,7 @@ def test_the_greeting_is_told_in_a_sentence(page: str) -> None:
 def test_methods_beside_have_ledgers_of_their_own(federated: Path, tmp_path: Path) -> None:
     run = minimal_run(tmp_path / "run")
     for place in (run, minimal_run(run / "beside" / "scaffold")):
-        (place / "ledger.jsonl").write_text((federated / "ledger.jsonl").read_text())
+        rewrite(place / "ledger.jsonl", (federated / "ledger.jsonl").read_text())
     text = write_report(run).read_text()
     assert "<summary>scaffold <span>22 messages of 3 silos, 576 B in all</span></summary>" in text
     assert rows_of(text, "ledger") == rows_of(text, "ledger", 5)
@@ -169,7 +170,7 @@ def test_what_silos_name_is_text_and_never_markup_or_a_terminal_sequence(tmp_pat
         for mine in ('"hill"', '"ill"', "model/0.bias", "no reply in time"):
             quotes = '"' * mine.startswith('"')
             text = text.replace(mine, quotes + json.dumps(attack)[1:-1] + quotes)
-        (run / name).write_text(text)
+        rewrite(run / name, text)
     page, shown = write_report(run).read_text(), printed(run)
     assert page.count("<script>") == 1
     assert "\x1b" not in page + shown

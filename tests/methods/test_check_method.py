@@ -161,6 +161,7 @@ def test_a_manifest_that_is_none_is_an_error_that_names_it(broken: FedAvg, tmp_p
             check_method(broken, file)
 
 
+@pytest.mark.long
 def test_it_needs_no_pytest_and_nothing_of_the_tests() -> None:
     code = (
         "import sys, caveat.testing; print([name for name in ('pytest', 'federations', 'flwr') if name in sys.modules])"

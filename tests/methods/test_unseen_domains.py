@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from caveat.core import ConfigurationError, Data, Replies, Site, Update, seeded
 from caveat.methods import FedAvg, FedIIR, FedSR
-from caveat.nn.dropout import mc_dropout
+from caveat.nn.dropout import GaussianUnits, mc_dropout
 from caveat.nn.encoders import Model, Tokens, head
-from caveat.nn.gaussian import GaussianUnits
 from caveat.training.fit import Training
 from caveat.training.modules import load, snapshot
 from caveat.wrappers.private import Private

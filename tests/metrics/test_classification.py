@@ -18,7 +18,7 @@ from torch import Tensor
 
 from caveat import metrics
 from caveat.core import Prediction, Tensors
-from caveat.metrics.classes import bins_of, edges
+from caveat.metrics.sums import bins_of, edges
 
 TOLERATED = 0.002
 """How far figures may be from those of exact scores."""

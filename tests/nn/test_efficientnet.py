@@ -102,6 +102,7 @@ def test_images_of_any_size_and_grey_ones_become_features() -> None:
     assert torch.equal(grey, coloured)
 
 
+@pytest.mark.long
 @INSTALLED
 def test_a_run_behind_the_encoder_begins_ends_and_predicts_by_its_name_alone(
     images: Path, monkeypatch: pytest.MonkeyPatch

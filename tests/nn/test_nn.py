@@ -257,7 +257,7 @@ def test_model_for_the_wrong_inputs_is_refused(settings: dict[str, str], shape: 
 
 
 def test_model_key_that_means_nothing_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"model\.width = 8 has no meaning for model 'lenet5'"):
+    with pytest.raises(ConfigurationError, match=r"^width = 8 has no meaning for model 'lenet5'"):
         ModelSettings(name="lenet5", width=8)
 
 

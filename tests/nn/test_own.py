@@ -262,10 +262,10 @@ def test_parts_between_which_something_happens_are_for_methods_that_need_none(
     [
         ({"name": "own"}, "model 'own' needs model.factory, the code that makes it"),
         ({"name": "encoder"}, "model 'encoder' needs model.encoder"),
-        ({"factory": Plain, "hidden": 8}, "model.hidden = 8 has no meaning for model 'own'"),
-        ({"factory": Plain, "frozen": True}, "model.frozen = True has no meaning for model 'own'"),
-        ({"encoder": Plain, "width": 8}, "model.width = 8 has no meaning for model 'encoder'"),
-        ({"name": "mlp", "weights": "x"}, "model.weights = 'x' has no meaning for model 'mlp'"),
+        ({"factory": Plain, "hidden": 8}, "hidden = 8 has no meaning for model 'own'"),
+        ({"factory": Plain, "frozen": True}, "frozen = True has no meaning for model 'own'"),
+        ({"encoder": Plain, "width": 8}, "width = 8 has no meaning for model 'encoder'"),
+        ({"name": "mlp", "weights": "x"}, "weights = 'x' has no meaning for model 'mlp'"),
     ],
 )
 def test_keys_that_a_model_does_not_read_are_refused(settings: dict[str, Any], text: str) -> None:

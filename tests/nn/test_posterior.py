@@ -18,8 +18,18 @@ from caveat.data import from_arrays
 from caveat.methods import FedPN
 from caveat.nn.encoders import Model, Tokens
 from caveat.nn.models import ModelSettings, build_model
-from caveat.nn.posterior import LEAST, MOST, Posterior, clamped, log_alpha, log_evidence, uncertain_cross_entropy
-from caveat.nn.radial import BLOCK, NEAREST, RadialFlows
+from caveat.nn.posterior import (
+    BLOCK,
+    LEAST,
+    MOST,
+    NEAREST,
+    Posterior,
+    RadialFlows,
+    clamped,
+    log_alpha,
+    log_evidence,
+    uncertain_cross_entropy,
+)
 from caveat.training.fit import Training
 from caveat.training.optimizers import Moments
 

@@ -13,10 +13,10 @@ from commands import one_error, sets
 
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError
-from caveat.files.atomic import write_record
-from caveat.files.manifest import sum_of
+from caveat.files.reading import sum_of
+from caveat.files.rollback import TrainedStore
 from caveat.files.schema.small_files import Checkpoint, KeptState
-from caveat.files.trained import TrainedStore
+from caveat.files.writing import write_record
 from caveat.html.pages.run.page import write_report
 from caveat.runs import extension
 from caveat.runs.configured import resume, start

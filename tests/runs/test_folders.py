@@ -324,20 +324,6 @@ def test_what_ran_beside_another_run_is_refused(beside: tuple[Path, Path], tmp_p
     assert "is of local, expected zz" in one_error(caveat("report", tmp_path / "run"), 3)
 
 
-def test_what_runs_beside_a_run_of_0_1_belongs_to_it(beside: tuple[Path, Path], tmp_path: Path) -> None:
-    """Version 0.1 kept no settings, and what is begun beside its run today does."""
-    shutil.copytree(beside[0], tmp_path / "run")
-    run = tmp_path / "run"
-    summary = json.loads((run / "summary.json").read_text())
-    for key in ("sha256", "files"):
-        del summary[key]
-    (run / "summary.json").write_text(json.dumps(summary | {"schema": 1}))
-    (run / "settings.json").unlink()
-    result = caveat("report", run)
-    assert result.exit_code == 0, result.stderr
-    assert "not verified" in result.stderr
-
-
 def test_a_ledger_is_printed_as_it_was_written_or_not_at_all(run: Path) -> None:
     lines = (run / "ledger.jsonl").read_text().splitlines(keepends=True)
     (run / "ledger.jsonl").write_text("".join(line for line in lines if '"silo-1"' not in line))

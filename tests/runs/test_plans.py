@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,13 @@ from own_runs import three_silos
 from torch import Tensor, nn
 
 import caveat as library
-from caveat.config import Evaluation
 from caveat.core import ConfigurationError, Data, Silo
 from caveat.data import Silos, population
-from caveat.files.ledger_totals import read_sent
-from caveat.runs.plan.cheaper import savings_by_counting
-from caveat.runs.plan.estimate import CostSheet, makespan
-from caveat.runs.plan.memory import Memory
-from caveat.runs.plan.phases import phases
-from caveat.runs.plan.plan import MethodCost
+from caveat.files.ledger import read_sent
+from caveat.runs.plan.costs import MethodCost
+from caveat.runs.plan.counts import Fit, Sizes, phases
+from caveat.runs.plan.estimate import Estimate, makespan
 from caveat.runs.plan.rehearsal import Bytes, Measuring, Rehearsal, Rehearsed
-from caveat.runs.plan.sample import Sizes
-from caveat.runs.plan.side_by_side import faster
-from caveat.runs.plan.steps import Fit
 from caveat.runs.spec import RunSpec
 from caveat.training.fit import Training
 from caveat.training.rehearsal import watched
@@ -99,7 +92,7 @@ def test_so_is_one_that_stops_when_it_learns_no_more(silos: Silos) -> None:
 )
 def test_steps_are_counted_as_training_has_batches(given: dict[str, Any]) -> None:
     training = Training(batch_size=4, **given)
-    fit = Fit(training.local_epochs, training.local_steps, 4, examples=0, done=1, seconds=0)
+    fit = Fit(training.local_epochs, training.local_steps, 4, done=1, seconds=0)
     for examples in range(2, 30):
         assert fit.count(examples) == len(list(training.batches(examples)))
 
@@ -173,7 +166,7 @@ def test_the_command_writes_nothing_and_fits_80_columns(nowhere: Path) -> None:
     assert result.exit_code == 0, result.stderr
     assert files(nowhere) == set()
     assert all(len(line.rstrip()) <= 80 for line in result.stdout.splitlines())
-    for word in ("train", "temperature", "familiarity", "measure test", "in all", "memory", "cheaper"):
+    for word in ("train", "temperature", "familiarity", "measure test", "in all", "memory"):
         assert word in result.stdout
 
 
@@ -203,10 +196,10 @@ def test_so_is_a_bad_call(silos: Silos) -> None:
 # Sums
 
 
-def sheet(method: library.FedAvg, **settings: Any) -> CostSheet:
-    """Four silos of 10, 10, 20 and 40 examples on two workers; a step takes 1 s, a silo 2 s more, figures 3 s."""
+def estimate(method: library.FedAvg, gain: float | None = None) -> Estimate:
+    """Four silos of 10, 10, 20 and 40 examples on two workers; a step takes 1 s, a silo 2 s more, an evaluation 3 s."""
     (train,) = phases(method)
-    fit = Fit(None, None, 10, examples=20, done=3, seconds=2)
+    fit = Fit(None, None, 10, done=3, seconds=2)
     message = Bytes(down=8, up=4)
     found = Rehearsed(
         phase=train, first=Bytes(2, 1), message=message, seconds=1, fits=(fit, fit), asked=2, extra=0, server=0.5,
@@ -214,19 +207,19 @@ def sheet(method: library.FedAvg, **settings: Any) -> CostSheet:
     )  # fmt: skip
     whole = Rehearsal(
         phases=(found,), final={"test": Measuring(5, message)}, end=0, once=7, workers=2, parameters=1,
-        memory=Memory(100, 10, 8, 6),
+        parent=100, worker=10, server=8, kept=6, gain=gain,
     )  # fmt: skip
     sizes = Sizes({name: {"train": n} for name, n in zip("abcd", (10, 10, 20, 40), strict=True)}, 4, bytes=20)
-    return CostSheet(RunSpec(method=method, model=SMALL, **settings), whole, sizes)
+    return Estimate(RunSpec(method=method, model=SMALL), whole, sizes)
 
 
 def test_seconds_are_those_of_the_last_worker() -> None:
     # Steps 1, 1, 2, 4 of which the first one is within a silo's own second; the largest first: 4 | 2 + 1 + 1.
     assert makespan([1, 1, 2, 4], 2) == 4
-    found = sheet(library.FedAvg(rounds=6))
-    train, validation, test = found.phases()
+    found = estimate(library.FedAvg(rounds=6)).cost(2)
+    train, validation, test = found.phases
     assert train.seconds.most == 6 * (4 + 4 * 0.5 + 0.25)
-    assert (train.steps.least, train.steps.median, train.steps.most) == (1, 1, 4) if train.steps else False
+    assert train.steps == (1, 1, 4)
     assert train.total_steps.most == 6 * 8
     assert train.total_up.most == 4 * (1 + 5 * 4)
     assert train.total_down.most == 4 * (2 + 5 * 8)
@@ -234,48 +227,35 @@ def test_seconds_are_those_of_the_last_worker() -> None:
     assert found.seconds.most == train.seconds.most + 36 + 10 + 7
 
 
-def test_savings_are_computed_for_the_run() -> None:
-    found = {each.key: (each.value, each.seconds) for each in savings_by_counting(sheet(library.FedAvg(rounds=6)))}
-    # One evaluation rather than six; a step of each silo rather than 1, 1, 2 and 4, so that both workers have two.
-    assert found == {"evaluation.every": (5, 5 * 2 * 3), "training.local_steps": (1, 6 * (4 - 2))}
-    rarely = sheet(library.FedAvg(rounds=6), evaluation=replace(Evaluation(), every=5))
-    assert {each.key for each in savings_by_counting(rarely)} == {"training.local_steps"}
+def test_memory_is_that_of_all_processes_and_disk_that_of_two_rounds() -> None:
+    needs = estimate(library.FedAvg(rounds=6)).cost(2).needs
+    assert needs.replies == 4 * 4 + 2 * 4  # all four replies, and their sums
+    assert needs.total == 100 + 2 * 10 + needs.replies
+    assert needs.disk == 2 * 6 * 4 + 2 * 8
+    assert needs.data == 20
 
 
 # Stacked silos
 
 
 def test_rounds_of_training_take_as_much_less_as_stacked_silos_are_faster() -> None:
-    usual = sheet(library.FedAvg(rounds=6))
-    train, *measured = usual.phases()
-    less, *others = faster(usual, 4.0).phases()
+    train, *measured = estimate(library.FedAvg(rounds=6)).phases()
+    less, *others = estimate(library.FedAvg(rounds=6), gain=4.0).phases()
     assert others == measured
     server = 6 * (4 * 0.5 + 0.25)  # which no silo is faster by
     assert less.seconds.most == pytest.approx(server + (train.seconds.most - server) / 4)
 
 
 @pytest.mark.parametrize("stacked", ["off", "auto"])
-def test_a_plan_is_of_silos_as_they_are_trained(
-    stacked: Any, silos: Silos, monkeypatch: pytest.MonkeyPatch, nowhere: Path
-) -> None:
-    """Without the key, the plan says what it would save."""
-    monkeypatch.setattr("caveat.engines.stacking.decisions.gain", lambda *about: 3.0)
-    monkeypatch.setattr("caveat.runs.plan.cheaper.WORTH", 0.0)
-    found = library.plan(silos, library.SCAFFOLD(), model=SMALL, rounds=50, stacked=stacked)
-    saved = {each.key: each for each in found.savings}
-    if stacked == "off":
-        (training,) = (each for each in found.methods[0].phases if each.kind == "training")
-        assert found.methods[0].gain is None
-        assert saved["engine.stacked"].value == "auto"
-        assert saved["engine.stacked"].seconds == pytest.approx(training.seconds.most * 2 / 3)
-    else:
-        assert found.methods[0].gain == 3.0
-        assert "engine.stacked" not in saved
+def test_few_silos_are_planned_one_by_one(stacked: Any, silos: Silos) -> None:
+    assert library.plan(silos, library.SCAFFOLD(), model=SMALL, rounds=5, stacked=stacked).methods[0].gain is None
+
+
+@pytest.mark.parametrize(("method", "stacked"), [(library.SCAFFOLD(), True), (library.FedRoD(), False)])
+def test_silos_are_planned_as_they_are_trained(method: Any, stacked: bool, silos: Silos, nowhere: Path) -> None:
+    gain = library.plan(silos, method, model=SMALL, rounds=2, stacked="on").methods[0].gain
+    assert (gain is not None and gain > 0) == stacked
     assert files(nowhere) == set()
-
-
-def test_nothing_is_gained_where_silos_cannot_be_stacked(silos: Silos) -> None:
-    assert library.plan(silos, library.FedRoD(), model=SMALL, rounds=2, stacked="on").methods[0].gain is None
 
 
 def test_the_command_takes_what_run_takes(nowhere: Path) -> None:

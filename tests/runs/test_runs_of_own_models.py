@@ -20,9 +20,9 @@ from torch import Tensor, nn
 import caveat
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.data import Silos
-from caveat.files.atomic import write_record
 from caveat.files.payloads import read_payload
 from caveat.files.schema.small_files import BegunCode
+from caveat.files.writing import write_record
 from caveat.nn.frozen import digest_of
 from caveat.nn.models import ModelSettings, build_model
 from caveat.runs.progress import Silent

@@ -15,11 +15,8 @@ from faults.bits import bits
 from torch import Tensor
 
 import caveat
-from caveat.engines.stacking import decisions
-from caveat.files.atomic import write_record
-from caveat.files.schema.small_files import StackedFile
+from caveat.engines.stacking import decision
 from caveat.runs.progress import Silent
-from caveat.runs.stacking import STACKED, keep_mode
 
 SGD = caveat.Training(batch_size=8, optimizer="sgd", lr=0.05)
 TEMPERED = caveat.Uncertainty(mc_samples=2, familiarity=False)
@@ -68,22 +65,21 @@ def test_a_run_says_which_works_were_stacked_and_why_others_were_not(tmp_path: P
     assert stacked["train (previous)"] == {
         "stacked": False, "why": "it reads site.train, which stacked silos do not show",
     }  # fmt: skip
-    assert json.loads((tmp_path / "run" / STACKED).read_text())["mode"] == "on"
     kept = json.loads((tmp_path / "run" / "state" / "checkpoint.json").read_text())
+    assert kept["stacking"] == "on"
     assert len(kept["stacked"]) == 2
 
 
-def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
-    keep_mode(tmp_path, "auto")
-    keep_mode(tmp_path, "auto")
-    with pytest.raises(caveat.ConfigurationError, match=r"engine\.stacked = 'off', but the run began with 'auto'"):
-        keep_mode(tmp_path, "off")
-    begun = tmp_path / "begun" / "state"
-    begun.mkdir(parents=True)
-    (begun / "checkpoint.json").touch()
-    keep_mode(begun.parent, "off")
-    with pytest.raises(caveat.ConfigurationError, match=r"engine\.stacked = 'on', but the run began with 'off'"):
-        keep_mode(begun.parent, "on")
+@pytest.mark.parametrize(("began", "other"), [("on", "off"), ("off", "auto")])
+def test_a_run_goes_on_as_it_began(began: str, other: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        trained(folder, stacked=began, progress=Ends(1))
+    with pytest.raises(
+        caveat.ConfigurationError, match=rf"engine\.stacked = '{other}', but the run began with '{began}'"
+    ):
+        trained(folder, stacked=other)
+    assert trained(folder, stacked=began).summary["rounds_run"] == 3
 
 
 @pytest.fixture(scope="module")
@@ -99,38 +95,19 @@ def test_an_interrupted_run_comes_to_the_same_bits(
     """Its checkpoint says what was decided: nothing is tried again but of works that were not carried out yet."""
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "run", participation=0.7, workers=before, progress=Ends(2))
-    tried, check_same = list[str](), decisions.check_same
+    tried, check_same = list[str](), decision.check_same
 
-    def noted(trial: Any) -> int:
-        tried.append(trial.address.rpartition(".")[2])
-        return check_same(trial)
+    def noted(sample: Any) -> int:
+        tried.append(sample.address.rpartition(".")[2])
+        return check_same(sample)
 
-    monkeypatch.setattr(decisions, "check_same", noted)
+    monkeypatch.setattr(decision, "check_same", noted)
     trained(tmp_path / "run", participation=0.7, workers=after)
     assert "temperature" in tried
     assert "train" not in tried
     kept = json.loads((undisturbed / "state" / "checkpoint.json").read_text())["stacked"]
     assert any(record["stacked"] for record in kept.values())
     assert bits(tmp_path / "run") == bits(undisturbed)
-
-
-@pytest.mark.parametrize("stage", ["interrupted", "finished"])
-def test_whether_silos_are_stacked_is_part_of_what_a_folder_protects(stage: str, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    if stage == "finished":
-        trained(folder, rounds=1)
-    else:
-        with pytest.raises(KeyboardInterrupt):
-            trained(folder, rounds=1, progress=Ends(1))
-    kept = (folder / STACKED).read_bytes()
-    write_record(folder / STACKED, StackedFile(schema=StackedFile.SCHEMA, mode="auto"))
-    with pytest.raises(caveat.CaveatError, match=r"stacked\.json is not what was written"):
-        trained(folder, rounds=1)
-    (folder / STACKED).unlink()
-    with pytest.raises(caveat.CaveatError, match=r"stacked\.json is missing"):
-        trained(folder, rounds=1)
-    (folder / STACKED).write_bytes(kept)
-    assert trained(folder, rounds=1).summary["stacked"]["train (control)"]["stacked"]
 
 
 class Notes(caveat.Callback):
@@ -214,7 +191,7 @@ def test_what_is_never_stacked_is_trained_one_after_the_other_to_the_same_bits(k
 
 def test_without_it_a_folder_says_nothing_of_it(finished: tuple[Path, object]) -> None:
     folder, _ = finished
-    assert not (folder / STACKED).exists()
+    assert "stacking" not in json.loads((folder / "state" / "checkpoint.json").read_text())
     assert "stacked" not in json.loads((folder / "summary.json").read_text())
 
 

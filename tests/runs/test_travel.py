@@ -13,6 +13,7 @@ import pytest
 import torch
 from commands import caveat as command
 from federations import METHODS as SMALL
+from sampled import sampled
 from torch import Tensor, nn
 
 import caveat
@@ -120,7 +121,10 @@ def assert_same(found: Prediction, expected: Prediction) -> None:
 
 @pytest.mark.filterwarnings("ignore::caveat.core.DataWarning")
 @pytest.mark.parametrize("sets", [
-    *([f"method.name={name}", *FEW.get(name, ())] for name in METHODS if name != "myditto"),
+    *(
+        pytest.param([f"method.name={each.values[0]}", *FEW.get(each.values[0], ())], marks=each.marks)
+        for each in sampled(METHODS)
+    ),
     ["method.name=fedavg", "uncertainty.source=ensemble", "uncertainty.members=2"],
     ["method.name=fedper", "uncertainty.source=laplace", "uncertainty.policy=switch"],
     ["method.name=apfl", "uncertainty.policy=guaranteed", "uncertainty.risk=0.5", "uncertainty.per=silo"],
@@ -159,7 +163,7 @@ def called(method: Method, out: Path | str, silos: Silos | None = None, **given:
     return caveat.run(silos or features(), method, out=out, **known | given)
 
 
-@pytest.mark.parametrize("method", SMALL, ids=repr)
+@pytest.mark.parametrize("method", sampled(SMALL), ids=repr)
 def test_a_call_in_python_is_opened_without_data(method: Method, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = called(method, "run")
     x = before.silos[0].test.x.numpy()

@@ -21,8 +21,7 @@ from caveat.methods import FedAvg, PerFedAvg
 from caveat.nn.encoders import Model
 from caveat.nn.models import ModelSettings, build_model
 from caveat.training.fit import Training
-from caveat.training.modules import snapshot
-from caveat.training.precision import in_bfloat16
+from caveat.training.modules import in_bfloat16, snapshot
 
 BFLOAT16 = Training(local_steps=3, batch_size=16, precision="bfloat16")
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from federations import ADAM, METHODS, Federation, assert_same, assert_same_states, silo
+from sampled import sampled
 from torch import Tensor, nn
 
 import caveat
@@ -21,8 +22,7 @@ from caveat.core.settings import frozen_settings
 from caveat.data import Silos, from_arrays
 from caveat.files.payloads import read_payload
 from caveat.methods import FedAvg, FedBABU, FedPN, PerFedAvg
-from caveat.training.class_weights import balanced
-from caveat.training.fit import Loss, Training
+from caveat.training.fit import Loss, Training, balanced
 from caveat.training.modules import snapshot
 from caveat.wrappers.ensemble import Ensemble
 from caveat.wrappers.trained import Balanced, trained
@@ -44,7 +44,6 @@ def linear() -> nn.Module:
 
 def test_what_is_left_out_is_what_is_neutral() -> None:
     assert {name: getattr(Training(), name) for name in NEUTRAL} == NEUTRAL
-    assert set(NEUTRAL) == Training.LATER
 
 
 # What stays as it is
@@ -217,7 +216,7 @@ def test_balanced_is_the_silo_s_own_list_of_weights(tmp_path: Path) -> None:
 WEIGHED = [m for m in METHODS if type(m).__name__ not in ("FML", "FMLU", "TrFedDis", "FedPN", "FedRoD")]
 
 
-@pytest.mark.parametrize("method", WEIGHED, ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize("method", sampled(WEIGHED), ids=lambda method: type(method).__name__)
 def test_every_method_with_a_cross_entropy_balances_it_in_all_its_rounds(method: Any, tmp_path: Path) -> None:
     changed = replace(method, training=replace(method.training, class_weights="balanced", label_smoothing=0.1))
     whole = Federation(trained(changed), tmp_path / "whole")

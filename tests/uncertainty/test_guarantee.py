@@ -13,10 +13,18 @@ from scipy.stats import binom, binomtest
 from torch import Tensor
 
 from caveat.uncertainty.binomial import answers_needed, bounded, clopper_pearson_upper, inputs_needed
-from caveat.uncertainty.guarantee import PAIR, Guarantee, fixed_sequence, starting_columns
-from caveat.uncertainty.histograms import histogram
-from caveat.uncertainty.limits import counts, limits, policy_counts, ranks, score_edges
-from caveat.uncertainty.quantiles import finite_sample_quantile
+from caveat.uncertainty.guarantee import (
+    PAIR,
+    Guarantee,
+    counts,
+    fixed_sequence,
+    limits,
+    policy_counts,
+    ranks,
+    score_edges,
+    starting_columns,
+)
+from caveat.uncertainty.histograms import finite_sample_quantile, histogram
 
 RISK, CONFIDENCE, DELTA = 0.05, 0.9, 0.1
 SILOS, FEDERATIONS, REFERENCE = 10, 1000, 200

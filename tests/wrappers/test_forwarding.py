@@ -15,13 +15,12 @@ from caveat.core import ConfigurationError, Decision, Method, Round
 from caveat.methods import FedAvg, FedBN, FedPN, TrFedDis
 from caveat.training.fit import Training
 from caveat.wrappers.base import Wrapper
-from caveat.wrappers.conformal import Conformal
+from caveat.wrappers.conformal import Conformal, LabelShifted
 from caveat.wrappers.ensemble import Ensemble
 from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
 from caveat.wrappers.joining import Joining
-from caveat.wrappers.label_shift import LabelShifted
 from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.private import Private
 from caveat.wrappers.robust import Combined

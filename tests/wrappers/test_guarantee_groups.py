@@ -19,9 +19,8 @@ from caveat.core.errors import ConfigurationError
 from caveat.methods import FedAvg
 from caveat.uncertainty.binomial import answers_needed
 from caveat.uncertainty.familiarity import conformal
-from caveat.uncertainty.guarantee import fixed_sequence
+from caveat.uncertainty.guarantee import counts, fixed_sequence, limits, ranks, score_edges
 from caveat.uncertainty.histograms import histogram
-from caveat.uncertainty.limits import counts, limits, ranks, score_edges
 from caveat.wrappers.groups import domain_code
 from caveat.wrappers.guaranteed import Guaranteed, among_others
 from caveat.wrappers.uncertainty import Uncertainty
@@ -296,27 +295,3 @@ def test_with_enough_inputs_a_silo_answers_most_of_what_could_be() -> None:
     assert answered[100] > 0.25
     assert answered[200] > 0.75
     assert answered[400] > 0.85
-
-
-# What version 0.1 left
-
-
-def test_a_silo_of_a_run_that_version_0_1_finished_ranks_by_the_scores_that_it_kept() -> None:
-    method, site = Guaranteed(OneTold()), told_site("silo-0", 9, 0.5, seed=0)
-    kept = torch.tensor([0.4, 0.1, 0.3, 0.2])
-    x = torch.stack([torch.tensor([0.05, 0.1, 0.15, 0.2, 0.25, 0.5, torch.nan]), torch.zeros(7)], 1)
-    down = {"decision": {"ready": torch.tensor(True), "limit": torch.tensor(0.4, dtype=torch.float64)}}
-    found = method.predict(down, {"decision": {"global": kept}}, site, x).decision
-    # Ranks (#{kept < score} + 1) / 5 are 0.2, 0.2, 0.4, 0.4, 0.6, 1 and, of what is no number, 1.
-    assert (found != Decision.ABSTAIN).tolist() == [True, True, True, True, False, False, False]
-    assert (method.predict(down, {}, site, x).decision == Decision.ABSTAIN).all()
-
-
-def test_a_run_that_version_0_1_began_to_train_has_a_guarantee_of_this_version() -> None:
-    method, sites = Guaranteed(OneTold()), [told_site(f"silo-{k}", 200, 0.2, seed=k) for k in range(2)]
-    server, states = agreed(method, sites)
-    begun = {"ready": torch.tensor(False), "limit": torch.zeros(()), "counts": torch.zeros(2, 1)}
-    other, its_states = agreed(method, sites, {"decision": begun})
-    for found, expected in ((other, server), (its_states["silo-1"], states["silo-1"])):
-        assert flat(found).keys() == flat(expected).keys()
-        assert all(torch.equal(tensor, flat(found)[name]) for name, tensor in flat(expected).items())

@@ -15,8 +15,7 @@ from torch import Tensor
 from caveat.core import Answers, ConfigurationError, Data, Decision, Method, Payload, Prediction, Round, Site, State
 from caveat.methods import FedAvg, Local
 from caveat.uncertainty import sets
-from caveat.wrappers.conformal import Conformal
-from caveat.wrappers.label_shift import LabelShifted
+from caveat.wrappers.conformal import Conformal, LabelShifted
 from caveat.wrappers.private import Private
 from caveat.wrappers.uncertainty import Uncertainty
 

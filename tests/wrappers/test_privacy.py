@@ -13,10 +13,9 @@ from commands import TINY, caveat, one_error, sets
 import caveat as library
 from caveat.core import ConfigurationError
 from caveat.data import Silos, from_arrays
-from caveat.files.schema.costs import PrivacyRecord
+from caveat.files.schema.figures import PrivacyRecord
 from caveat.html.pages.run.ledger import protection
-from caveat.wrappers.accounting import composed, epsilon, epsilon_against_server
-from caveat.wrappers.privacy import Privacy
+from caveat.wrappers.privacy import Privacy, composed, epsilon, epsilon_against_server
 from caveat.wrappers.private import clip
 
 TRAINING = library.Training(batch_size=8, local_epochs=1)

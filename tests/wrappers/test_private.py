@@ -16,7 +16,7 @@ from scipy.stats import kstest, norm
 
 from caveat.core import ConfigurationError, Method, Payload, Replies, Round, Site, State, Update
 from caveat.methods import FML, FMLU, FedAvg, FedBABU, FedBN, Local, TrFedDis
-from caveat.wrappers.accounting import epsilon, epsilon_against_server
+from caveat.wrappers.privacy import epsilon, epsilon_against_server
 from caveat.wrappers.private import Private, normal
 from caveat.wrappers.switched import Switched
 from caveat.wrappers.tempered import Tempered

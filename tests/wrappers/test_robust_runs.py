@@ -19,11 +19,8 @@ from caveat.config import Federation as Section
 from caveat.core import ConfigurationError, Method, Payload, RunError, Site, State, Update
 from caveat.core.robust import combined
 from caveat.data import Silos, from_arrays
-from caveat.files.atomic import write_record
 from caveat.files.payloads import read_payload
-from caveat.files.reading import record_of
 from caveat.files.run_folder import read_rows
-from caveat.files.schema.small_files import Checkpoint
 from caveat.html.pages.run.page import write_report
 from caveat.methods import IFCA, FedAvg, FedBN
 from caveat.runs.progress import Silent
@@ -105,21 +102,6 @@ def test_an_interrupted_run_goes_on_with_the_bounds_that_it_had(tmp_path: Path) 
     lying(tmp_path / "two")
     assert_same(model(whole.folder), model(tmp_path / "two"))
     assert rows(whole.folder) == rows(tmp_path / "two")
-
-
-def test_a_run_that_began_without_a_bound_goes_on_without(tmp_path: Path) -> None:
-    """An earlier version had none; what is called the same run has to be the same to the last round."""
-    settings: dict[str, Any] = {"times": 3.0}
-    off = lying(tmp_path / "off", robust="off", **settings)
-    with pytest.raises(KeyboardInterrupt):
-        lying(tmp_path / "old", progress=Interrupted(2), **settings)
-    place = tmp_path / "old" / "state" / "checkpoint.json"
-    kept = record_of(place, Checkpoint)
-    assert kept is not None
-    write_record(place, kept.model_copy(update={"norms": None}))
-    lying(tmp_path / "old", **settings)
-    assert_same(model(off.folder), model(tmp_path / "old"))
-    assert not rows(tmp_path / "old")
 
 
 @pytest.mark.parametrize("rule", RULES)

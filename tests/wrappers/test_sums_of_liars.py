@@ -12,7 +12,7 @@ from caveat.core import Decision
 from caveat.core.silo_info import SiloInfo
 from caveat.methods import FedAvg
 from caveat.uncertainty import familiarity, laplace, temperature
-from caveat.uncertainty.limits import GRID, policy_counts
+from caveat.uncertainty.guarantee import GRID, policy_counts
 from caveat.wrappers.conformal import Conformal
 from caveat.wrappers.guaranteed import Guaranteed
 from caveat.wrappers.laplace import Laplace, prefixed

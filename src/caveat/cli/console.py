@@ -187,20 +187,6 @@ def reported(named: bool = False) -> Iterator[Reporter]:
         _fail(text + reporter.cause(error), FAILED)
 
 
-def say_unverified(folder: Path) -> None:
-    """A line on standard error where nothing says what a run's files have to hold."""
-    from ..core import DataError
-    from ..files.manifest import manifest_of
-
-    try:
-        own = folder / "kept.json"  # a silo's folder has books of its own
-        verified = manifest_of(folder).verified and (own.exists() or not (folder / "silo.json").exists())
-    except DataError:
-        return  # whoever reads what is damaged says so
-    if not verified:
-        typer.echo(f"{folder}: not verified: version 0.1 wrote it, without checksums", err=True)
-
-
 def say_lacking(run: RunFolder) -> None:
     """A line on standard error where methods were to run beside a finished run and are not there."""
     from ..core.text import escaped

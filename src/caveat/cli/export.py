@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .console import ModelOptions, Plugins, RunArgument, reported, say_unverified
+from .console import ModelOptions, Plugins, RunArgument, reported
 
 
 def export(
@@ -28,6 +28,5 @@ def export(
         from ..export.command import card_of, export_model
 
         finished = load(folder, model=model)
-        say_unverified(folder)
         path = export_model(finished, silo, format, out)
         typer.echo(f"model: {path}\ncard:  {card_of(path)}")

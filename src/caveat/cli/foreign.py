@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .console import ModelOptions, Plugins, Quiet, SetOptions, Workers, import_typed, reported, say_unverified, show
+from .console import ModelOptions, Plugins, Quiet, SetOptions, Workers, import_typed, reported, show
 
 
 def foreign(
@@ -48,8 +48,6 @@ def foreign(
             if out is not None:
                 prepare(out)
             allow([code for folder in runs for code in codes_of(config_in(folder))], model or ())
-            for folder in runs:
-                say_unverified(folder)
             rows = of_runs(runs)
             if out is not None:
                 write(rows, out / "foreign.csv")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import ModelOptions, Plugins, Quiet, RunArgument, reported, say_unverified
+from .console import ModelOptions, Plugins, Quiet, RunArgument, reported
 
 SHOWN = ("accuracy", "nll", "ece", "entropy", "epistemic", "unfamiliar")
 """The figures of a silo before and after."""
@@ -44,7 +44,6 @@ def join(
         from ..runs.progress import on_terminal
 
         run = load(folder, model=model)
-        say_unverified(folder)
         silos = None if source is None else own_silos_of(run, source, silo or name_of(source))
         place = out or folder.with_name(f"{folder.name}-joined")
         joined = join_silos(run, silos, rounds=rounds, out=place, progress=on_terminal(quiet))

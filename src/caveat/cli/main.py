@@ -25,7 +25,6 @@ from .console import (
     check_written,
     reported,
     say_lacking,
-    say_unverified,
     show,
 )
 from .data import data
@@ -122,7 +121,6 @@ def report(
                 check_configuration(folder)
             found = read_run(folder)
             typer.echo(write_page(found, out or folder / "report.html"))
-            say_unverified(folder)
             say_lacking(found)
 
 
@@ -143,7 +141,6 @@ def audit(
     """
     with reported() as reporter:
         from ..analysis.audit.procedure import audit_configured
-        from ..analysis.audit.sweep import began_earlier
         from ..config import find, load
         from ..runs.own_code import import_named
         from ..runs.progress import on_terminal
@@ -151,8 +148,6 @@ def audit(
         settings = load(config, sets or ())
         folder = out or Path("runs") / f"audit-{find(config).stem}-{settings.method.name}"
         reporter.audit = folder
-        if began_earlier(folder):
-            settings = load(config, sets or (), earlier=True)
         import_named(settings)
         show(audit_configured(settings, folder, seeds, shares, workers, on_terminal(quiet)))
         typer.echo(f"audit:  {folder / 'audit.json'}\nreport: {folder / 'audit.html'}")

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 from ..config import find, first_line
 from ..config import recipes as recipe_names
 from ..core import Decision, Prediction
-from ..files.spreadsheets import as_text
+from ..files.writing import as_text
 from ..methods import METHODS
 from ..methods.plugins import about, installed
 from ..nn import encoders

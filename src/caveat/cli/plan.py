@@ -1,12 +1,23 @@
-"""`caveat plan`: what a run will cost, before it is paid."""
+"""`caveat plan`: the cost of a run, before it begins."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
 
+from ..core.text import cut, duration, plural, size
 from .console import ConfigArgument, Device, Plugins, SetOptions, Stacked, Workers, reported, show, with_engine
+
+if TYPE_CHECKING:
+    from ..runs.plan.costs import MethodCost, Needs, PhaseCost, Plan, Span
+
+HEADERS = ("phase", "rounds", "silos", "steps", "to a silo", "from a silo", "time")
 
 
 def plan(
@@ -16,23 +27,110 @@ def plan(
     workers: Workers = None,
     device: Device = None,
     stacked: Stacked = None,
-    json: Annotated[bool, typer.Option("--json", help="All figures as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
 ) -> None:
-    """Say what a run will cost, before it is paid.
+    """Estimate the cost of a run before it begins, from a rehearsal of a few steps.
 
-    Rounds, steps, bytes, memory, expected time, and what would make it cheaper, from a rehearsal of a few steps.
+    Prints rounds, optimizer steps, bytes, memory and expected time. Writes no files.
     """
     with reported():
         from ..config import load
         from ..runs.own_code import import_named
-        from ..runs.plan.configured import plan_configured
-        from .plan_text import dumps, lines
+        from ..runs.plan.estimate import plan_configured
 
         settings = load(config, with_engine(sets, workers=workers, device=device, stacked=stacked))
         import_named(settings)
         found = plan_configured(settings)
-        if json:
-            typer.echo(dumps(found))
+        if as_json:
+            typer.echo(json.dumps(found.as_dict(), indent=1))
             return
         for each in lines(found):
             show(each) if not isinstance(each, str) else typer.echo(each)
+
+
+def lines(found: Plan) -> Iterator[Table | str]:
+    """A table per method in 80 columns, and lines."""
+    for i, each in enumerate(found.methods):
+        if i:
+            yield ""
+        yield table(each)
+        yield from about(each)
+    if len(found.methods) > 1:
+        names = " and ".join(each.method for each in found.methods)
+        yield ""
+        yield f"{names} together: {seconds(found.seconds)}"
+
+
+def table(cost: MethodCost) -> Table:
+    """A row per phase, and one of them all."""
+    made = Table(title=Text(title(cost)), title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
+    for header in HEADERS:
+        made.add_column(header, justify="left" if header == "phase" else "right", no_wrap=True)
+    for i, each in enumerate(cost.phases):
+        made.add_row(*map(Text, row(each)), end_section=i == len(cost.phases) - 1)
+    totals = (cost.total("total_steps"), cost.total("total_down"), cost.total("total_up"))
+    steps, down, up = counts(totals[0]), bytes_of(totals[1]), bytes_of(totals[2])
+    made.add_row("in all", "", "", steps, down, up, seconds(cost.seconds))
+    return made
+
+
+def title(cost: MethodCost) -> str:
+    least, middle, most = cost.examples
+    each = f"{middle:,}" if least == most else f"{least:,} / {middle:,} / {most:,}"
+    seen = "" if cost.looked_at == cost.silos else f" (of {cost.looked_at} looked at)"
+    return (
+        f"{cut(cost.method, 20)}: {plural(cost.silos, 'silo')}, {each} training examples each{seen},\n"
+        f"{cost.parameters:,} parameters, {plural(cost.workers, 'worker')}"
+    )
+
+
+def row(phase: PhaseCost) -> tuple[str, ...]:
+    steps = phase.steps
+    of_silo = "" if steps is None else f"{steps.median:,}"
+    if steps is not None and steps.least < steps.most:
+        of_silo = f"{steps.least:,} / {steps.median:,} / {steps.most:,}"
+    return (
+        cut(phase.name, 18), counts(phase.rounds), f"{phase.silos:,}", of_silo, size(phase.bytes_down),
+        size(phase.bytes_up), seconds(phase.seconds),
+    )  # fmt: skip
+
+
+def about(cost: MethodCost) -> Iterator[str]:
+    """What the table does not say."""
+    measured = cost.total("total_up", "evaluation")
+    yield f"bytes   {bytes_of(cost.total('total_up'))} from the silos, {bytes_of(measured)} of them figures"
+    beside = f"time    {duration(cost.seconds_beside)} of it for the start, the gallery and files"
+    if cost.seconds_encoding > 0:
+        beside += f", {duration(cost.seconds_encoding)} to encode once"
+    yield beside
+    if cost.gain is not None:
+        yield f"stacked rounds of training are {cost.gain:.1f} times as fast, as tried with a few steps"
+    yield memory(cost.needs)
+
+
+def memory(needs: Needs) -> str:
+    disk = f"{size(needs.disk)} of states on the disk"
+    if needs.total is None or needs.parent is None:
+        return f"memory  not known on this system; {disk}"
+    workers = f", {size(needs.worker)} in each of {needs.workers} workers" if needs.worker and needs.workers else ""
+    more = f"{size(needs.data)} of data, {size(needs.replies)} of replies and rows,\n        {disk}"
+    return f"memory  {size(needs.total)}: {size(needs.parent)} in this process{workers},\n        {more}"
+
+
+def counts(span: Span) -> str:
+    return _spanned(f"{round(span.least):,}", f"{round(span.most):,}")
+
+
+def bytes_of(span: Span) -> str:
+    return _spanned(size(span.least), size(span.most))
+
+
+def seconds(span: Span) -> str:
+    return _spanned(duration(span.least), duration(span.most))
+
+
+def _spanned(least: str, most: str) -> str:
+    if least == most:
+        return most
+    number, _, unit = least.partition(" ")
+    return f"{number}-{most}" if unit == most.partition(" ")[2] else f"{least}-{most}"  # a space more is too wide

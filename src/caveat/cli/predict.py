@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import Device, ModelOptions, Plugins, RunArgument, reported, say_unverified
+from .console import Device, ModelOptions, Plugins, RunArgument, reported
 
 
 def predict(
@@ -34,7 +34,6 @@ def predict(
         from ..data import noted_inputs
 
         finished = load(folder, model=model, device=device or "cpu")
-        say_unverified(folder)
         preparation = finished.preparation
         _check_silo(silo, preparation.names)
         found = noted_inputs(inputs, preparation, silo)
@@ -65,7 +64,6 @@ def evaluate(
         from ..data import labelled_inputs
 
         finished = load(folder, model=model, device=device or "cpu")
-        say_unverified(folder)
         _check_silo(silo, finished.preparation.names)
         found = labelled_inputs(inputs, finished.preparation, silo, target)
         typer.echo(json.dumps(finished.evaluate(found.inputs, found.y, silo), indent=1))

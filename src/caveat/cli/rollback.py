@@ -69,7 +69,7 @@ def _is_federated(run: Path) -> bool:
 def _alone(run: Path, folder: Path, federated: bool) -> Iterator[None]:
     """While nobody else carries out the run. Raises RunError where somebody does."""
     from ..files.locks import held, locked
-    from ..files.owner_only import owner_only
+    from ..files.writing import owner_only
 
     with ExitStack() as stack:
         if federated:

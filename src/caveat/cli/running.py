@@ -21,7 +21,6 @@ from .console import (
     Trackers,
     Workers,
     reported,
-    say_unverified,
     show,
     with_engine,
 )
@@ -117,7 +116,6 @@ def resume(
             with reading():
                 resume_federation(folder, project)
         reporter.run, reporter.models = folder, model or ()
-        say_unverified(folder)
         if not federation:
             with _reported_failure(folder):
                 resume(folder, Told(on_terminal(quiet), told), workers, reset=reset or (), rounds=rounds, device=device)
@@ -150,7 +148,6 @@ def _show_result(folder: Path) -> None:
 
     page = write_report(folder)
     finished = read_run(folder)
-    say_unverified(folder)
     show(result_table(finished))
     for more in (class_table(finished), model_table(finished)):
         if more:

@@ -5,8 +5,7 @@ defaults the defaults, their docstrings the help texts.
 """
 
 from ..wrappers.uncertainty import Uncertainty
-from .earlier import by_own_rules, had_no_classes
-from .load import dictionary_text, find, load, load_kept, loads, loads_kept, read_dictionary, recipes
+from .load import dictionary_text, find, load, load_kept, loads, read_dictionary, recipes
 from .schema import Config, EngineSettings, Evaluation, Federation, MethodSettings, check_personal, is_stranger, reading
 from .text import one_of
 from .write import dump, dump_dictionary, first_line
@@ -18,19 +17,16 @@ __all__ = [
     "Federation",
     "MethodSettings",
     "Uncertainty",
-    "by_own_rules",
     "check_personal",
     "dictionary_text",
     "dump",
     "dump_dictionary",
     "find",
     "first_line",
-    "had_no_classes",
     "is_stranger",
     "load",
     "load_kept",
     "loads",
-    "loads_kept",
     "one_of",
     "read_dictionary",
     "reading",

@@ -11,6 +11,7 @@ import tomlkit
 
 from .. import config as configuration
 from ..core import ConfigurationError
+from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import Origin
 from . import Config
 
@@ -27,7 +28,7 @@ def nearest_recipe(config: Config) -> Origin | None:
     found = [(name, sets) for name in alike if (sets := _sets(config, name)) is not None]
     near = sorted((each for each in found if len(each[1]) <= MOST), key=lambda each: len(each[1]))
     name, sets = next((each for each in near if _leads(*each, config)), ("", []))
-    return Origin(schema=Origin.SCHEMA, recipe=name, sets=sets) if name else None
+    return Origin(schema=SCHEMA, recipe=name, sets=sets) if name else None
 
 
 def _method(recipe: str) -> object:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
-from pydantic.dataclasses import dataclass
+from pydantic import BeforeValidator, Field, TypeAdapter
 
 from ..core import ConfigurationError, ConfigurationErrors, Method
 from ..core.devices import check_name as check_device
-from ..core.settings import MANY, STRICT, KeyPath, check_different, dotted, frozen_settings, problems_of
+from ..core.errors import shown
+from ..core.settings import MANY, KeyPath, check_different, collected, dotted, frozen_settings, problems_of
 from ..data.settings import DataSettings
 from ..methods import METHODS
 from ..methods.plugins import advice
@@ -72,11 +73,30 @@ class MethodSettings:
         object.__setattr__(self, "parameters", {key: getattr(method, key) for key in method_keys(self.name)})
 
 
+@collected
+def _of_table(table: object) -> object:
+    """A `[method]`, in which hyperparameters stand beside the name, as settings. Raises ValidationError."""
+    if isinstance(table, MethodSettings):
+        return table
+    if not isinstance(table, dict):
+        raise ConfigurationError("method is a section: set its keys, for instance method.name", "method.name")
+    if "name" not in table:
+        raise ConfigurationError(f"method.name is missing{one_of('', sorted(METHODS))}", "method.name")
+    name, parameters = table["name"], {key: value for key, value in table.items() if key != "name"}
+    check_name(name, "method.name")
+    if strange := [key for key in parameters if key in ELSEWHERE]:
+        raise ConfigurationErrors([
+            ConfigurationError(f"{{key}} is no key; did you mean {dotted(ELSEWHERE[key])}?", f"method.{key}")
+            for key in strange
+        ])  # fmt: skip
+    if not is_stranger(name):
+        TypeAdapter(method_class(name)).validate_json(json.dumps(parameters), strict=True)
+    return MethodSettings(name, parameters)
+
+
 @frozen_settings
 class Evaluation:
     """What is measured while a run goes on; the last round is measured on every split anyway."""
-
-    LATER: ClassVar = frozenset({"stop_after", "sensitivity", "metrics"})
 
     every: Annotated[int, Field(ge=1, le=10**9)] = 1
     """Rounds between two evaluations."""
@@ -108,8 +128,6 @@ class Evaluation:
 @frozen_settings
 class Federation:
     """Who takes part in a round, and how far one silo can move it."""
-
-    LATER: ClassVar = frozenset({"robust", "liars"})
 
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the silos that a round asks."""
@@ -144,15 +162,18 @@ class Federation:
             )
 
 
-REAL = ("begin_with", "quorum", "deadline", "patience")
-"""The keys of `[federation]` that only mean something between machines."""
+ENGINES: Mapping[tuple[str, str], tuple[str, str]] = {
+    **{("federation", key): ("flower", "") for key in ("begin_with", "quorum", "deadline", "patience")},
+    **{("engine", key): ("embedded", "") for key in ("workers", "sync_seconds", "stacked")},
+    ("evaluation", "metrics"): ("embedded", ": a federation on Flower sends no code to silos"),
+    ("federation", "newcomers"): ("embedded", ": whoever joins a federation on Flower takes part"),
+}
+"""The keys that only one engine reads: which one, and why, where that is not plain."""
 
 
 @frozen_settings
 class EngineSettings:
     """Where the work of the silos is computed."""
-
-    LATER: ClassVar = frozenset({"device", "checkpoints"})
 
     name: Literal["embedded", "flower"] = "embedded"
     """embedded: processes on this machine; flower: wherever the silos are, see `caveat flower init`."""
@@ -168,8 +189,8 @@ class EngineSettings:
     """How many of the last rounds of training `caveat rollback` can go back to: flower: 5 by default; embedded: 1, the
     newest alone. Each takes a copy of the server's state, and one of each silo's own state at the silo."""
     stacked: Literal["off", "auto", "on"] = "off"
-    """embedded: silos of one architecture are trained side by side, as one batched model: off; auto, where that is
-    faster as measured before the first round; on, wherever it comes to the same. Numbers differ by rounding."""
+    """embedded: silos of one architecture are trained side by side, as one batched model: off; auto, for 16 silos
+    or more and small steps of training; on, wherever it comes to the same. Numbers differ by rounding."""
 
     def __post_init__(self) -> None:
         check_device(self.device)
@@ -180,7 +201,7 @@ class EngineSettings:
         return self.checkpoints or (5 if self.name == "flower" else 1)
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@frozen_settings
 class Config:
     """Everything that decides what a run computes."""
 
@@ -197,7 +218,7 @@ class Config:
     name whose it is. Entries without `silos` go to the others in turn; by default all are as in [model]."""
     data: DataSettings = Field(default_factory=DataSettings)
     model: ModelSettings = Field(default_factory=ModelSettings)
-    method: MethodSettings
+    method: Annotated[MethodSettings, BeforeValidator(_of_table)] = Field(kw_only=True)
     training: Training = Field(default_factory=Training)
     server: ServerOptimizer = Field(default_factory=ServerOptimizer)
     uncertainty: Uncertainty = Field(default_factory=Uncertainty)
@@ -211,40 +232,27 @@ class Config:
             check_name(name, "beside")
         others = dict.fromkeys(name for name in self.beside if name != self.method.name)
         object.__setattr__(self, "beside", tuple(others))
-        for key in REAL:
-            value = getattr(self.federation, key)
-            if value is not None and self.engine.name != "flower":
-                raise ConfigurationError(
-                    f"federation.{key} = {value} is ignored by engine {self.engine.name!r}; it belongs to 'flower'",
-                    f"federation.{key}",
-                )
-        usual = EngineSettings()
-        for key in ("workers", "sync_seconds", "stacked") if self.engine.name == "flower" else ():
-            value = getattr(self.engine, key)
-            if value != getattr(usual, key):
-                raise ConfigurationError(
-                    f"engine.{key} = {value!r} is ignored by engine 'flower'; it belongs to 'embedded'", f"engine.{key}"
-                )
-        if self.data.source == "silos" and self.engine.device != usual.device:
-            raise ConfigurationError(
-                f"engine.device = {self.engine.device!r} is ignored where silos have data of their own; `device` in a "
-                "silo's silo.toml says where it computes",
-                "engine.device",
-            )
-        if self.engine.name == "flower" and self.evaluation.metrics:
-            raise ConfigurationError(
-                f"evaluation.metrics = {list(self.evaluation.metrics)} is for engine 'embedded': a federation on "
-                "Flower sends no code to silos; leave it out",
-                "evaluation.metrics",
-            )
-        if self.engine.name == "flower" and self.federation.newcomers:
-            raise ConfigurationError(
-                "federation.newcomers is ignored by engine 'flower', where whoever joins takes part; it belongs to "
-                "'embedded'",
-                "federation.newcomers",
-            )
+        self._check_engine()
         if not any(has_personal(name) or is_stranger(name) for name in (*others, self.method.name)):
             check_personal(method_class(self.method.name), self.personal)
+
+    def _check_engine(self) -> None:
+        """Raises ConfigurationError for keys that belong to another engine, and for a device that is not silos' own."""
+        problems = []
+        for (section, key), (engine, why) in ENGINES.items():
+            settings = getattr(self, section)
+            value = getattr(settings, key)
+            if engine != self.engine.name and value != getattr(type(settings), key):
+                written = list(value) if isinstance(value, tuple) else value
+                text = f"{{key}} = {shown(written)} is ignored by engine {self.engine.name!r}; it belongs to {engine!r}"
+                problems.append(ConfigurationError(text + why, f"{section}.{key}"))
+        if self.data.source == "silos" and self.engine.device != EngineSettings.device:
+            text = (
+                f"{{key}} = {self.engine.device!r} is ignored where silos have data of their own; `device` in a silo's"
+            )
+            problems.append(ConfigurationError(f"{text} silo.toml says where it computes", "engine.device"))
+        if problems:
+            raise ConfigurationErrors(problems)
 
     def build_method(self, name: str | None = None) -> Method:
         """The configured method; or another one with its own defaults and the same rounds, training and MC samples.

@@ -16,8 +16,7 @@ import tomlkit.exceptions
 
 from ..core import ConfigurationError, ConfigurationErrors
 from ..core.errors import cut, shown
-from ..core.settings import KeyPath, Problem, dotted
-from ..core.toml_text import unreadable
+from ..core.settings import KeyPath, Problem, dotted, unreadable
 
 DEEPEST = 10
 """Keys and places in lists that one value can lie below; no setting lies below more than five."""
@@ -125,6 +124,10 @@ def _senseless(value: Any, path: KeyPath = ()) -> Iterator[Problem]:
 
 
 def _override(item: str) -> Iterator[tuple[KeyPath, Any]]:
+    try:
+        item.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"--set {shown(item)}: expected text in UTF-8") from None
     key, equals, text = item.partition("=")
     path = tuple(part.strip() for part in key.split("."))
     if not equals or not all(path):

@@ -4,6 +4,7 @@ A method is a frozen set of hyperparameters with a schedule of rounds; a round i
 silos, aggregate; and all that is sent or kept is one kind of value, groups of named tensors.
 """
 
+from .aggregation import Replies
 from .errors import CaveatError, ConfigurationError, ConfigurationErrors, DataError, DataWarning, Refused, RunError
 from .method import (
     Aggregate,
@@ -23,7 +24,6 @@ from .method import (
 )
 from .prediction import Answers, Decision, Prediction
 from .random import key, seeded
-from .replies import Replies
 from .silo import AugmentedData, Data, Silo, Site, TestSite
 from .tensors import Payload, SiloId, State, Tensors, Update, check_silo_name, size
 

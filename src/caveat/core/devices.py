@@ -1,4 +1,4 @@
-"""Devices that compute: found by name, and what is brought there and taken home again.
+"""Devices that compute: found by name, and what is brought there and taken home again; and what else a machine has.
 
 What is kept on disk, sent or handed to a user lies on the CPU. Nothing here starts a device before it is asked for.
 """
@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -178,3 +179,27 @@ def home(value: Value) -> Value:
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{field.name: home(getattr(value, field.name)) for field in fields(value)})
     return value
+
+
+FLOAT = 4
+"""Bytes of a float32."""
+
+
+def memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def check_memory(needed: float, what: str, key: str = "") -> None:
+    """Raises ConfigurationError if something, in words, takes more bytes than this machine has of memory."""
+    if needed > memory():
+        told = f"{what}: {needed / 1e9:,.0f} GB of memory, this machine has {memory() / 1e9:,.0f}"
+        raise ConfigurationError(told, key)
+
+
+def cache_folder() -> Path:
+    """$CAVEAT_CACHE, or the user's own folder for caches."""
+    own = os.environ.get("CAVEAT_CACHE")
+    if own:
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "caveat"

@@ -9,9 +9,9 @@ from typing import ClassVar, Literal, TypeVar, final, get_args
 import torch
 from torch import Tensor, nn
 
+from .aggregation import Replies
 from .errors import ConfigurationError
 from .prediction import Answers, Decision, Prediction
-from .replies import Replies
 from .silo import Site
 from .silo_info import SiloInfo
 from .tensors import Payload, State, Tensors, Update
@@ -241,11 +241,6 @@ class Method:
 
     def remark(self, module: nn.Module) -> str:
         """A sentence for whoever runs the method on this module, where it is not what it is called; else empty."""
-        return ""
-
-    @property
-    def changed_since_0_1(self) -> str:
-        """What training with these settings did otherwise in version 0.1, whose interrupted runs cannot go on then."""
         return ""
 
     @property

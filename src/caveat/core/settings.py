@@ -7,14 +7,16 @@ import errno
 import functools
 import operator
 import os
+import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, NamedTuple, ParamSpec, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails
 
 from .errors import ConfigurationError, ConfigurationErrors, cut, shown
 
@@ -24,13 +26,49 @@ MANY = 1_000_000
 """The most rounds, steps, silos, units or pixels that a setting takes: more is a slip of the pen."""
 LARGE = 1e6
 """The largest weight, rate or norm that a setting takes: what is computed with it still fits into float32."""
+TEXTS = {
+    "dataclass_type": "{key} is a section: set its keys, for instance {key}.KEY=VALUE",
+    "missing": "{key} is missing",
+    "unexpected_keyword_argument": "",
+}
+"""The texts of pydantic's errors, by their types; that of an unknown key depends on which keys there are."""
+WORDS = {
+    "Input should": "must",
+    "Value error, ": "",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+}
+"""What else is changed in pydantic's words for what it expected."""
 Cls = TypeVar("Cls", bound=type)
+Result = TypeVar("Result")
+Given = ParamSpec("Given")
 KeyPath = tuple[str | int, ...]
 """A key below its sections, e.g. ("data", "shift", "angles", 0)."""
 
 
 class FieldError(ConfigurationError):
     """A value that settings refuse; the key is the field's own name, below whatever section the settings are of."""
+
+
+class Collected(ValueError):
+    """A ConfigurationError on its way through pydantic, which goes on to the next key after a ValueError alone."""
+
+    def __init__(self, error: ConfigurationError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def collected(check: Callable[Given, Result]) -> Callable[Given, Result]:
+    """A check by pydantic whose ConfigurationError is collected with whatever else is wrong."""
+
+    @functools.wraps(check)
+    def collecting(*args: Given.args, **values: Given.kwargs) -> Result:
+        try:
+            return check(*args, **values)
+        except ConfigurationError as error:
+            raise Collected(error) from error
+
+    return collecting
 
 
 class Problem(NamedTuple):
@@ -44,34 +82,18 @@ class Problem(NamedTuple):
 @dataclass_transform(frozen_default=True, field_specifiers=(Field, dataclasses.field))
 def frozen_settings(cls: Cls) -> Cls:
     """A frozen dataclass of settings. Its help lists every field, and a value that it refuses is one short error."""
+    if (check := vars(cls).get("__post_init__")) is not None:
+        cls.__post_init__ = collected(check)  # type: ignore[attr-defined]
     made: Any = dataclass(frozen=True, config=STRICT)(cls)
     made.__init__ = _with_short_errors(made, made.__init__)
     made.__doc__ = _with_fields(made)
     return made  # type: ignore[no-any-return]
 
 
-def as_before(settings: Any) -> frozenset[str]:
-    """The fields that version 0.1 had not and that are at their defaults, by which all is as it was then.
-
-    `LATER` of their class names such fields. What is kept to compare with says nothing of them, as it did not then.
-    """
-    later: frozenset[str] = getattr(type(settings), "LATER", frozenset())
-    usual = {field.name: field for field in dataclasses.fields(settings) if field.name in later}
-    return frozenset(name for name, field in usual.items() if getattr(settings, name) == _usual(field))
-
-
-def _usual(field: dataclasses.Field[Any]) -> object:
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-
-
 def plain(settings: Any) -> dict[str, Any]:
-    """Settings and those in them as dictionaries, without the fields of `as_before`."""
-    found = {}
-    for field in dataclasses.fields(settings):
-        if field.name not in as_before(settings):
-            value = getattr(settings, field.name)
-            found[field.name] = plain(value) if dataclasses.is_dataclass(value) else value
-    return found
+    """Settings and those in them as dictionaries."""
+    found = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    return {name: plain(value) if dataclasses.is_dataclass(value) else value for name, value in found.items()}
 
 
 def check_seed(seed: object, called: str = "seed") -> None:
@@ -115,30 +137,23 @@ def dotted(path: KeyPath) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
-def explain(
-    error: ValidationError,
-    section: KeyPath = (),
-    write: Callable[[Any], str] = shown,
-    names: Mapping[str, str] | None = None,
-) -> Iterator[Problem]:
-    """What pydantic found below a section, a key being called as `names` says where it says anything.
-
-    The text of an unknown key is empty, as only the caller knows the others. `write` puts values into words.
-    """
+def explain(error: ValidationError, write: Callable[[Any], str] = shown) -> Iterator[Problem]:
+    """What pydantic found, each at its key; the text of an unknown key is empty. `write` puts values into words."""
     for detail in error.errors(include_url=False):
-        path = section + tuple((names or {}).get(str(part), part) for part in detail["loc"])
-        if detail["type"] == "unexpected_keyword_argument":
-            yield Problem(path, "")
-        elif detail["type"] == "dataclass_type":
-            yield Problem(path, "{key} is a section: set its keys, for instance {key}.KEY=VALUE")
-        elif detail["type"] == "missing":
-            yield Problem(path, "{key} is missing")
-        else:
-            expected = detail["msg"].replace("Input should", "must").removeprefix("Value error, ")
-            expected = expected.replace("greater than or equal to", "at least").replace(
-                "less than or equal to", "at most"
-            )
-            yield Problem(path, f"{{key}} = {cut(write(detail['input']), 100)}: {expected}")
+        refused = _refused(detail)
+        yield from [_problem(detail, write)] if refused is None else problems_of(refused, detail["loc"])
+
+
+def _refused(detail: ErrorDetails) -> ConfigurationError | None:
+    """What settings raised themselves, where pydantic only collected it."""
+    error = detail.get("ctx", {}).get("error")
+    return error.error if isinstance(error, Collected) else None
+
+
+def _problem(detail: ErrorDetails, write: Callable[[Any], str]) -> Problem:
+    expected = functools.reduce(lambda text, word: text.replace(word, WORDS[word]), WORDS, detail["msg"])
+    text = f"{{key}} = {cut(write(detail['input']), 100)}: {expected}"
+    return Problem(detail["loc"], TEXTS.get(detail["type"], text))
 
 
 def problems_of(error: ConfigurationError, section: KeyPath) -> Iterator[Problem]:
@@ -161,15 +176,21 @@ def _with_short_errors(cls: Any, init: Callable[..., None]) -> Callable[..., Non
         try:
             init(self, *args, **values)
         except ValidationError as error:
-            names = [field.name for field in dataclasses.fields(cls)]
-            found = [(path, text or _unknown(cls, str(path[-1]), names)) for path, text in explain(error)]
-            problems = [FieldError(text, dotted(path)) for path, text in found]
+            problems = [each for detail in error.errors(include_url=False) for each in _python_errors(cls, detail)]
             raise (problems[0] if len(problems) == 1 else ConfigurationErrors(problems)) from None
 
     return short
 
 
-def _unknown(cls: type, name: str, names: list[str]) -> str:
+def _python_errors(cls: Any, detail: ErrorDetails) -> Sequence[ConfigurationError]:
+    if (refused := _refused(detail)) is not None:
+        return refused.problems
+    path, text = _problem(detail, shown)
+    return [FieldError(text or _unknown(cls, str(path[-1])), dotted(path))]
+
+
+def _unknown(cls: Any, name: str) -> str:
+    names = [field.name for field in dataclasses.fields(cls)]
     close = get_close_matches(name, names, 1)
     return f"{{key}}: {cls.__name__} has no such setting" + (
         f"; did you mean {close[0]}?" if close else f" (there are: {', '.join(names)})"
@@ -196,3 +217,16 @@ def _default(field: dataclasses.Field[Any]) -> str:
     inner = [(each.name, each.default, getattr(field.default, each.name)) for each in dataclasses.fields(field.default)]
     given = ", ".join(f"{name}={value!r}" for name, usual, value in inner if value != usual)
     return f" = {type(field.default).__name__}({given})"
+
+
+LONGEST_TEXT = 1_000_000
+"""Characters of a configuration."""
+_DEEP_KEY = re.compile(r"(?m)(?:^|[\[{,])[ \t]*(?:[\w\"'-]{1,100}[ \t]*\.[ \t]*){20}")
+
+
+def unreadable(text: str) -> str:
+    """Why a text is not to be read as TOML, in words; empty where nothing speaks against it."""
+    if len(text) > LONGEST_TEXT:
+        return f"{len(text):,} characters, expected at most {LONGEST_TEXT:,}"
+    # The time that Python's reader takes grows with the square of the parts of a key.
+    return "a key is nested too deeply" if _DEEP_KEY.search(text) else ""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core import ConfigurationError, Data, DataError, Silo, SiloId, check_silo_name, key
-from ..core.memory import FLOAT
+from ..core.devices import FLOAT
 from ..core.silo_info import positive_class
 from . import partitions, shifts
 from .augment import augmented

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from ..core import ConfigurationError, DataError
-from ..core.memory import check_memory
+from ..core.devices import check_memory
 from ..core.settings import check_type
 from .pools import Array, Pool, check_alike
 

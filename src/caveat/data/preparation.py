@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..core import ConfigurationError, DataError, SiloId
-from ..core.memory import FLOAT, memory
+from ..core.devices import FLOAT, memory
 from .checks import plain_array, written
 from .image_format import ImageFormat
 from .lazy import LazyInputs

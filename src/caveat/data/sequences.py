@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..core import DataError
-from ..core.memory import FLOAT, check_memory
+from ..core.devices import FLOAT, check_memory
 from .checks import plain_array
 from .pools import Array, series_array, token_array
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import field, fields
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator
 
@@ -44,7 +44,6 @@ class Shift:
 class Labels:
     """What makes the labels of silos differ; all but `noise` is for data that does not come in silos."""
 
-    LATER: ClassVar = frozenset({"noise"})
     partition: Literal["iid", "dirichlet", "classes", "draws"] = "iid"
     """iid: at random; dirichlet: each class in Dirichlet(alpha) shares; classes: per_silo classes at each silo;
     draws: per_silo draws of a class at each silo, of which two can be the same, each class split evenly over its draws
@@ -187,10 +186,9 @@ class DataSettings:
     csv, parquet files alone: keep rows in a file that is mapped into memory, below $CAVEAT_CACHE."""
     duplicates: Literal["together", "drawn"] = "together"
     """csv, silos: rows of a silo's table that are the same, label included, are all in one split ("together"): of those
-    they were drawn for, the first of test, calibration, validation, train. "drawn" leaves each where it was drawn, as
-    in what an earlier version began."""
+    they were drawn for, the first of test, calibration, validation, train. "drawn" leaves each where it was drawn."""
     exif_rotation: bool = True
-    """images, silos: turn images upright as their EXIF data say. What caveat 0.1 began is read without, as it was."""
+    """images, silos: turn images upright as their EXIF data say."""
     channels: Literal[1, 3] | None = None
     """1 makes all images grey, 3 coloured; unset, grey images become coloured if some are."""
     augment: tuple[ImageChange, ...] = ()

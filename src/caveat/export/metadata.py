@@ -7,7 +7,7 @@ from typing import Any
 
 from .._version import __version__
 from ..core import Decision, SiloId
-from ..files.manifest import sum_of
+from ..files.reading import sum_of
 from ..runs.answering import AnsweringRun
 from ..runs.warm import MODEL
 from .inputs import RawInputs

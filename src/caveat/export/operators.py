@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..nn import radial, stages
+from ..nn import posterior, stages
 from ..uncertainty import familiarity, measures
 from .onnx_steps import STEPS
 
@@ -254,7 +254,7 @@ def conformal(batch: int, calibration: Tensor, new: Tensor) -> Tensor:
 
 
 def density(batch: int, *given: Any) -> Tensor:
-    return radial.density_directly(*given)
+    return posterior.density_directly(*given)
 
 
 def decomposed_logits(batch: int, logits: Tensor) -> tuple[Tensor, measures.Decomposition]:
@@ -271,7 +271,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     F.one_hot: one_hot,
     familiarity.conformal: conformal,
     measures.decomposed_logits: decomposed_logits,
-    radial.density: density,
+    posterior.density: density,
     stages.moments: moments,
 }
 """By function of torch, or of caveat that can be replaced so, what is called in its place."""

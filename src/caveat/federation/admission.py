@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core import CaveatError, ConfigurationError, DataError, RunError, SiloId, check_silo_name
-from ..files.atomic import write_bytes
+from ..files.writing import write_bytes
 from .name_keys import SILO_KEYS, fingerprint_in
 
 LINK = "deploy"

@@ -25,8 +25,8 @@ from ..engines.flower_messages import NEVER, GridMessages
 from ..files.checkpoints import ServerStore
 from ..files.ledger import Entries, Ledger, read_ledger
 from ..files.locks import held
-from ..files.manifest import manifest_of
-from ..files.owner_only import owner_only
+from ..files.reading import manifest_of
+from ..files.writing import owner_only
 from ..runs.classification import GROUP
 from ..runs.joining import USUAL
 from ..runs.progress import Progress

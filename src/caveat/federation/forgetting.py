@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..core import ConfigurationError, RunError, State
-from ..files.atomic import write_bytes
 from ..files.checkpoints import SiloStore
-from ..files.links import privately, refuse_link
-from ..files.manifest import sum_of_bytes
 from ..files.payloads import read_payload, to_bytes
+from ..files.reading import sum_of_bytes
 from ..files.schema.small_files import KeptState
+from ..files.writing import privately, refuse_link, write_bytes
 from ..runs.warm import MODEL
 from ..wrappers.familiar import GROUP, INPUTS, distances_alone
 from .own_books import KEPT, OwnBooks

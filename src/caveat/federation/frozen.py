@@ -18,12 +18,11 @@ from ..data.pools import Pool
 from ..data.rows import apart
 from ..data.schema.agreement import OwnSilos
 from ..data.sources.by_name import own_files, read_own
-from ..files.atomic import write_bytes, write_record
-from ..files.links import privately
-from ..files.manifest import check_file, sum_of_bytes
 from ..files.payloads import read_payload, to_bytes
-from ..files.reading import record_of
+from ..files.reading import check_file, record_of, sum_of_bytes
+from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import DataFile, NoticedChange, SourceState
+from ..files.writing import privately, write_bytes, write_record
 from ..runs.prepared import as_record
 from .source_changes import SourceChange, change_of, holds_of, looks_of, rows_of, state_of
 
@@ -77,16 +76,15 @@ class FrozenData:
     def made(self, pool: Pool, own: OwnSilos, source: SourceState, again: DataFile | None) -> tuple[DataFile, bytes]:
         """What is to be stored of a silo that has been read, for the first time or `again` where the tensors are gone.
 
-        Raises DataChanged if that, or what another version of caveat or another silo.toml made of the source for this
-        federation, has other splits; DataError if the source was written in the meantime.
+        Raises DataChanged if that, or what another silo.toml made of the source for this federation, has other splits;
+        DataError if the source was written in the meantime.
         """
         silo, columns = own.silos[0], sorted(column.name for column in pool.table)
-        splits = _tensors(silo)
-        data = to_bytes(splits | {ROWS: rows_of(pool, columns, self.key())})
-        sums = (sum_of_bytes(data), sum_of_bytes(to_bytes(splits)))
+        data = to_bytes(_tensors(silo) | {ROWS: rows_of(pool, columns, self.key())})
+        made = sum_of_bytes(data)
         for path in sorted(self.said.parent.glob("data-*.json")):
             other = again if path == self.said else record_of(path, DataFile)
-            if other is not None and other.file not in sums:
+            if other is not None and other.file != made:
                 raise DataChanged(
                     f"silo {self.silo!r}: {self.settings.source} does not give the rows any more that {path} was made "
                     "of when the silo joined: put the source and [data] of silo.toml back as they were"
@@ -97,7 +95,7 @@ class FrozenData:
         if pool.table and (told := apart(pool, indices)):
             self._log(f"{self.settings.source}: {told}")
         known = {
-            "schema": DataFile.SCHEMA, "file": sums[0], "preparation": as_record(own.silos.preparation),
+            "schema": SCHEMA, "file": made, "preparation": as_record(own.silos.preparation),
             "source": source, "columns": columns, "told": own.schema.to_json(),
         }  # fmt: skip
         return DataFile.model_validate(known), data
@@ -113,8 +111,6 @@ class FrozenData:
         Only where files look other than they did are they read. Raises DataChanged for a change that silo.toml does not
         allow, in a sentence with how many rows it is of.
         """
-        if known.source is None:  # an earlier version did not say what the source was
-            return known
         self._tidy(known)
         noticed = known.noticed if known.noticed is not None and known.noticed.rule == self.changed else None
         try:
@@ -165,7 +161,7 @@ class FrozenData:
                 f"{self.said.parent}` deletes what is stored of them"
             ) from None
         data = to_bytes(_tensors(silo) | {ROWS: {name: each[stays] for name, each in rows.items()}})
-        place = f"{self.said.stem}-{sum_of_bytes(data).sha256 or '':.8}.safetensors"
+        place = f"{self.said.stem}-{sum_of_bytes(data).sha256:.8}.safetensors"
         write_bytes(self.said.with_name(place), data, lasting=True, opener=privately)
         dropped = {split: known.dropped.get(split, 0) + left[split] for split in SPLITS}
         found = self._write(

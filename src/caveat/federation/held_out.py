@@ -14,10 +14,10 @@ from ..core import DataError
 from ..data import DataSettings
 from ..data.pools import Pool
 from ..data.rows import HeldOut, Rearrange, Splits, again_held_out, contents, keyed
-from ..files.atomic import write_record
-from ..files.links import privately
 from ..files.reading import record_of
+from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import HeldOutFile, HeldOutRows
+from ..files.writing import privately, write_record
 
 HELD_OUT = "held-out.json"
 CHECK = b"the key of held-out.json"
@@ -53,7 +53,7 @@ def hold_out(state: Path, settings: DataSettings, pool: Pool, splits: Splits, ke
     entries[target, columns] = HeldOutRows(
         target=target, columns=list(columns), test=_written(test), calibration=_written(calibration)
     )
-    found = {"schema": HeldOutFile.SCHEMA, "key": _check(key), "rows": list(entries.values())}
+    found = {"schema": SCHEMA, "key": _check(key), "rows": list(entries.values())}
     write_record(state / HELD_OUT, HeldOutFile.model_validate(found), lasting=True, opener=privately)
 
 

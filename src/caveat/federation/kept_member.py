@@ -19,17 +19,17 @@ from .terms import Terms
 def open_member(folder: Path, device: str = "cpu") -> Run:
     """What a silo keeps of a finished federation, to predict with on a device.
 
-    No data are needed, but of what version 0.1 kept; nothing is written, in the folder or elsewhere. Raises
-    RunError if the folder is none, DataError if its file is damaged or another version of caveat wrote it.
+    No data are needed; nothing is written, in the folder or elsewhere. Raises RunError if the folder is none, DataError
+    if its file is damaged or another version of caveat wrote it.
     """
     path = folder / "silo.json"
-    own_manifest(folder).check(*MODEL_FILES, PREPARATION)
     kept = read(path, SiloKeeps)
     try:
         own, terms = kept.file, Terms.of_text(kept.terms)
         check_silo_name(own.silo)
     except (ConfigurationError, DataError) as error:
         raise DataError(f"{path}: {error}") from None
+    own_manifest(folder).check(*MODEL_FILES, PREPARATION)
     categorical, numeric = (each if each is None else tuple(each) for each in (own.categorical, own.numeric))
     file = SiloFile(
         own.silo, Path(own.state), own.source, own.target, categorical, numeric, own.decimal, own.separator,

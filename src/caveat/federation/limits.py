@@ -18,9 +18,8 @@ from ..core.text import plural
 from ..engines.flower_messages import Order
 from ..files.ledger import read_ledger
 from ..runs.spec import spec_of
-from ..wrappers.accounting import composed
 from ..wrappers.evaluation import Evaluated
-from ..wrappers.privacy import DELTA
+from ..wrappers.privacy import DELTA, composed
 from .terms import Terms
 
 

@@ -14,10 +14,10 @@ import torch
 from ..core import DataError, SiloId, check_silo_name
 from ..core.silo_info import FederationInfo, SiloInfo
 from ..data.schema.agreement import DataSchema, SharedSchema
-from ..files.atomic import write_json, write_record
 from ..files.reading import read
-from ..files.schema.federation import DataSchemaRecord, FederationFile, Member
-from ..files.schema.record import as_json
+from ..files.schema.data import DataSchemaRecord, FederationFile, Member
+from ..files.schema.record import SCHEMA, as_json
+from ..files.writing import write_json, write_record
 from ..runs.spec import spec_of
 from .credible import COUNTED, Confirmed, incredible
 from .name_keys import NameKeys
@@ -139,7 +139,7 @@ class Members:
             name: Member(card=card.to_json(), record=self.records[name]) for name, card in self.silo_infos.items()
         }
         greeting = FederationFile(
-            schema=FederationFile.SCHEMA,
+            schema=SCHEMA,
             federation=self.terms.federation,
             agreement=None if agreement is None else agreement.to_json(),
             silos=members,

@@ -15,11 +15,11 @@ from ..config import load_kept
 from ..core import ConfigurationError, DataError, Payload, RunError, Update
 from ..engines.executor import Executor
 from ..engines.flower_messages import NEVER, Order
-from ..files.atomic import write_record
 from ..files.checkpoints import StateLost
-from ..files.manifest import sum_of
-from ..files.reading import record_of
+from ..files.reading import record_of, sum_of
+from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import FileSum, KeptState, OwnState
+from ..files.writing import write_record
 
 KEPT = "kept.json"
 LedgerSum = FileSum | None
@@ -39,7 +39,7 @@ class OwnBooks:
     def write(self, own: OwnState) -> None:
         """Replace the books, and wait until they are on the disk."""
         self.folder.mkdir(exist_ok=True)  # in a simulation, of a silo that has kept no state
-        write_record(self.folder / KEPT, own.model_copy(update={"schema_version": OwnState.SCHEMA}), lasting=True)
+        write_record(self.folder / KEPT, own.model_copy(update={"schema_version": SCHEMA}), lasting=True)
 
     def perform(
         self,
@@ -57,7 +57,7 @@ class OwnBooks:
         executor.states.begin()
         own = self.read()
         known = own or OwnState()
-        kept, lost = self._counted(executor, order, own)
+        kept, lost = self._counted(order, own)
         evaluates = order.work in executor.method.evaluations
         if lost and evaluates:
             raise self._lost(order)
@@ -110,14 +110,12 @@ class OwnBooks:
             known = OwnState()
         self.write(known.model_copy(update={"states": [], "afresh": True}))
 
-    def _counted(self, executor: Executor, order: Order, own: OwnState | None) -> tuple[KeptState | None, bool]:
+    def _counted(self, order: Order, own: OwnState | None) -> tuple[KeptState | None, bool]:
         """The state of the round that was counted last; and whether there should be one, but nothing is known of it."""
         if order.counted == NEVER:
             return None, False
-        if own is None:  # of version 0.1, or lost
-            states = executor.states
-            there = order.counted in states.versions(order.silo)
-            return (states.adopt(order.silo, order.counted), False) if there else (None, True)
+        if own is None:
+            return None, True
         found = next((each for each in own.states if each.t == order.counted), None)
         return found, found is None and not own.afresh
 

@@ -62,8 +62,8 @@ def check_version(silo: SiloId, text: str) -> None:
 
 
 def other_version(silo: SiloId, own: object, server: object) -> str:
-    """A sentence about versions of a silo and a server that differ; one that says none is older than 0.2."""
-    silos, servers = (each[:20] if isinstance(each, str) and each else "before 0.2" for each in (own, server))
+    """A sentence about versions of a silo and a server that differ, or of which one is not known."""
+    silos, servers = (each[:20] if isinstance(each, str) and each else "of no version" for each in (own, server))
     return f"silo {silo!r} has caveat {silos} and the server {servers}: install the same version on both"
 
 

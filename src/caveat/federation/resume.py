@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..config import Config, load, load_kept
-from ..config.earlier import wrote
 from ..core import ConfigurationError, RunError, check_silo_name
 from ..core.text import plain
 from ..files.reading import read, record_of
-from ..files.schema.federation import FederationFile
+from ..files.schema.data import FederationFile
 from ..files.schema.small_files import Started
 from ..runs.configured import load_config
 from .name_keys import SILO_KEYS
@@ -47,8 +46,8 @@ def resume_federation(folder: Path, project: Path | None) -> None:
 def deliver_models(folder: Path, project: Path, silos: Sequence[str], rounds: int | None) -> None:
     """Have the `run.sh` of a project wait for silos and give them the model of a finished run.
 
-    Raises ConfigurationError for what is no name of a silo, a run that is not finished, and a project that is none, is
-    of an earlier version or has another configuration; RunError if some of the silos have no model in the end.
+    Raises ConfigurationError for what is no name of a silo, a run that is not finished, and a project that is none or
+    has another configuration; RunError if some of the silos have no model in the end.
     """
     for silo in silos:
         check_silo_name(silo, "--silo: ")
@@ -60,11 +59,6 @@ def deliver_models(folder: Path, project: Path, silos: Sequence[str], rounds: in
     started, config, script = record_of(folder / STARTED, Started) or Started(), load_config(folder), _script(project)
     sets = _confirmed(folder, config, started.sets)
     _check_same(folder, config, project, sets)
-    if "--deliver" not in script.read_text(encoding="utf-8"):
-        raise ConfigurationError(
-            f"--project {project}: its run.sh is of an earlier version, and delivers nothing: `caveat flower init NEW "
-            f"{project / 'config.toml'}` writes another project; its run.sh and pyproject.toml take the place of these"
-        )
     given = [] if rounds is None else ["--rounds", str(rounds)]
     command = [str(script.absolute()), "--deliver", ",".join(silos), *given, str(folder.absolute()), *sets]
     if subprocess.run(command, stdout=2, check=False).returncode:
@@ -130,7 +124,7 @@ def _check_same(folder: Path, config: Config, project: Path, sets: Sequence[str]
     file = project / "config.toml"
     if not file.is_file():
         raise ConfigurationError(f"--project {project}: it has no config.toml; expected a federation's project")
-    if found := differing(config, load(str(file), sets, earlier=wrote(folder / "config.toml"))):
+    if found := differing(config, load(str(file), sets)):
         with_sets = f" with {plain(' '.join(sets))}" if sets else ""
         raise ConfigurationError(
             f"--project {project}: {file}{with_sets} is another configuration than {folder / 'config.toml'}, which the "

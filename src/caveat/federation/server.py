@@ -23,13 +23,13 @@ from ..engines.checks.updates import VARIANCES
 from ..engines.flower import FlowerEngine, silent
 from ..engines.flower import Membership as Greeter
 from ..engines.flower_messages import GridMessages
-from ..files.atomic import write_bytes, write_json, write_record
 from ..files.checkpoints import ServerStore
 from ..files.locks import held, locked
-from ..files.owner_only import owner_only
 from ..files.reading import read
+from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import KeptState, Started
 from ..files.schema.summary import Summary
+from ..files.writing import owner_only, write_bytes, write_json, write_record
 from ..html.pages.run.page import write_report
 from ..runs.base import BaseRun, Engine
 from ..runs.begun import check_begun, keep_settings
@@ -201,9 +201,6 @@ def _has_trained(spec: RunSpec, part: Path, silos: int) -> bool:
 def _simulate(
     config: Config, wire: GridMessages, folder: Path, progress: Progress, begun: bool, start: StartCommand | None
 ) -> None:
-    if begun:
-        text = (folder / "config.toml").read_text(encoding="utf-8-sig")
-        config = dataclasses.replace(config, data=configuration.by_own_rules(config.data, text))
     devices = (find_device(config.engine.device),)
     silos = load(config.data, config.seed)
     silos.check(config.training.batch_size)
@@ -248,7 +245,7 @@ def _begin(config: Config, folder: Path, part: Path, begun: bool, start: StartCo
     if start is not None and start.project and not (folder / STARTED).exists():
         write_record(
             folder / STARTED,
-            Started.model_validate({"schema": Started.SCHEMA, "project": start.project, "set": list(start.sets)}),
+            Started.model_validate({"schema": SCHEMA, "project": start.project, "set": list(start.sets)}),
         )
 
 

@@ -9,7 +9,6 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from .. import config as configuration
-from ..config.earlier import wrote
 from ..engines.allocator import use_huge_pages
 from .delivery import deliver
 from .log import check_free, logged
@@ -36,7 +35,7 @@ def server_app(config_file: Path) -> ServerApp:
         check_free(folder)  # before the log of the process that has it says anything of this one
         with logged(folder) as progress:
             progress.note(f"run: {folder}")
-            config = configuration.load(str(config_file), sets, earlier=wrote(folder / "config.toml"))
+            config = configuration.load(str(config_file), sets)
             start = StartCommand(os.environ.get(PROJECT, ""), tuple(sets))
             if late := [name.strip() for name in str(given.get("deliver", "")).split(",") if name.strip()]:
                 rounds = str(given.get("rounds", ""))

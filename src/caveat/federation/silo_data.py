@@ -8,7 +8,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import config as configuration
 from ..core import DataError, Silo
 from ..core.silo_info import SPLITS, SiloInfo
 from ..data import DataSettings, Preparation, Silos, augmented, splits_record
@@ -45,9 +44,8 @@ class SiloData:
         return own_silos(self.settings(terms), terms.config.seed, self.file.silo, agreement(terms))
 
     def settings(self, terms: Terms) -> DataSettings:
-        """How it reads its own source, by the rules of the version that it joined with."""
-        settings, path = self.file.settings(terms.config.data), self.home(terms) / "config.toml"
-        return configuration.by_own_rules(settings, path.read_text()) if path.exists() else settings
+        """How it reads its own source."""
+        return self.file.settings(terms.config.data)
 
     def stored(self, terms: Terms, prepares: Preparation) -> Silos:
         """Its data as they were when it joined, as far as they are still stored, else read anew."""

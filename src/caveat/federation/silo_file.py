@@ -23,7 +23,7 @@ from ..data import DataSettings
 from ..data.declared import DictionaryColumn, LabelCode, OwnColumn, as_lists
 from ..data.schema.agreement import own_settings
 from ..data.schema.schemas import reason
-from ..files.owner_only import close_to_others
+from ..files.writing import close_to_others
 from .frozen import CHANGES
 from .limits import Limits
 
@@ -92,8 +92,7 @@ class SiloFile:
                 os.link(part, path)
             part.unlink()
         token, *checksum = path.read_text(errors="replace").split() or [""]
-        # That of version 0.1 has no checksum.
-        if checksum not in ([], [_checksum(token)]) or len(token) != 32 or not set(token) <= set(string.hexdigits):
+        if checksum != [_checksum(token)] or len(token) != 32 or not set(token) <= set(string.hexdigits):
             raise RunError(f"{path} is damaged: put it back from a copy; noise that is drawn from another would differ")
         return int(token, 16)
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from ..core import DataError, SiloId
 from ..core.silo_info import FederationInfo, SiloInfo
 from ..engines.executor import Executor
-from ..files.manifest import Manifest
-from ..files.schema.small_files import KeptState
+from ..files.reading import Manifest, read
+from ..files.schema.small_files import KeptState, OwnState
 from ..runs.answering import AnsweringRun, KeptRun
 from ..runs.local import LocalRun
 from ..runs.prepared import PREPARATION
 from ..runs.spec import RunSpec
 from ..wrappers.evaluation import Evaluated
 from ..wrappers.joining import Joining
-from .own_books import KEPT, OwnBooks
+from .own_books import KEPT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,7 @@ class ByOwnBooks(AnsweringRun):
         return self.info.positive
 
     def kept(self, silo: SiloId, t: int) -> KeptState | None:
-        own = OwnBooks(self.folder).read()
-        if own is None:
-            return super().kept(silo, t)
+        own = read(self.folder / KEPT, OwnState)
         return next((each for each in reversed(own.states) if each.t <= t), None)
 
 
@@ -99,9 +97,11 @@ def unknown(names: Sequence[SiloId]) -> dict[SiloId, SiloInfo]:
 
 
 def own_manifest(folder: Path) -> Manifest:
-    """What a silo's own books say of its files. Raises DataError where they are damaged, or older than its model."""
-    own = OwnBooks(folder).read()
+    """What a silo's own books say of its files. Raises DataError where they are missing, damaged or older than its
+    model.
+    """
+    own = read(folder / KEPT, OwnState)
     for place, what in (("silo.json", "the model"), (PREPARATION, PREPARATION)):
-        if own is not None and (folder / place).exists() and place not in own.files:
+        if (folder / place).exists() and place not in own.files:
             raise DataError(f"{folder / KEPT} does not know of {what} beside it: put it back from a copy")
-    return Manifest(folder, None if own is None else own.files, finished=False)
+    return Manifest(folder, own.files, finished=False)

@@ -19,12 +19,12 @@ from ..data import Silos
 from ..data.schema.agreement import DataSchema, own_schema, shared_schema
 from ..engines.executor import Executor
 from ..engines.flower_messages import NEVER, Order
-from ..files.atomic import write_bytes, write_record
 from ..files.ledger import Ledger
-from ..files.links import refuse_link, refuse_links
 from ..files.locks import held
 from ..files.payloads import to_bytes
+from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import FileSum, ModelFile, SiloKeeps, SiloSource
+from ..files.writing import refuse_link, refuse_links, write_bytes, write_record
 from ..runs.prepared import PREPARATION, kept_preparation
 from ..runs.spec import spec_of
 from ..runs.warm import MODEL
@@ -54,17 +54,16 @@ class SiloSide:
     def introduce(self, terms: Terms) -> dict[str, str | int]:
         """What everyone has to know of its data before there is an agreement: see `data.schema.records.DataSchema`."""
         self.file.limits.check_begin(self.file.silo, terms, self.file.state)
-        silo, begun = self.file.silo, self._began_before(terms)
+        silo = self.file.silo
         with told_by_rule(self.file, terms):
-            if not begun:
-                check_terms(self.file, terms)
+            check_terms(self.file, terms)
             known = None if terms.agreement is None else self.data.frozen(terms).known()
-            if known is not None and known.told:
+            if known is not None:
                 return {"silo": silo, "sketch": json.dumps(known.told)}
-            settings, allowed = self.data.settings(terms), None if begun else self.file.categorical or ()
+            settings, allowed = self.data.settings(terms), self.file.categorical or ()
             schema = own_schema(
                 settings, terms.config.seed, silo, allowed, self.data.rearranged(settings),
-                lambda counts, classes: None if begun else check_count("train", counts, classes, self.file),
+                lambda counts, classes: check_count("train", counts, classes, self.file),
             )  # fmt: skip
         return {"silo": silo, "sketch": json.dumps(schema.to_json())}
 
@@ -144,7 +143,7 @@ class SiloSide:
             about = f"{terms.config.method.name}, {terms.config.rounds} rounds"
             print(f"caveat: silo {self.file.silo!r} joins a federation, {about}; what it keeps is in {path.parent}",
                   file=sys.stderr, flush=True)  # fmt: skip
-        elif lasting(configuration.loads_kept(path.read_text(), str(path))) != lasting(terms.config):
+        elif lasting(configuration.loads(path.read_text(), str(path))) != lasting(terms.config):
             raise DataError(f"the federation's configuration is not the one that was joined, {path}")
 
     def run(self, terms: Terms) -> SiloRun:
@@ -153,20 +152,15 @@ class SiloSide:
 
     def _silos(self, terms: Terms, read: Callable[[Terms], Silo]) -> Silos:
         """Its one silo, as read by what was agreed. Raises ToldRefusal for what its own rules do not allow."""
-        begun = self._began_before(terms)
         with told_by_rule(self.file, terms):
-            if not begun:
-                check_terms(self.file, terms)
+            check_terms(self.file, terms)
             silos = Silos((read(terms),), agreement(terms).classes)
-            if not begun:
-                check_counts(silos[0], silos.classes, self.file)
+            check_counts(silos[0], silos.classes, self.file)
         return silos
 
-    def predicting(self, terms: Terms, folder: Path) -> SiloRun | KeptSiloRun:
-        """The run in a folder, to predict with; it writes nothing. What version 0.1 kept needs the data once more."""
-        if (prepares := kept_preparation(folder)) is None:
-            # Predictions get no noise: the secret is neither read nor drawn.
-            return self._run(terms, self.data.silos(terms), folder, 0)
+    def predicting(self, terms: Terms, folder: Path) -> KeptSiloRun:
+        """The run in a folder, to predict with; it writes nothing."""
+        prepares = kept_preparation(folder)
         spec = spec_of(terms.own_config, terms.method)
         return _with_same_code(
             KeptSiloRun(
@@ -185,13 +179,6 @@ class SiloSide:
         spec = spec_of(terms.own_config, terms.method)
         run = SiloRun(spec=spec, folder=folder, silos=silos, names=terms.names, secret=secret, devices=self.devices)
         return _with_same_code(run, terms)
-
-    def _began_before(self, terms: Terms) -> bool:
-        """Whether it joined the federation, as it is configured, before there were the rules of `refusals`."""
-        path = self.home(terms) / "config.toml"
-        if not path.exists() or not configuration.had_no_classes(text := path.read_text()):
-            return False
-        return lasting(configuration.loads_kept(text, str(path))) == lasting(terms.config)
 
     @property
     def data(self) -> SiloData:
@@ -212,17 +199,17 @@ class SiloSide:
         """The federation's model as it was measured last: with it, `caveat predict` works at the silo."""
         (folder / "model").mkdir(exist_ok=True)
         write_bytes(folder / "model" / "model.safetensors", to_bytes(down))
-        write_record(folder / "model" / "model.json", ModelFile(schema=ModelFile.SCHEMA, t=t))
+        write_record(folder / "model" / "model.json", ModelFile(schema=SCHEMA, t=t))
         kept = {key: value for key, value in vars(self.file).items() if key in SiloSource.model_fields}
         own = {key: [vars(each) for each in kept[key] or ()] for key in ("codes", "columns")}
         source = SiloSource.model_validate(kept | own | {"state": str(self.file.state)})
-        write_record(folder / "silo.json", SiloKeeps(schema=SiloKeeps.SCHEMA, file=source, terms=terms.to_text()))
+        write_record(folder / "silo.json", SiloKeeps(schema=SCHEMA, file=source, terms=terms.to_text()))
         OwnBooks(folder).keep_files(*MODEL_FILES, *self._keep_preparation(folder, terms))
 
     def _keep_preparation(self, folder: Path, terms: Terms) -> list[str]:
-        """What makes new inputs like its data: its own alone. Nothing where version 0.1 has read these."""
+        """What makes new inputs like its data: its own alone."""
         known = self.data.frozen(terms).known()
-        if known is None or known.preparation is None:
+        if known is None:
             return []
         write_record(folder / PREPARATION, known.preparation)
         return [PREPARATION]

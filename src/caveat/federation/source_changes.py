@@ -15,7 +15,7 @@ import torch
 from ..core import DataError, Tensors
 from ..data.pools import Array, Pool
 from ..data.rows import HASH, contents, keyed
-from ..files.manifest import sum_of
+from ..files.reading import sum_of
 from ..files.schema.small_files import SourceState
 
 

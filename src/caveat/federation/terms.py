@@ -56,16 +56,15 @@ class Terms:
         try:
             found: dict[str, Any] = json.loads(text)
             agreement = found.pop("agreement")
-            config = configuration.loads_kept(str(found.pop("config")), "the federation's configuration")
+            config = configuration.loads(str(found.pop("config")), "the federation's configuration")
             names = tuple(map(str, found.pop("names")))
-            rounds = None if found.get("rounds") is None else int(found["rounds"])
-            given = {key: str(found[key]) for key in ("federation", "method", "folder")}
-            code = str(found.get("code", ""))
-            says = tuple(tuple(None if v is None else float(v) for v in said) for said in found.get("says", ()))
+            rounds = None if found["rounds"] is None else int(found["rounds"])
+            given = {key: str(found[key]) for key in ("federation", "method", "folder", "code")}
+            says = tuple(tuple(None if v is None else float(v) for v in said) for said in found["says"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"these are no terms of a federation: {type(error).__name__}: {error}") from None
         agreed = None if agreement is None else SharedSchema.of_json(agreement)
-        return cls(**given, config=config, names=names, agreement=agreed, code=code, says=says, rounds=rounds)
+        return cls(**given, config=config, names=names, agreement=agreed, says=says, rounds=rounds)
 
 
 def lasting(config: Config) -> Config:

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core import CaveatError, DataError, RunError, SiloId, State
-from .atomic import sync, write_bytes, write_record
-from .links import refuse_link
-from .manifest import GROWING, check_file, sum_of_bytes
 from .payloads import payload_of, read_payload, to_bytes
-from .reading import record_of
-from .schema.small_files import Checkpoint, FileSum, KeptState, RunState, Sums
+from .reading import GROWING, check_file, checked, lines_of, record_of, sum_of_bytes
+from .schema.record import SCHEMA
+from .schema.small_files import Checkpoint, KeptState, RunState, Sums
+from .writing import refuse_link, sync, write_bytes, write_record
 
 NEWEST, DURABLE = "checkpoint.json", "checkpoint-durable.json"
 """The last checkpoint, and the last one that was waited for until it was on the disk."""
@@ -90,14 +89,6 @@ class SiloStore:
         with os.scandir(self.root) as entries:
             return [entry.name for entry in entries]
 
-    def adopt(self, silo: SiloId, until: int) -> KeptState | None:
-        """The newest state until a round, of a run of version 0.1, which did not hash them; None before the first."""
-        versions = [t for t in self.versions(silo) if t <= until]
-        if not versions:
-            return None
-        data = self._file(silo, versions[-1]).read_bytes()
-        return KeptState(silo=silo, t=versions[-1], sha256=sum_of_bytes(data).sha256)
-
     def versions(self, silo: SiloId) -> list[int]:
         """The rounds of which there are states of a silo, oldest first."""
         return sorted(int(path.stem) for path in self._folder(silo).glob("[0-9]*.safetensors"))
@@ -128,10 +119,6 @@ class Saved:
     checkpoint: Checkpoint
     damage: str = ""
     """What is damaged, where it is not the newest checkpoint."""
-
-    def sum(self, place: str, size: int) -> FileSum:
-        """What a file of the run's folder held then; only its size is known of what version 0.1 wrote."""
-        return self.checkpoint.files.get(place, FileSum(bytes=size))
 
 
 class ServerStore:
@@ -164,7 +151,7 @@ class ServerStore:
         self.root.mkdir(parents=True, exist_ok=True)
         write_bytes(self.root / name, data, durable)
         checkpoint = Checkpoint.model_validate({
-            "schema": Checkpoint.SCHEMA, "t": t, "server": name, **run_state.model_dump(include=COUNTED),
+            "schema": SCHEMA, "t": t, "server": name, **run_state.model_dump(include=COUNTED),
             "files": {**files, f"{self.root.name}/{name}": sum_of_bytes(data)},
         })  # fmt: skip
         if trains and self.keep > 1:  # before the newest one, so that none is lacking of the rounds before that
@@ -247,3 +234,15 @@ def forget_kept(root: Path, after: int) -> None:
 
 
 COUNTED = set(RunState.model_fields)
+
+
+def read_kept(path: Path) -> dict[SiloId, KeptState]:
+    """The last state of each silo that has kept one; empty where there is no such file.
+
+    Raises DataError if it is damaged.
+    """
+    found: dict[SiloId, KeptState] = {}
+    for value, where in lines_of(path):
+        kept = checked(value, KeptState, where)
+        found[kept.silo] = kept
+    return found

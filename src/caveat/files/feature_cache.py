@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .atomic import write_bytes
-from .links import refuse_link
+from .writing import refuse_link, write_bytes
 
 HASH = 16
 """Bytes of the hash of an input."""

@@ -1,7 +1,8 @@
 """The privacy ledger: what left which silo, when, with name, shape, type and bytes of every tensor.
 
 `ledger.jsonl` has a line per message, with "split" where it was a measurement on one; and a line per form, that is
-per set of tensors, before the first message that has it.
+per set of tensors, before the first message that has it. `read_sent` adds lines up as it reads them, since there may be
+very many.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from ..core import Payload, RunError, SiloId, Update
+from ..core import DataError, Payload, RunError, SiloId, Update
 from ..core.tensors import size
-from .logs import AppendLog
-from .reading import check_version
-from .schema.ledger import Form, Message, TensorForm
+from .reading import check_version, checked, lines_of
+from .schema.logs import Form, Message, TensorForm
 from .schema.record import Record, as_json
 from .schema.small_files import FileSum
+from .writing import AppendLog
 
 Tensors = dict[str, TensorForm]
 """By "group/name"."""
@@ -57,14 +58,14 @@ class Ledger:
         self.log = AppendLog(path)
         self.forms: set[str] = set()
 
-    def rewind(self, known: FileSum) -> None:
+    def rewind(self, known: FileSum | None) -> None:
         """Drop what was written after what is known. Raises RunError where that is not there, or was changed."""
         self.log.rewind(known)
         self.forms = set(read_ledger(self.log.path).forms)
 
     def recover(self, known: FileSum | None) -> None:
         """As `rewind`, but lines stay that a process wrote before it was killed: what they tell may have been sent."""
-        self.log.recover(known or FileSum(bytes=0))
+        self.log.recover(known)
         self.forms = set(read_ledger(self.log.path).forms)
 
     def add(self, updates: Mapping[SiloId, Update], **about: Unpack[AboutMessage]) -> None:
@@ -115,7 +116,7 @@ def read_ledger(path: Path) -> Entries:
                 break  # the last one, of a process that was killed
             where = f"{path}, line {number}"
             entry = json.loads(line)
-            check_version(entry, Record.SCHEMA, where)
+            check_version(entry, where)
             if "tensors" in entry:
                 form = Form.model_validate(entry)
                 found.forms[form.form] = form.tensors
@@ -124,3 +125,68 @@ def read_ledger(path: Path) -> Entries:
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise RunError(f"cannot read {where}: {str(error).partition(chr(10))[0]}") from error
     return found
+
+
+@dataclass
+class Total:
+    """What messages come to. Bytes are those of their tensors."""
+
+    messages: int = 0
+    training: int = 0
+    """Bytes of the method's rounds, of those also that score or calibrate."""
+    measuring: int = 0
+    """Bytes of figures on a split."""
+    rounds: set[int] = field(default_factory=set)
+    """In which there was an update; empty in a silo's own ledger, which does not number them."""
+
+    @property
+    def bytes(self) -> int:
+        return self.training + self.measuring
+
+    def add(self, message: Message) -> None:
+        self.messages += 1
+        if message.measured:
+            self.measuring += message.bytes
+            return
+        self.training += message.bytes
+        if message.round is not None:
+            self.rounds.add(message.round)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A ledger, added up."""
+
+    forms: dict[str, Form] = field(default_factory=dict)
+    uses: dict[tuple[str, str], Total] = field(default_factory=dict)
+    """By form and purpose, in the order in which they first occur."""
+    silos: dict[str, Total] = field(default_factory=dict)
+    rounds: dict[int, dict[str, int]] = field(default_factory=dict)
+    """Bytes by round and silo, measurements included."""
+    total: Total = field(default_factory=Total)
+
+    def add(self, message: Message) -> None:
+        for total in (
+            self.total,
+            self.silos.setdefault(message.silo, Total()),
+            self.uses.setdefault((message.form, message.purpose), Total()),
+        ):
+            total.add(message)
+        if message.round is not None:
+            bytes_of = self.rounds.setdefault(message.round, {})
+            bytes_of[message.silo] = bytes_of.get(message.silo, 0) + message.bytes
+
+
+def read_sent(path: Path) -> Sent | None:
+    """A ledger's file, added up; None where there is none, or no message in it. Raises DataError if it is damaged."""
+    sent = Sent()
+    for value, where in lines_of(path):
+        if isinstance(value, dict) and "tensors" in value:
+            form = checked(value, Form, where)
+            sent.forms[form.form] = form
+            continue
+        message = checked(value, Message, where)
+        if message.form not in sent.forms:
+            raise DataError(f"{where}: no line before it has the tensors of form {message.form[:40]!r}")
+        sent.add(message)
+    return sent if sent.total.messages else None

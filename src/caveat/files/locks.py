@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..core import RunError
-from .links import refuse_link, refuse_links, without_following
+from .writing import refuse_link, refuse_links, without_following
 
 LOCKED = ("state", "runs")
 """Folders of a run, and of a comparison or an audit, in which their locks lie."""

@@ -1,18 +1,22 @@
-"""Files of a run's folder, read and checked; what is not as caveat writes it is named with its place."""
+"""Reading what runs wrote: JSON and lines of JSON as checked records, and the hashes of a folder's files."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from ..core import DataError
-from .schema.record import FROM_FILE, Record
-from .seals import UNSEALED, check_seal
+from .schema.record import FROM_FILE, SCHEMA, Record, check_seal
+from .schema.small_files import Checkpoint, FileSum
+from .schema.summary import Summary
 
 RecordType = TypeVar("RecordType", bound=Record)
 LARGEST_INT, LARGEST_FLOAT = 1 << 64, 1e150
@@ -53,7 +57,7 @@ def read(path: Path, kind: type[RecordType]) -> RecordType:
 def read_plain(path: Path) -> Any:
     """The value of a JSON file that is compared as a whole. Raises DataError if there is none."""
     value = decoded(text_of(path) or "", str(path))
-    check_version(value, Record.SCHEMA, str(path))
+    check_version(value, str(path))
     return value
 
 
@@ -92,7 +96,7 @@ def checked(value: Any, kind: type[RecordType], where: str) -> RecordType:
 
     Raises DataError, naming its place, for one of another version or form, or that is not as it was sealed.
     """
-    check_version(value, kind.SCHEMA, where, UNSEALED if kind.SEALED else kind.SCHEMA)
+    check_version(value, where)
     if kind.SEALED:
         check_seal(value, where)
     if (place := _beyond(value)) is not None:
@@ -118,11 +122,11 @@ def _beyond(value: Any) -> str | None:
     return "" if too_large else None
 
 
-def check_version(value: Any, known: int, where: str, oldest: int | None = None) -> None:
-    """Raises DataError for what another version of caveat wrote in a form of its own, that is not known either."""
+def check_version(value: Any, where: str) -> None:
+    """Raises DataError for what another version of caveat wrote, in a form of its own."""
     version = value.get("schema") if isinstance(value, dict) else None
-    if isinstance(version, int) and version not in (known, oldest or known):
-        raise DataError(f"{where}: schema {version} was written by another version; this one reads schema {known}")
+    if isinstance(version, int) and version != SCHEMA:
+        raise DataError(f"{where}: schema {version} was written by another version; this one reads schema {SCHEMA}")
 
 
 def _is_json(line: bytes) -> bool:
@@ -131,3 +135,91 @@ def _is_json(line: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+BLOCK = 1 << 20
+"""Bytes that are read at a time."""
+GROWING = ".jsonl"
+"""The suffix of files that only grow: until a run is finished they may hold more than its checkpoint knows of."""
+APART = frozenset({"state", "beside"})
+"""Folders that have their own books."""
+FREE = frozenset({"summary.json", "config.toml", "report.html", "started.json", "failure.json", "extended.json"})
+"""Files that say themselves what they are of, are compared as settings, or only show what others hold."""
+
+
+def sum_of_bytes(data: bytes) -> FileSum:
+    return FileSum(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def sum_of(path: Path, first: int | None = None) -> FileSum:
+    """What a file holds, or its first bytes. Raises DataError if it cannot be read."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK if first is None else min(BLOCK, first - size)):
+                digest.update(block)
+                size += len(block)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    return FileSum(bytes=size, sha256=digest.hexdigest())
+
+
+def check_file(path: Path, known: FileSum, growing: bool = False) -> None:
+    """Raises DataError, naming the file, unless it holds what is known, and if it is not `growing` nothing more."""
+    if not path.is_file():
+        raise DataError(f"{path} is missing, or is no file: put it back from a copy")
+    found = sum_of(path, known.bytes if growing else None)
+    if (found.bytes, found.sha256) != (known.bytes, known.sha256):
+        raise DataError(f"{path} is not what was written: it is damaged, was edited, or is of another time or run")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The hashes of a folder's files."""
+
+    folder: Path
+    sums: Mapping[str, FileSum]
+    """By their place in the folder."""
+    finished: bool = True
+
+    def check(self, *places: str) -> None:
+        """Raises DataError for the first of these files that is not what was written, or that should not be there.
+
+        A file that is neither known nor there is none of a run's.
+        """
+        for place in places:
+            known = self.sums.get(place)
+            if known is not None:
+                check_file(self.folder / place, known, not self.finished and place.endswith(GROWING))
+            elif self.finished and (self.folder / place).exists():
+                raise DataError(f"{self.folder / place} is no part of the run: it was put there after it had finished")
+
+
+def manifest_of(folder: Path) -> Manifest:
+    """What a finished run's summary, or an interrupted one's newest checkpoint, says of its files.
+
+    Raises DataError where that is damaged. A run without either has nothing that can be compared.
+    """
+    if (summary := record_of(folder / "summary.json", Summary)) is not None:
+        return Manifest(folder, summary.files)
+    checkpoint = record_of(folder / "state" / "checkpoint.json", Checkpoint)
+    return Manifest(folder, {} if checkpoint is None else checkpoint.files, finished=False)
+
+
+def sums_of_folder(folder: Path) -> dict[str, FileSum]:
+    """What all files of a finished run's folder hold, but for those that have their own books or none."""
+    found: dict[str, FileSum] = {}
+    for place, folders, names in os.walk(folder):
+        here = Path(place)
+        if here == folder:
+            folders[:] = sorted(set(folders) - APART)
+        for name in sorted(names):
+            relative = (here / name).relative_to(folder).as_posix()
+            if relative not in FREE and not name.startswith("."):
+                found[relative] = sum_of(here / name)
+    states = folder / STATES
+    return found | ({STATES: sum_of(states)} if states.exists() else {})
+
+
+STATES = "state/states.jsonl"
+"""Which states silos have kept, by round and hash."""

@@ -12,14 +12,13 @@ from typing import Any
 
 from ..core import DataError
 from ..core.errors import MissingError
-from ..core.toml_text import unreadable
-from .ledger_totals import Sent, read_sent
-from .manifest import manifest_of
-from .reading import checked, lines_of, record_of, text_of
-from .schema.federation import FederationFile
+from ..core.settings import unreadable
+from .ledger import Sent, read_sent
+from .reading import checked, lines_of, manifest_of, record_of, text_of
+from .schema.data import FederationFile
 from .schema.figures import Metrics
 from .schema.gallery import Features, Gallery
-from .schema.rounds import LeftOut, NotedUpdate, RoundRow
+from .schema.logs import LeftOut, NotedUpdate, RoundRow
 from .schema.small_files import BegunCode, ExtendedFile, Failure, JoinFile, Origin
 from .schema.summary import SiloRecord, Summary, Worst
 
@@ -241,12 +240,10 @@ def other_kind(folder: Path) -> str:
 def _beside(folder: Path, main: Path) -> RunFolder:
     """What ran beside a run. Raises DataError if it is of another run."""
     for name in _COMMON:
-        mine = text_of(main / name)  # version 0.1 had not all of them
-        if mine is not None and (folder / name).exists() and text_of(folder / name) != mine:
+        if (folder / name).exists() and text_of(folder / name) != text_of(main / name):
             raise DataError(f"{folder / name} is not that of {main}: it is of another run")
     found = read_run(folder)
-    sealed = found.summary is not None and found.summary.schema_version > 1
-    if found.summary is not None and sealed and found.summary.method != folder.name:
+    if found.summary is not None and found.summary.method != folder.name:
         raise DataError(f"{folder / 'summary.json'} is of {found.summary.method}, expected {folder.name}")
     return found
 

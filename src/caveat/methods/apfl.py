@@ -73,10 +73,6 @@ class APFL(FedAvg):
         kept = {"own": snapshot(mixture.own), "mixture": {"alpha": mixture.alpha.detach().clone()}}
         return Update({"model": snapshot(mixture.shared)}, site.examples), state | kept
 
-    @property
-    def changed_since_0_1(self) -> str:
-        return "weight decay drew its alpha to 0" if self.adaptive and self.training.weight_decay else ""
-
     def both(self, mixture: Mixture, down: Payload) -> Loss:
         """The shared model's loss, whose gradient is w's, and the mixture's, whose gradients are v's and alpha's."""
         shared, mixed = self.objective(mixture.shared, down), self.objective(mixture, down)

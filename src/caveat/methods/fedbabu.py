@@ -26,7 +26,6 @@ class FedBABU(FedAvg):
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
 
-    LATER: ClassVar = frozenset({"stays"})
     stays: Literal["head", "last"] = "head"
     """What is fixed until then: the head, all behind the encoder's tokens, or the last linear layer alone."""
     fine_tune: Literal["all", "head"] = "all"

@@ -24,7 +24,6 @@ class FedPer(FedAvg):
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
 
-    LATER: ClassVar = frozenset({"stays"})
     stays: Literal["head", "last"] = "head"
     """What stays at the silo: the head, all behind the encoder's tokens, or the last linear layer alone."""
 

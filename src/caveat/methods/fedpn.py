@@ -42,8 +42,15 @@ from ..core import (
 )
 from ..core.settings import LARGE, MANY, frozen_settings
 from ..nn.encoders import parts
-from ..nn.posterior import Posterior, PosteriorNetwork, embedding, log_alpha, log_evidence, uncertain_cross_entropy
-from ..nn.radial import RadialFlows
+from ..nn.posterior import (
+    Posterior,
+    PosteriorNetwork,
+    RadialFlows,
+    embedding,
+    log_alpha,
+    log_evidence,
+    uncertain_cross_entropy,
+)
 from ..training.fit import LABELS, Loss, Training
 from ..training.modules import expect, in_batches, load, reset, snapshot
 from ..training.optimizers import Moments

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from ..core import Payload
 from ..core.settings import LARGE, MANY, frozen_settings
+from ..nn.dropout import GaussianUnits
 from ..nn.encoders import Head, Model, parts
-from ..nn.gaussian import GaussianUnits
 from ..training.fit import Loss
 from ..training.modules import expect
 from .fedavg import FedAvg

@@ -13,7 +13,7 @@ certainty, but not where it belongs.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,6 @@ class FMLU(FML):
     """A teacher's predictions count as much as it is certain of each; otherwise by alpha and beta, as in FML."""
     weigh_mean: bool = True
     """Memes count as much as they are certain on data of their silo, in the server's mean; otherwise as in FML."""
-    LATER: ClassVar = frozenset({"entropy_on", "shuffled"})
     entropy_on: Literal["validation", "train"] = "validation"
     """Inputs over which a meme's certainty at the server is measured: held out, or those that it was trained on."""
     scaled: bool = False

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -35,7 +35,6 @@ class SCAFFOLD(FedAvg):
     """How a silo trains in one round: plain sgd, since a control variate is the mean gradient of its steps."""
     server_lr: Annotated[float, Field(gt=0, le=LARGE)] = 1.0
     """Step of the server along the mean change of the silos' models."""
-    LATER: ClassVar = frozenset({"weights"})
     weights: Weights = "examples"
     """What silos count by in the means of models and of control variates: their training examples, as in fedavg, or
     each as much as any other (paper)."""
@@ -101,10 +100,6 @@ class SCAFFOLD(FedAvg):
         first = replies.stack("seen", "first")
         silos, weight = before["silos"] + first.sum(), before["weight"] + (w * first).sum()
         return {"silos": silos, "weight": weight, "total": replies.population * weight / silos}
-
-    @property
-    def changed_since_0_1(self) -> str:
-        return "its control variates were weighted otherwise than its models"
 
 
 def with_changes(sent: Payload, reply: Payload) -> Payload:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -41,8 +41,6 @@ SEGMENTS = 16
 @frozen_settings
 class UEFL(FedAvg):
     """Codebooks that grow at silos whose MC-dropout entropy stays high (UEFL, arXiv 2402.18888)."""
-
-    LATER: ClassVar = frozenset({"domains", "masks"})
 
     codewords: Annotated[int, Field(gt=1, le=65_536)] = 32
     """Shared codewords, and as many of a silo's own at its first extension."""

@@ -5,12 +5,11 @@ nothing here is differentially private.
 """
 
 from .calibration import BINS, EceTest, ece, ece_classwise, ece_null, ece_test, reliability
-from .classes import MOST_CLASSES, bins_of, class_sums
 from .classification import by_class, classification
 from .figures import HIGHER_IS_BETTER, LOWER_IS_BETTER, across, decisions, figures
 from .operating import ENOUGH, OperatingPoint, called, operating_point
 from .ranking import errors, ood_detection, risk_coverage
-from .sums import measure, merge
+from .sums import MOST_CLASSES, bins_of, class_sums, measure, merge
 
 __all__ = [
     "BINS",

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from ..core import Tensors
-from .classes import edges
+from .sums import edges
 
 Counts = npt.NDArray[np.float64]
 ENOUGH = 50

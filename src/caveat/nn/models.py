@@ -6,16 +6,16 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from itertools import cycle
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import nn
 
 from ..core import ConfigurationError, seeded
+from ..core.devices import FLOAT, check_memory
 from ..core.errors import shown
-from ..core.memory import FLOAT, check_memory
-from ..core.settings import MANY, frozen_settings, plain
+from ..core.settings import MANY, FieldError, frozen_settings, plain
 from .encoders import Model, cnn, head, lenet5, linear, mlp, normed, residual
 from .own import Make, as_model, made, name_of, said, sample
 from .pretrained import begin_with, own_encoder
@@ -45,8 +45,6 @@ KEPT = 4
 @frozen_settings
 class ModelSettings:
     """An encoder and a classifier head."""
-
-    LATER: ClassVar = frozenset({"factory", "encoder", "weights", "frozen", "adapter", "layer_norm"})
 
     name: Literal["lenet5", "residual", "cnn", "normed", "mlp", "linear", "encoder", "own"] = "residual"
     """lenet5, residual, cnn and normed take images, mlp takes features; linear is logistic regression on all inputs;
@@ -92,9 +90,7 @@ class ModelSettings:
             value = getattr(self, name)
             foreign = name not in OWN.get(self.name, ()) if name not in HEAD else name in LACKS.get(self.name, ())
             if value != usual[name] and foreign:
-                raise ConfigurationError(
-                    f"{{key}} = {shown(value)} has no meaning for model {self.name!r}", f"model.{name}"
-                )
+                raise FieldError(f"{{key}} = {shown(value)} has no meaning for model {self.name!r}", name)
         for name, needed in (("own", "factory"), ("encoder", "encoder")):
             if self.name == name and getattr(self, needed) is None:
                 raise ConfigurationError(f"model {name!r} needs model.{needed}, the code that makes it", "model.name")

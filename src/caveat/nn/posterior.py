@@ -1,18 +1,252 @@
 """Posterior networks: an encoder, a classifier head, and densities of embeddings that say how much evidence there is.
 
 Charpentier et al., Posterior Network, NeurIPS 2020, and Natural Posterior Network, ICLR 2022; as FedPN has them.
+
+The densities are radial flows, one normalising flow per class over embeddings, all evaluated together: Rezende &
+Mohamed, Variational Inference with Normalizing Flows, ICML 2015, section 4.1 and appendix A.2. A flow here runs from
+the embedding to the standard normal, so that a density needs no inverse.
+
+A density needs no more of an embedding than its squared distances from the centres and from the origin, and so does
+what a layer makes of it: it moves an embedding on the line through a centre, by which distances from all other points
+change as Stewart's theorem says. Many flows are evaluated like that, at a cost per layer that does not depend on D.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.overrides import wrap_torch_function
 
-from ..uncertainty.beside import beside
+from ..uncertainty.histograms import beside
 from .encoders import Model
-from .radial import RadialFlows
+
+NEAREST = 1e-3
+"""The smallest alpha and alpha + beta: without a bound the gradient at a centre has none either."""
+BLOCK = 2**19
+"""Distances that are held at a time, so that they stay in a core's cache."""
+TOGETHER = 6
+"""Layers after which the distances from later centres are brought up to date, by a product of matrices; few enough that
+a product of their ratios stays within float64, whatever their float32 parameters are."""
+
+
+class RadialFlows(nn.Module):
+    """K densities over embeddings of D numbers, each a stack of L radial layers before N(0, I)."""
+
+    def __init__(self, flows: int, features: int, layers: int) -> None:
+        super().__init__()
+        self.centre = nn.Parameter(torch.empty(flows, layers, features))
+        self.radius = nn.Parameter(torch.empty(flows, layers))
+        self.stretch = nn.Parameter(torch.empty(flows, layers))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew from torch's global generator; all flows start as the same one."""
+        bound = 1 / math.sqrt(self.centre.shape[2])
+        for parameter in (self.centre, self.radius, self.stretch):
+            parameter.copy_(torch.empty_like(parameter[0]).uniform_(-bound, bound).expand_as(parameter))
+
+    @torch.no_grad()
+    def log_prob(self, z: Tensor, wanted: Tensor | None = None) -> Tensor:
+        """(N, D) embeddings to (N, K) log-densities in nats, computed in float64 and without gradients.
+
+        -inf for flows that are not `wanted`, (K,) bool, if that is given; at least one is.
+        """
+        if wanted is not None and not wanted.all():
+            found, at = z.new_full((len(z), len(wanted)), -math.inf), beside(wanted.nonzero()[:, 0], z)
+            found[:, at] = self._densities(z, self.centre[at], self.radius[at], self.stretch[at])
+            return found
+        return self._densities(z, self.centre, self.radius, self.stretch)
+
+    def _densities(self, z: Tensor, centre: Tensor, radius: Tensor, stretch: Tensor) -> Tensor:
+        points = F.pad(centre.double(), (0, 0, 0, 1))  # the last one is the origin
+        between = torch.cdist(points, points).square_()
+        alpha, s = (_positive(p.double()).T[..., None] for p in (radius, stretch))
+        flows, count, features = points.shape
+        points = points.transpose(0, 1).flatten(0, 1)
+
+        def block(part: Tensor) -> Tensor:
+            squares = _squares(points, part).view(count, flows, -1)
+            return density(squares, between, alpha, s, features)
+
+        parts = torch.split(z.double(), max(BLOCK // (flows * count), 1))
+        return torch.cat([block(part) for part in parts], 1).T.to(z.dtype)
+
+    def log_prob_of(self, z: Tensor, flow: Tensor) -> Tensor:
+        """(N, D) embeddings, each under the flow whose number `flow` (N,) says, to (N,) log-densities."""
+        return _log_prob(z, *self._chosen(flow))
+
+    def log_prob_twice(self, z: Tensor, fixed: Tensor, flow: Tensor) -> tuple[Tensor, Tensor]:
+        """`log_prob_of` for `z`, and for `fixed`, which passes gradients to itself but none to the flows."""
+        chosen = [torch.cat([p, p.detach()]) for p in self._chosen(flow)]
+        first, second = _log_prob(torch.cat([z, fixed]), *chosen).chunk(2)
+        return first, second
+
+    def _chosen(self, flow: Tensor) -> list[Tensor]:
+        # A product with a one-hot matrix: the gradient of an index is slow on a CPU.
+        which = F.one_hot(flow, len(self.centre)).to(self.centre.dtype)
+        return [(which @ p.flatten(1)).view(-1, *p.shape[1:]) for p in (self.centre, self.radius, self.stretch)]
+
+
+def _log_prob(z: Tensor, centre: Tensor, radius: Tensor, stretch: Tensor) -> Tensor:
+    """The log-density of z (..., D) under layers with parameters (..., L, D), (..., L) and (..., L)."""
+    shape = np.broadcast_shapes(z.shape[:-1], radius.shape[:-1])  # torch.broadcast_shapes imports sympy
+    alpha, s = _positive(radius), _positive(stretch)
+    end, log_det = _Layers.apply(
+        z.expand(*shape, -1), centre.expand(*shape, -1, -1), alpha.expand(*shape, -1), s.expand(*shape, -1)
+    )  # type: ignore[no-untyped-call]
+    density: Tensor = log_det + _log_normal(end.square().sum(-1), z.shape[-1])
+    return density
+
+
+def _positive(parameter: Tensor) -> Tensor:
+    return F.softplus(parameter) + NEAREST
+
+
+def _log_normal(square: Tensor, features: int) -> Tensor:
+    """The log-density of N(0, I) at a squared distance from the origin."""
+    return -0.5 * (square + features * math.log(2 * math.pi))
+
+
+def _squares(points: Tensor, z: Tensor) -> Tensor:
+    """(P, D) points and (N, D) embeddings to (P, N) squared distances, some below 0 by rounding."""
+    squares = torch.addmm(z.square().sum(-1), points, z.T, alpha=-2)
+    return squares.add_(points.square().sum(-1, keepdim=True))
+
+
+@wrap_torch_function(lambda squares, *others: (squares,))
+def density(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features: int) -> Tensor:
+    """The (K, N) log-densities of N embeddings under K stacks of L layers, from what `_move` has; `squares` changes."""
+    return _move(squares, between, alpha, s, features) + _log_normal(squares[-1], features)
+
+
+def density_directly(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features: int) -> Tensor:
+    """`density` up to rounding, where nothing is changed in place: for those who write operators down."""
+    log_det = torch.zeros_like(squares[0])
+    for start in range(0, len(alpha), TOGETHER):
+        stop = min(start + TOGETHER, len(alpha))
+        a, b, ahead, later = alpha[start:stop], s[start:stop], squares[: stop - start], squares[stop - start :]
+        within = between[:, start:stop, start:stop]
+        own, kept, shares = [], torch.ones_like(log_det), list[Tensor]()
+        for layer in range(len(a)):
+            own.append(ahead[0].clamp_min(0))
+            pull = (a - b)[layer] / (a[layer] + own[-1].sqrt())
+            ahead = ahead[1:] + pull * (within[:, layer, layer + 1 :].T[..., None] - ahead[1:])
+            ahead = ahead - (pull - pull * pull) * own[-1]
+        before = torch.stack(own)
+        r = before.sqrt()
+        along = (b + r) / (a + r)
+        for layer in reversed(range(len(a))):
+            shares.insert(0, ((a - b) / (a + r))[layer] * kept)
+            kept = kept * along[layer]
+        share = torch.stack(shares)
+        across = (torch.addcmul(r, a, along) / (a + r)).log().sum(0)
+        log_det = log_det + kept.log() * (features - 1) + across
+        pulled = (between[:, stop:, start:stop] @ share.transpose(0, 1)).transpose(0, 1)
+        squares = later * kept - (along * before * share).sum(0) + pulled
+    return log_det + _log_normal(squares[-1], features)
+
+
+def _move(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features: int) -> Tensor:
+    """Take N embeddings through K stacks of L layers, by nothing but their squared distances from points.
+
+    `squares` (L + 1, K, N) are those from the centres and from one more point, and are changed in place; `between`
+    (K, L + 1, L + 1) are those of the points from each other; alpha and s are (L, K, 1). Returns the (K, N) logarithms
+    of the Jacobians, see `_Layers`. Differences of squares have half the digits close to a centre, in float64 as many
+    as float32 has.
+    """
+    log_det = torch.zeros_like(squares[0])
+    for start in range(0, len(alpha), TOGETHER):
+        stop = min(start + TOGETHER, len(alpha))
+        now, later = slice(start, stop), slice(stop, None)
+        own, a, b = squares[now], alpha[now], s[now]
+        r = _distances(own, between[:, now, now], a, b)
+        reach = a + r
+        # What a layer leaves of the distance from its centre, and of the distance between neighbours on a line to it.
+        along = (b + r).div_(reach)
+        across = torch.addcmul(r, a, along).div_(reach)
+        kept = torch.ones_like(log_det)
+        shares = (a - b) / reach
+        for layer in reversed(range(len(r))):
+            shares[layer].mul_(kept)
+            kept.mul_(along[layer])
+        log_det += kept.log().mul_(features - 1).add_(across.prod(0).log_())
+        # After these layers an embedding is `kept` of what it was and `shares` of the centres, weights that sum to 1.
+        lost = along.mul_(own).mul_(shares).sum(0)
+        squares[later].mul_(kept).sub_(lost)
+        squares[later].transpose(0, 1).baddbmm_(between[:, later, now], shares.transpose(0, 1))
+    return log_det
+
+
+def _distances(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor) -> Tensor:
+    """The (B, K, N) distances from each of B layers' centres in front of the layer, as `_move` has them.
+
+    `squares` (B, K, N) become those in front of the layers, too.
+    """
+    distances = torch.empty_like(squares)
+    for layer, (own, r) in enumerate(zip(squares, distances, strict=True)):
+        torch.sqrt(own.clamp_(min=0), out=r)
+        if layer + 1 < len(squares):
+            # How far towards the centre, -beta / (alpha + r): 0 nowhere, 1 to the centre itself.
+            pull = (alpha - s)[layer] / (alpha[layer] + r)
+            others = squares[layer + 1 :]
+            others.lerp_(between[:, layer, layer + 1 :].T[..., None], pull)
+            others.sub_(torch.addcmul(pull, pull, pull, value=-1).mul_(own))
+    return distances
+
+
+class _Layers(torch.autograd.Function):
+    """The layers z -> z + k d, d = z - centre, r = |d|, k = beta / (alpha + r), and the logarithm of their Jacobian.
+
+    With s = alpha + beta > 0, which makes a layer invertible, the Jacobian is
+    ((s + r) / (alpha + r))^(D-1) (r^2 + 2 alpha r + alpha s) / (alpha + r)^2: all terms are positive, so that nothing
+    cancels where beta is close to -alpha. The gradient is written out, as autograd takes five times as long for it:
+    only what depends on the layer before is computed layer by layer.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, centre: Tensor, alpha: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+        beta, least = s - alpha, torch.finfo(z.dtype).tiny ** 0.5
+        aways, distances, steps = [], [], []
+        for layer in range(centre.shape[-2]):
+            away = z - centre[..., layer, :]
+            # Never 0, since it divides; a centre on an embedding is rare, not impossible.
+            distance = torch.linalg.vector_norm(away, dim=-1).clamp_min(least)
+            step = beta[..., layer] / (alpha[..., layer] + distance)
+            z = torch.addcmul(z, step[..., None], away)
+            aways.append(away)
+            distances.append(distance)
+            steps.append(step)
+        r, k = torch.stack(distances, -1), torch.stack(steps, -1)
+        ctx.save_for_backward(torch.stack(aways, -2), r, k, alpha, s)
+        reach = alpha + r
+        log_det = (z.shape[-1] - 1) * (s + r).log() + (r * (reach + alpha) + alpha * s).log()
+        return z, (log_det - (z.shape[-1] + 1) * reach.log()).sum(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        away, r, k, alpha, s = ctx.saved_tensors
+        along, of_log_det = gradients[0], gradients[1][..., None]
+        features, reach = away.shape[-1], alpha + r
+        q, spread = r * (reach + alpha) + alpha * s, (features - 1) / (s + r)
+        by_r = of_log_det * (spread + 2 * reach / q - (features + 1) / reach)
+        by_step, outwards = torch.empty_like(r), torch.empty_like(away)
+        for layer in reversed(range(away.shape[-2])):
+            d, step = away[..., layer, :], k[..., layer]
+            by_step[..., layer] = (along * d).sum(-1)
+            pull = (by_r[..., layer] - by_step[..., layer] * step / reach[..., layer]) / r[..., layer]
+            outwards[..., layer, :] = torch.addcmul(pull[..., None] * d, step[..., None], along)
+            along = along + outwards[..., layer, :]
+        by_alpha = of_log_det * ((2 * r + s) / q - (features + 1) / reach) - by_step * (1 + k) / reach
+        return along, -outwards, by_alpha, of_log_det * (spread + alpha / q) + by_step / reach
+
 
 LEAST, MOST = -25.0, 50.0
 """Nats between which log-evidence is clamped where it is exponentiated. e^50 is finite in float32, with room for sums;

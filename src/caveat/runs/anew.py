@@ -14,12 +14,11 @@ import torch
 from .. import data
 from ..core.errors import CaveatError, told
 from ..engines.executor import Executor
-from ..engines.processes.children import end_with_parent
 from ..engines.processes.shared_buffer import SharedBuffer
-from ..engines.processes.worker import serve
+from ..engines.processes.worker import end_with_parent, serve
 from ..methods.plugins import use
 from .begun import check_same
-from .configured import kept_config, local_run
+from .configured import load_config, local_run
 from .own_code import import_named
 
 
@@ -48,7 +47,7 @@ def executor_anew(rebuild: Mapping[str, Any]) -> Executor:
     for plugin in rebuild["plugins"]:
         use(plugin)
     folder, name = Path(rebuild["folder"]), rebuild["method"]
-    config = dataclasses.replace(kept_config(folder), rounds=rebuild["rounds"])
+    config = dataclasses.replace(load_config(folder), rounds=rebuild["rounds"])
     import_named(config)
     silos = data.load(config.data, config.seed)
     own = folder if name is None else folder / "beside" / name

@@ -19,11 +19,9 @@ from ..data import Preparation, Silos
 from ..engines.executor import Executor
 from ..engines.one_thread import one_thread
 from ..engines.workplace import SHARE, placed_data, placed_inputs
-from ..files.checkpoints import SiloStore
-from ..files.kept_states import read_kept
-from ..files.manifest import STATES, Manifest, manifest_of
+from ..files.checkpoints import SiloStore, read_kept
 from ..files.payloads import read_payload
-from ..files.reading import read
+from ..files.reading import STATES, Manifest, manifest_of, read
 from ..files.schema.small_files import KeptState, ModelFile
 from ..files.schema.summary import Summary
 from ..nn.frozen import Whole
@@ -100,9 +98,7 @@ class AnsweringRun(BaseRun):
 
     def kept(self, silo: SiloId, t: int) -> KeptState | None:
         """Which state a silo has kept in the end."""
-        if self.manifest.verified:
-            return self._states.get(silo)
-        return SiloStore(self.folder / "state" / "silos").adopt(silo, t)
+        return self._states.get(silo)
 
     @cached_property
     def _states(self) -> dict[SiloId, KeptState]:

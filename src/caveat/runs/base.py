@@ -16,6 +16,7 @@ from ..core.devices import CPU, has_double
 from ..core.silo_info import FederationInfo
 from ..engines.executor import Executor
 from ..engines.rounds import Transport
+from ..engines.stacking.decision import Mode
 from ..files.checkpoints import SiloStore
 from ..files.schema.gallery import Features, Gallery
 from ..files.schema.small_files import KeptState, StackedRecord
@@ -26,10 +27,9 @@ from .begun import check_code, keep_code, keep_init
 from .own_code import codes_of
 from .prepared import PREPARATION
 from .spec import RunSpec
-from .stacking import STACKED
 
 SYNC_SECONDS = 10.0
-FIXED = ("settings.json", "call.json", "splits.json", "data.json", "code.json", "init.json", STACKED, PREPARATION)
+FIXED = ("settings.json", "call.json", "splits.json", "data.json", "code.json", "init.json", PREPARATION)
 
 
 class Engine(Transport, Protocol):
@@ -71,6 +71,8 @@ class BaseRun:
     """Where silos' works are computed, each worker's on one of them; predictions are on the first."""
     checkpoints: int = 1
     """How many of the last rounds of training can be gone back to; 1: none but the newest."""
+    stacked: Mode = "off"
+    """Whether silos are trained side by side, which the embedded engine does."""
     reset: tuple[SiloId, ...] = ()
     """Silos that begin afresh when the run continues, since their states were lost."""
 

@@ -12,18 +12,14 @@ from typing import Any
 from .. import config as configuration
 from .. import data
 from ..config import Config
-from ..config.earlier import OTHER_TEMPERATURES, began
-from ..core import ConfigurationError, DataError, Method, SiloId, State
+from ..core import ConfigurationError, DataError, Method, SiloId
 from ..core.errors import OtherBeginning
 from ..data.population import Population
-from ..files.atomic import write_record
-from ..files.manifest import manifest_of, sum_of
-from ..files.reading import read_plain, record_of
-from ..files.schema.small_files import BegunCode, BegunData, BegunInit, ModelFile, SettingsFile
+from ..files.reading import manifest_of, read_plain, record_of, sum_of
+from ..files.schema.record import SCHEMA
+from ..files.schema.small_files import BegunCode, BegunData, BegunInit, SettingsFile
+from ..files.writing import write_record
 from ..methods.plugins import named
-from ..wrappers.base import find
-from ..wrappers.guaranteed import Guaranteed, is_counted
-from ..wrappers.tempered import Tempered
 from .made_code import CodeMade, text_of
 from .warm import MODEL
 
@@ -39,19 +35,17 @@ def keep_settings(config: Config, folder: Path, again: bool = False) -> None:
     Done `again` where a run goes on with other settings than it began with.
     """
     if again or (not (folder / SETTINGS).exists() and not (folder / "state" / "checkpoint.json").exists()):
-        known = SettingsFile.model_validate({"schema": SettingsFile.SCHEMA, "settings": _deciding(config)})
+        known = SettingsFile.model_validate({"schema": SCHEMA, "settings": _deciding(config)})
         write_record(folder / SETTINGS, known, lasting=True)
 
 
 def check_settings(config: Config, folder: Path, file: Path | None = None) -> None:
     """Raises ConfigurationError, naming the key, for a configuration that is not the one that the run began with.
 
-    Keys that change no result may be others. Version 0.1 kept none but, of a finished run, its rounds.
+    Keys that change no result may be others.
     """
     begun = record_of(folder / SETTINGS, SettingsFile)
-    known = begun.settings if begun is not None else {} if file is not None else _rounds_of(folder)
-    found = difference(known, _deciding(config), known_only=True)
-    if found is not None:
+    if begun is not None and (found := difference(begun.settings, _deciding(config))) is not None:
         place, was, now = found
         other = "begin another run"
         if place == "rounds":
@@ -61,13 +55,6 @@ def check_settings(config: Config, folder: Path, file: Path | None = None) -> No
             f"{json.dumps(was)}; put it back, or {other}",
             place,
         )
-
-
-def _rounds_of(folder: Path) -> dict[str, Any]:
-    """The rounds that a finished run's model is of, as far as that is written there."""
-    model = record_of(folder / "model" / "model.json", ModelFile)
-    rounds = model.method.get("rounds") if model is not None and (folder / "summary.json").exists() else None
-    return {"rounds": rounds} if isinstance(rounds, int) else {}
 
 
 def _deciding(config: Config) -> dict[str, Any]:
@@ -81,37 +68,14 @@ def _deciding(config: Config) -> dict[str, Any]:
     return table
 
 
-def difference(was: Any, now: Any, place: str = "", known_only: bool = False) -> tuple[str, Any, Any] | None:
-    """The first place where two such values differ, and what is there; a key that is not there is None.
-
-    With `known_only` keys that only the later one has are left out: another version has added them.
-    """
+def difference(was: Any, now: Any, place: str = "") -> tuple[str, Any, Any] | None:
+    """The first place where two such values differ, and what is there; a key that is not there is None."""
     if was == now:
         return None
     if not (isinstance(was, Mapping) and isinstance(now, Mapping)):
         return place, was, now
-    keys = was if known_only else {**was, **now}
-    found = (difference(was.get(key), now.get(key), f"{place}.{key}".lstrip("."), known_only) for key in keys)
+    found = (difference(was.get(key), now.get(key), f"{place}.{key}".lstrip(".")) for key in {**was, **now})
     return next((each for each in found if each is not None), None)
-
-
-def check_goes_on(method: Method, server: State, folder: Path, trains: bool) -> None:
-    """Raises ConfigurationError for a run with whose rounds version 0.1 alone can go on, by the server's state, or by
-    what began it where it still `trains`.
-    """
-    if find(method, Tempered) is not None and any(name.startswith("temperature ") for name in server):
-        key, value, why = "uncertainty.temperature", "true", f"it {OTHER_TEMPERATURES}"
-    elif find(method, Guaranteed) is not None and is_counted(server["decision"]):
-        key, value, why = "uncertainty.policy", '"guaranteed"', "it ranked by other scores than this version does"
-    elif trains and method.changed_since_0_1 and began(folder):
-        key, value, why = "method.name", f'"{method.name}"', method.changed_since_0_1
-    else:
-        return
-    raise ConfigurationError(
-        f"{folder}: version 0.1 began this run with {key} = {value}; {why}: finish it with version 0.1, or begin "
-        "another run",
-        key,
-    )
 
 
 def check_begun(folder: Path) -> None:
@@ -182,7 +146,7 @@ def keep_code(folder: Path, made: CodeMade | None, method: Method, models: Seque
         return
     known = {"model": made.digest, "says": made.says, "models": list(models)} if made is not None else {}
     own = {"method": text, "plugins": named()} if text is not None else {}
-    write_record(folder / CODE, BegunCode.model_validate({"schema": BegunCode.SCHEMA, **known, **own}))
+    write_record(folder / CODE, BegunCode.model_validate({"schema": SCHEMA, **known, **own}))
 
 
 def keep_init(folder: Path, init: str | None) -> None:
@@ -200,7 +164,7 @@ def keep_init(folder: Path, init: str | None) -> None:
                 f"{folder}: init = {init!r} holds another model than when {part} began; put it back, or begin another "
                 "run"
             )
-    write_record(folder / INIT, BegunInit.model_validate({"schema": BegunInit.SCHEMA, "model": now}))
+    write_record(folder / INIT, BegunInit.model_validate({"schema": SCHEMA, "model": now}))
 
 
 def keep_data(folder: Path, silos: data.Silos, measured: Collection[SiloId]) -> None:
@@ -220,7 +184,7 @@ def _begun_data(silos: data.Silos, measured: Collection[SiloId]) -> BegunData:
     if not isinstance(silos.silos, Population) and len(measured) < len(silos):
         others = _digest(data.splits_record(silo for silo in silos if silo.name not in measured))
     found = {"classes": list(silos.classes), "columns": _digest(columns), "others": others}
-    return BegunData.model_validate({"schema": BegunData.SCHEMA, **found})
+    return BegunData.model_validate({"schema": SCHEMA, **found})
 
 
 def _digest(value: object) -> str:

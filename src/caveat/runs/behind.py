@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core import ConfigurationError, Data, DataWarning, RunError, Silo, SiloId
-from ..core.cache import cache_folder
-from ..core.devices import CPU, brought, described, deterministic
+from ..core.devices import CPU, brought, cache_folder, described, deterministic
 from ..core.silo import AugmentedData
 from ..core.silo_info import SPLITS
 from ..engines.one_thread import one_thread

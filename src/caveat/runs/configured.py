@@ -16,13 +16,12 @@ from ..config import Config
 from ..config.nearest import nearest_recipe
 from ..core import ConfigurationError, SiloId
 from ..core.devices import CPU, find_device, find_devices
-from ..files.atomic import write_bytes, write_record
 from ..files.locks import locked, nothing_begun
-from ..files.manifest import manifest_of
-from ..files.reading import read
+from ..files.reading import manifest_of, read
 from ..files.run_folder import other_kind
 from ..files.schema.small_files import SiloKeeps
 from ..files.schema.summary import Summary
+from ..files.writing import write_bytes, write_record
 from ..methods.plugins import named
 from ..metrics.own import check_known as check_metrics
 from .answering import KeptRun
@@ -99,7 +98,7 @@ def resume(
     they lost. Raises ConfigurationError for settings that are not those that the run began with, DataError or RunError
     for a folder that is damaged, StateLost for a silo's state that is.
     """
-    config = kept_config(folder)
+    config = load_config(folder)
     devices = find_devices(device or config.engine.device, workers or config.engine.workers)
     if rounds is not None or not (folder / "summary.json").exists():
         check_known(config)
@@ -108,7 +107,7 @@ def resume(
         check_begun(folder)
         if rounds is None:
             check_settings(config, folder)
-        if silos is None or silos.image_format.exif_rotation != config.data.exif_rotation:
+        if silos is None:
             silos = data.load(config.data, config.seed)
         check_same(folder, silos)
         if rounds is not None:
@@ -127,7 +126,7 @@ def open_run(folder: Path, device: str = "cpu") -> Run:
     """A finished run, to predict with on a device; its data are read where they are asked for. Raises
     ConfigurationError if it is none, or if there is no such device.
     """
-    config = kept_config(folder)
+    config = load_config(folder)
     if not (folder / "summary.json").exists():
         if instead := other_kind(folder):
             raise ConfigurationError(f"{folder} {instead}")
@@ -141,16 +140,9 @@ def open_run(folder: Path, device: str = "cpu") -> Run:
 
 
 def opened(folder: Path, spec: RunSpec, read_silos: Callable[[], data.Silos], device: str = "cpu") -> Run:
-    """The run in a folder, by what it has kept of what prepares inputs.
-
-    Where an earlier version began it and kept nothing of the kind, its data are read.
-    """
+    """The run in a folder, by what it has kept of what prepares inputs."""
     prepares, devices = kept_preparation(folder), (find_device(device),)
-    run: LocalRun | KeptRun
-    if prepares is None:
-        run = LocalRun(spec=spec, folder=folder, silos=read_silos(), devices=devices)
-    else:
-        run = KeptRun(spec=spec, folder=folder, prepares=prepares, read_silos=read_silos, devices=devices)
+    run = KeptRun(spec=spec, folder=folder, prepares=prepares, read_silos=read_silos, devices=devices)
     run.check_code()
     return Run(run)
 
@@ -188,15 +180,8 @@ def config_in(folder: Path) -> Config:
     """The configuration that a run's folder, or what a silo keeps of a federation, holds."""
     if (folder / "silo.json").exists():
         text = str(json.loads(read(folder / "silo.json", SiloKeeps).terms).get("config"))
-        return configuration.loads_kept(text, str(folder / "silo.json"))
+        return configuration.loads(text, str(folder / "silo.json"))
     return load_config(folder)
-
-
-def kept_config(folder: Path) -> Config:
-    """The configuration of a run that is to be gone on with, by the rules of the version that began it."""
-    config = load_config(folder)
-    text = (folder / "config.toml").read_text(encoding="utf-8-sig")
-    return dataclasses.replace(config, data=configuration.by_own_rules(config.data, text))
 
 
 def local_run(

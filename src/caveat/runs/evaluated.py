@@ -8,8 +8,8 @@ from torch import Tensor
 
 from .. import metrics
 from ..core import Prediction
-from ..metrics.classes import class_sums
 from ..metrics.classification import classification
+from ..metrics.sums import class_sums
 
 
 def evaluated(prediction: Prediction, y: Tensor, positive: int = 1) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections import Counter
 
 from torch import nn
 
-from ..core import DataWarning, horizon
+from ..core import DataWarning
 from ..engines import rounds
 from ..engines.one_thread import one_thread
 from ..files.checkpoints import ServerStore
@@ -21,12 +21,11 @@ from ..nn.dropout import has_dropout
 from ..wrappers.base import find
 from ..wrappers.ensemble import Ensemble
 from .base import BaseRun
-from .begun import check_goes_on
 from .callbacks import Told, settings_of
 from .progress import Progress
 from .recorder import Recorder
 from .robust import norms_of, say_unbounded
-from .stacking import not_stacked
+from .stacking import check_stacked, not_stacked
 
 logger = logging.getLogger(__name__)
 
@@ -73,20 +72,18 @@ def _check_samples(run: BaseRun, module: nn.Module) -> None:
 def finish(run: BaseRun, progress: Progress) -> None:
     """Carry out all rounds that are left, from the newest checkpoint, and write the result.
 
-    Raises RunError if the folder is damaged, StateLost if a silo's state is, RunError if a round fails;
-    ConfigurationError for a run of version 0.1 that this version cannot go on with.
+    Raises RunError if the folder is damaged, StateLost if a silo's state is, RunError if a round fails.
     """
     began = time.perf_counter()
     store = ServerStore(run.folder / "state", run.checkpoints)
     site, saved = run.server_site(), store.load()
     if saved is None:
         server = run.first_state(site)
-        start, run_state = 0, RunState(norms={})
+        start, run_state = 0, RunState(stacking=run.stacked)
     else:
-        trains = saved.checkpoint.t + 1 < horizon(run.complete_method.schedule())
-        check_goes_on(run.complete_method, saved.server, run.folder, trains)
         start, server = saved.checkpoint.t + 1, saved.server
         run_state = RunState.model_validate(saved.checkpoint.model_dump(include=set(RunState.model_fields)))
+        check_stacked(run.folder, run.stacked, run_state.stacking)
         if saved.damage:
             warnings.warn(f"{saved.damage}; goes on after the checkpoint before it", DataWarning, stacklevel=2)
     norms = norms_of(run, run_state)

@@ -14,11 +14,12 @@ from .. import config as configuration
 from ..config import Config
 from ..config.nearest import nearest_recipe
 from ..core import ConfigurationError, Method, Round, horizon
-from ..files.atomic import write_bytes, write_record
 from ..files.checkpoints import NEWEST
 from ..files.reading import record_of
+from ..files.rollback import TrainedStore
+from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import Checkpoint, ExtendedFile, SettingsFile
-from ..files.trained import TrainedStore
+from ..files.writing import write_bytes, write_record
 from .begun import SETTINGS, check_begun, check_settings, keep_settings
 from .spec import spec_of
 
@@ -79,7 +80,7 @@ def remark(config: Config, folder: Path) -> str:
 def _keep_numbers(folder: Path, before: int, after: int) -> None:
     numbers = [*(rounds_of(folder) or [before]), after]
     kept = [n for i, n in enumerate(numbers) if not i or n != numbers[i - 1]]  # a crash may have had it written already
-    write_record(folder / EXTENDED, ExtendedFile(schema=ExtendedFile.SCHEMA, rounds=kept), lasting=True)
+    write_record(folder / EXTENDED, ExtendedFile(schema=SCHEMA, rounds=kept), lasting=True)
 
 
 def _begun(config: Config, folder: Path) -> Config:

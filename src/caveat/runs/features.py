@@ -19,6 +19,7 @@ from torch import Tensor
 from ..core import Silo, SiloId, Tensors
 from ..data import Silos
 from ..files.schema.gallery import Features, FeatureSilo, Point
+from ..files.schema.record import SCHEMA
 from .gallery import SILOS
 
 INPUTS = 60
@@ -45,7 +46,7 @@ def features(
         pca = PCA(2, svd_solver="full").fit(np.concatenate([each[first] for each in found]))
         points = [{stage: _rounded(pca.transform(each[stage])) for stage in stages} for each in found]
     return Features(
-        schema=Features.SCHEMA,
+        schema=SCHEMA,
         stages=stages,
         explained=[float(share) for share in pca.explained_variance_ratio_],
         silos=[_silo(silo, chosen[silo.name], each) for silo, each in zip(shown, points, strict=True)],

@@ -17,16 +17,17 @@ from ..data.schema.agreement import SharedSchema, own_settings, own_silos
 from ..data.schema.schemas import SharedColumn
 from ..data.settings import Labels, Shift, Streams
 from ..engines.one_thread import one_thread
-from ..files.atomic import write_record
 from ..files.checkpoints import ServerStore
 from ..files.locks import locked
 from ..files.reading import record_of
+from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import JoinFile
+from ..files.writing import write_record
 from ..wrappers.base import find
 from ..wrappers.ensemble import Ensemble
 from ..wrappers.evaluation import TEST
 from ..wrappers.joining import Joining
-from .configured import kept_config
+from .configured import load_config
 from .execution import carry_out
 from .local import LocalRun, Run
 from .progress import Progress, Silent
@@ -112,7 +113,7 @@ class JoinRun(LocalRun):
         super().prepare()
         if not (self.folder / JOINED).exists():
             about = {"federation": str(self.finished.folder), "server": self.finished.sha256, "rounds": self.rounds}
-            record = {"schema": JoinFile.SCHEMA, **about, "before": self.before()}
+            record = {"schema": SCHEMA, **about, "before": self.before()}
             write_record(self.folder / JOINED, JoinFile.model_validate(record), lasting=True)
 
     def before(self) -> dict[str, dict[str, float]]:
@@ -173,7 +174,7 @@ def own_silos_of(run: Run, source: str, name: SiloId) -> data.Silos:
         raise ConfigurationError(
             f"{run.folder} is of a run in Python, whose data are no files: caveat.join takes the silos that are to join"
         )
-    config = kept_config(run.folder)
+    config = load_config(run.folder)
     if run.preparation.sequence_format is not None:
         raise ConfigurationError(f"{run.folder} is of sequences: caveat.join takes the silos that are to join")
     plain = dataclasses.replace(

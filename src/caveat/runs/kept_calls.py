@@ -10,8 +10,7 @@ from typing import Any, NoReturn, TypeVar
 from ..config import Evaluation, Federation
 from ..core import ConfigurationError, DataError, Method
 from ..core.errors import shown
-from ..files.manifest import manifest_of
-from ..files.reading import read_plain
+from ..files.reading import manifest_of, read_plain
 from ..methods import METHODS
 from ..methods.plugins import advice
 from ..nn.models import ModelSettings, PersonalModel
@@ -43,11 +42,6 @@ def open_call(folder: Path, device: str = "cpu") -> Run:
         what = "caveat.join" if (folder / JOINED).exists() else "caveat.run"
         raise ConfigurationError(f"{folder} is not finished; the same call of {what} continues it")
     manifest_of(folder).check(CALL, "splits.json", PREPARATION)
-    if not (folder / PREPARATION).exists():
-        raise ConfigurationError(
-            f"{folder}: an earlier version of caveat made this run in Python, and kept too little to predict without "
-            "its data; the same call of caveat.run, with its silos, gives it"
-        )
 
     def no_silos() -> NoReturn:
         if (folder / JOINED).exists():
@@ -66,8 +60,7 @@ def kept_spec(folder: Path) -> RunSpec:
     path = folder / CALL
     kept = read_plain(path)
     try:
-        participation, server = kept["participation"], kept.get("server")
-        robust = _built(Robust, kept.get("robust", {}))
+        participation, robust = kept["participation"], _built(Robust, kept["robust"])
         spec = RunSpec(
             method=_method(kept["method"], folder),
             model=_built(ModelSettings, kept["model"]),
@@ -79,9 +72,9 @@ def kept_spec(folder: Path) -> RunSpec:
             evaluation=_built(Evaluation, kept["evaluation"]),
             uncertainty=_built(Uncertainty, kept["uncertainty"]),
             privacy=_built(Privacy, kept["privacy"]),
-            server=ServerOptimizer() if server is None else _built(ServerOptimizer, server),
+            server=_built(ServerOptimizer, kept["server"]),
             personal=tuple(_built(PersonalModel, each) for each in kept["personal"]),
-            init=kept.get("init"),
+            init=kept["init"],
         )  # fmt: skip
     except ConfigurationError as error:
         raise error if str(folder) in str(error) else ConfigurationError(f"{path}: {error}") from error

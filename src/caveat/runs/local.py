@@ -19,16 +19,16 @@ from ..data.pools import Array
 from ..data.population import Population
 from ..data.splits import NAMES
 from ..engines.executor import Executor
-from ..engines.processes.anew import Rebuild
 from ..engines.processes.pool import EmbeddedEngine
-from ..engines.stacking.decisions import Mode, Stacking
-from ..files.atomic import write_json
+from ..engines.processes.worker import Rebuild
+from ..engines.stacking.decision import Stacking
 from ..files.checkpoints import SiloStore
 from ..files.reading import read
 from ..files.run_folder import read_rows
 from ..files.schema.gallery import Features, Gallery
 from ..files.schema.record import as_json
 from ..files.schema.summary import Summary
+from ..files.writing import write_json
 from .answering import AnsweringRun, KeptRun
 from .begun import SETTINGS, keep_data
 from .behind import SilosBehind, check_unchanging
@@ -37,7 +37,6 @@ from .features import features
 from .gallery import gallery
 from .own_metrics import Metric, own_figures
 from .prepared import keep_preparation
-from .stacking import keep_mode
 from .token_ids import check_ids
 
 ROUNDS = "rounds.jsonl"
@@ -51,8 +50,6 @@ class LocalRun(AnsweringRun):
     workers: int = 1
     rebuild: Rebuild | None = None
     """What workers need to make the run again where they cannot be forked; None for silos that no file says."""
-    stacked: Mode = "off"
-    """Whether silos are trained side by side."""
 
     @cached_property
     def info(self) -> FederationInfo:
@@ -108,7 +105,6 @@ class LocalRun(AnsweringRun):
 
     def prepare(self) -> None:
         super().prepare()
-        keep_mode(self.folder, self.stacked)
         silos = [*self.measured, *self.spec.newcomers]
         write_json(self.folder / "splits.json", data.splits_record(map(self.silos.named, silos)))
         keep_data(self.folder, self.silos, silos)

@@ -35,27 +35,22 @@ class CodeMade:
     """What models are that code of one's own makes: of `[model]`, then of silos' own ones in their order."""
 
     def __init__(self, models: Sequence[MadeModel]) -> None:
-        self.digest, self._unordered = _digests([made.digest for made in models])
-        self.untaught, self._untaught_unordered = _digests([made.untaught for made in models])
+        self.digest = _digest([made.digest for made in models])
+        self.untaught = _digest([made.untaught for made in models])
         self.says: tuple[Said, ...] = tuple(said for made in models for said in made.says)
 
     def same(self, digest: str, says: Sequence[Said]) -> bool:
-        """Whether all began with these tensors and compute this; nothing `says` what older records do not know."""
-        return digest in (self.digest, self._unordered) and self._computes(says)
+        """Whether all began with these tensors and compute this."""
+        return digest == self.digest and alike(says, self.says)
 
     def same_elsewhere(self, untaught: str, says: Sequence[Said]) -> bool:
         """Likewise by machines that draw weights with other last bits: what learns may have those."""
-        return untaught in (self.untaught, self._untaught_unordered) and self._computes(says)
-
-    def _computes(self, says: Sequence[Said]) -> bool:
-        return not says or alike(says, self.says)
+        return untaught == self.untaught and alike(says, self.says)
 
 
-def _digests(digests: Sequence[str]) -> tuple[str, str]:
-    """SHA-256 of digests in their order; and as it was once taken, whatever their order."""
-    texts = "".join(f"{digest}\n" for digest in digests), "".join(sorted(set(digests)))
-    ordered, unordered = (hashlib.sha256(text.encode()).hexdigest() for text in texts)
-    return ordered, unordered
+def _digest(digests: Sequence[str]) -> str:
+    """SHA-256 of digests in their order."""
+    return hashlib.sha256("".join(f"{digest}\n" for digest in digests).encode()).hexdigest()
 
 
 _TEXTS = dict[type[Method], str | None]()

@@ -25,9 +25,8 @@ from ..data.population import SiloNames
 from ..data.scaling import Scaling
 from ..data.sequences import SequenceFormat
 from ..data.table_encoding import Encoder, TableLayout
-from ..files.atomic import write_record
-from ..files.reading import record_of
-from ..files.schema.preparation import (
+from ..files.reading import read
+from ..files.schema.data import (
     DeclaredRecord,
     ImageRecord,
     PreparationFile,
@@ -36,6 +35,8 @@ from ..files.schema.preparation import (
     TableColumnRecord,
     TableRecord,
 )
+from ..files.schema.record import SCHEMA
+from ..files.writing import write_record
 
 PREPARATION = "preparation.json"
 
@@ -71,14 +72,10 @@ def keep_preparation(folder: Path, preparation: Preparation) -> None:
     write_record(folder / PREPARATION, as_record(preparation), lasting=True)
 
 
-def kept_preparation(folder: Path) -> Preparation | None:
-    """What prepares inputs of the run in a folder; None where an earlier version began it, which kept no such thing.
-
-    Raises DataError if the file is damaged.
-    """
+def kept_preparation(folder: Path) -> Preparation:
+    """What prepares inputs of the run in a folder. Raises DataError if the file is missing or damaged."""
     path = folder / PREPARATION
-    record = record_of(path, PreparationFile)
-    return None if record is None else from_record(record, str(path))
+    return from_record(read(path, PreparationFile), str(path))
 
 
 def as_record(preparation: Preparation) -> PreparationFile:
@@ -87,7 +84,7 @@ def as_record(preparation: Preparation) -> PreparationFile:
     found: dict[str, Any] = {"population": len(names)} if isinstance(names, SiloNames) else {"silos": list(names)}
     table, images, sequences = _table(preparation), _images(preparation), preparation.sequence_format
     return PreparationFile.model_validate({
-        "schema": PreparationFile.SCHEMA, **found, "classes": list(preparation.classes),
+        "schema": SCHEMA, **found, "classes": list(preparation.classes),
         "shape": list(preparation.shape), "dtype": written(preparation.dtype), "table": table, "images": images,
         "sequences": None if sequences is None else SequenceRecord(**vars(sequences)),
         "scalings": {name: {"means": each.means, "scales": each.scales} for name, each in preparation.scalings.items()},

@@ -12,20 +12,19 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar, get_type_hints
 
 from ..config import Evaluation, Federation
-from ..config.earlier import completed, how_to_continue, is_earlier
 from ..core import ConfigurationError, ConfigurationErrors, Method, SiloId
 from ..core.errors import shown
-from ..core.settings import FieldError, as_before, check_seed, path_of
+from ..core.settings import FieldError, check_seed, path_of
 from ..data import Silos
-from ..files.atomic import write_bytes
 from ..files.locks import nothing_begun
 from ..files.reading import read_plain
+from ..files.writing import write_bytes
 from ..metrics.own import Compute, given_metrics
 from ..nn.models import ModelSettings, PersonalModel
 from ..nn.own import Make
 from ..training.fit import Training
 from ..wrappers.privacy import Privacy
-from ..wrappers.robust import Choice, Robust
+from ..wrappers.robust import Choice
 from ..wrappers.server import ServerOptimizer
 from ..wrappers.uncertainty import Uncertainty
 from .base import BaseRun
@@ -242,10 +241,7 @@ def description(spec: RunSpec) -> str:
     keep.
     """
     try:
-        deciding = {name: getattr(spec, name) for name in DECIDING if name not in as_before(spec)}
-        if spec.robust == Robust():  # version 0.1 knew no other
-            del deciding["robust"]
-        return json.dumps(_described(deciding), indent=1, allow_nan=False)
+        return json.dumps(_described({name: getattr(spec, name) for name in DECIDING}), indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"the fields of {spec.method.name!r} have to be plain values: {error}") from None
 
@@ -253,19 +249,14 @@ def description(spec: RunSpec) -> str:
 def _check_same_call(run: BaseRun, begun: Any, now: Any) -> None:
     """Raises ConfigurationError for a call that is not the one which a folder's run is of."""
     folder = run.folder
-    earlier = isinstance(begun, dict) and isinstance(begun.get("uncertainty"), dict) and is_earlier(begun)
-    if earlier:
-        begun = begun | {"uncertainty": completed(begun["uncertainty"])}
     if (found := difference(begun, now)) is None:
         return
     place, was, given = found
     finished = (folder / "summary.json").exists()
     state, aim = ("a finished", "have it again") if finished else ("an interrupted", "continue it")
-    how = f"make the same call to {aim}"
-    if earlier and place in ("uncertainty.temperature", "uncertainty.familiarity"):
-        how = how_to_continue(begun["uncertainty"])
     raise ConfigurationError(
-        f"out = {str(folder)!r} holds {state} run with {place} = {was!r}, not {given!r}; {how}, or name a new folder"
+        f"out = {str(folder)!r} holds {state} run with {place} = {was!r}, not {given!r}; make the same call "
+        f"to {aim}, or name a new folder"
     )
 
 
@@ -291,11 +282,7 @@ def _described(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         # Code of one's own is its name here; what it makes is kept beside.
         plain = value.described if isinstance(value, ModelSettings) else vars(value)
-        fields = {
-            field.name: _described(plain[field.name])
-            for field in dataclasses.fields(value)
-            if field.name not in as_before(value)
-        }
+        fields = {field.name: _described(plain[field.name]) for field in dataclasses.fields(value)}
         names = [kind.__name__ for kind in inspect.getmro(type(value)) if dataclasses.is_dataclass(kind)]
         return {"class": " < ".join(names)} | fields
     if isinstance(value, Mapping):

@@ -16,19 +16,17 @@ from ..core.errors import DIVERGED, Diverged
 from ..core.settings import plain
 from ..engines.checks.norms import NormBound
 from ..engines.rounds import FinishedRound
-from ..files.atomic import forget_parts, sync, write_bytes, write_record
-from ..files.checkpoints import Saved, ServerStore, SiloStore, StateLost
-from ..files.kept_states import adopted, read_kept
+from ..files.checkpoints import Saved, ServerStore, SiloStore, StateLost, read_kept
 from ..files.ledger import About, Ledger, read_ledger
-from ..files.logs import AppendLog
-from ..files.manifest import STATES, sum_of, sums_of_folder
 from ..files.payloads import to_bytes
-from ..files.rollback import undone_messages
+from ..files.reading import STATES, sum_of, sums_of_folder
+from ..files.rollback import PLACE, TrainedStore, undone_messages
 from ..files.run_folder import FAILURE
-from ..files.schema.costs import PrivacyRecord
-from ..files.schema.rounds import LeftOut
+from ..files.schema.figures import PrivacyRecord
+from ..files.schema.logs import LeftOut
+from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import Checkpoint, Failure, KeptState, ModelFile, Reset, RunState, Sums
-from ..files.trained import PLACE, TrainedStore
+from ..files.writing import AppendLog, forget_parts, sync, write_bytes, write_record
 from ..metrics import across, figures
 from ..wrappers.base import find
 from ..wrappers.private import Private
@@ -77,13 +75,11 @@ class Recorder:
         """
         forget_parts(self.run.folder)
         saved = saved or Saved({}, Checkpoint(t=-1, server=""))
-        self.ledger.rewind(saved.sum(LEDGER, self.run_state.ledger))
-        self.rows.rewind(saved.sum(ROWS, self.run_state.rows))
-        self.states.rewind(saved.sum(STATES, 0))
+        files = saved.checkpoint.files
+        self.ledger.rewind(files.get(LEDGER))
+        self.rows.rewind(files.get(ROWS))
+        self.states.rewind(files.get(STATES))
         kept = read_kept(self.states.path)
-        if not saved.checkpoint.files and saved.checkpoint.t >= 0:
-            kept = adopted(SiloStore(self.states.path.parent / "silos"), saved.checkpoint.t)
-            self.states.add(kept.values())
         for silo in self.run.reset:
             if not kept:
                 raise ConfigurationError(f"--reset {silo}: no silo has a state in {self.run.folder}")
@@ -142,7 +138,6 @@ class Recorder:
         kept = self.engine.kept()
         self.states.add(kept)
         self.unsynced |= {each.silo: each for each in kept}
-        self.run_state.rows, self.run_state.ledger = self.rows.bytes, self.ledger.log.bytes
         logs = {LEDGER: self.ledger.log, ROWS: self.rows, STATES: self.states}
         files = {place: log.sum for place, log in logs.items() if log.bytes} | self.fixed
         files |= self.trained_sum if t >= self.trained else {}
@@ -238,7 +233,7 @@ class Recorder:
         """Write down what the run has failed of, as far as that can still be written."""
         number = min(self.run_state.number + 1, max(self.rounds_planned, 1))
         known = Failure(
-            schema=Failure.SCHEMA,
+            schema=SCHEMA,
             error=str(error) if isinstance(error, CaveatError | OSError) else f"{type(error).__name__}: {error}",
             diverged=isinstance(error, Diverged),
             lost=isinstance(error, StateLost),
@@ -270,7 +265,7 @@ class Recorder:
         write_record(
             folder / "model" / "model.json",
             ModelFile(
-                schema=ModelFile.SCHEMA,
+                schema=SCHEMA,
                 method=plain(method) | {"name": type(method).__name__},
                 t=t,
                 model=self.run.spec.model.described,

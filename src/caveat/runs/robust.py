@@ -11,17 +11,14 @@ from ..core.silo_info import SiloInfo
 from ..engines.checks.norms import NOTHING, TIMES, NormBound, Noted
 from ..engines.rounds import FinishedRound
 from ..files.ledger import About
-from ..files.schema.rounds import NotedUpdate
+from ..files.schema.logs import NotedUpdate
 from ..files.schema.small_files import LargestPart, RunState
 from .base import BaseRun
 
 
 def norms_of(run: BaseRun, run_state: RunState) -> NormBound | None:
-    """What looks at a run's updates, with the norms that its checkpoint has; None where nothing is to.
-
-    A run that another version began without goes on without.
-    """
-    if not run.spec.robust.watches or not run.method.federated or run_state.norms is None:
+    """What looks at a run's updates, with the norms that its checkpoint has; None where nothing is to."""
+    if not run.spec.robust.watches or not run.method.federated:
         return None
     return NormBound(run.spec.robust.bounds, dict(run_state.norms))
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 from torch import nn
@@ -41,8 +40,6 @@ class RunSpec:
 
     Raises ConfigurationError for settings that cannot go together, whatever the silos are.
     """
-
-    LATER: ClassVar = frozenset({"init", "server"})
 
     method: Method
     model: ModelSettings

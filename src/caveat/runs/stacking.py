@@ -1,4 +1,4 @@
-"""What a run keeps of stacked silos: whether they are asked for, and which works are carried out so."""
+"""What a run says of stacked silos, and that it goes on as it began."""
 
 from __future__ import annotations
 
@@ -6,31 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..core import ConfigurationError, Method
-from ..engines.stacking.decisions import Mode
-from ..files.atomic import write_record
-from ..files.reading import record_of
-from ..files.schema.small_files import StackedFile, StackedRecord
-from .begun import check_files
-
-STACKED = "stacked.json"
+from ..files.schema.small_files import StackedRecord
 
 
-def keep_mode(folder: Path, mode: Mode) -> None:
-    """Write down how the run that begins in a folder trains silos, if that is not done yet.
-
-    Raises ConfigurationError if it began in another way, since numbers differ by rounding; DataError for a file that is
-    damaged or gone.
-    """
-    check_files(folder, STACKED)
-    known = record_of(folder / STACKED, StackedFile)
-    was = "off" if known is None else known.mode
-    if known is None and not (folder / "state" / "checkpoint.json").exists():
-        was = mode
-        if mode != "off":
-            write_record(folder / STACKED, StackedFile(schema=StackedFile.SCHEMA, mode=mode), lasting=True)
-    if was != mode:
+def check_stacked(folder: Path, mode: str, kept: str) -> None:
+    """Raises ConfigurationError unless the mode is the one that a checkpoint has kept: numbers differ by rounding."""
+    if mode != kept:
         raise ConfigurationError(
-            f"{folder}: engine.stacked = {mode!r}, but the run began with {was!r}; put it back, or begin another run",
+            f"{folder}: engine.stacked = {mode!r}, but the run began with {kept!r}; put it back, or begin another run",
             "engine.stacked",
         )
 

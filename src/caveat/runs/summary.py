@@ -16,10 +16,19 @@ from ..core.errors import shown
 from ..core.silo_info import SiloInfo, positive_class
 from ..core.tensors import size
 from ..engines.rounds import FinishedRound
-from ..files.schema.costs import PrivacyRecord, RoundTraffic, Traffic
-from ..files.schema.figures import INSIDE, Metrics, ModelRecord, Reliability, SiloStream, Stream
-from ..files.schema.record import as_json
-from ..files.schema.rounds import RoundRow
+from ..files.schema.figures import (
+    INSIDE,
+    Metrics,
+    ModelRecord,
+    PrivacyRecord,
+    Reliability,
+    RoundTraffic,
+    SiloStream,
+    Stream,
+    Traffic,
+)
+from ..files.schema.logs import RoundRow
+from ..files.schema.record import SCHEMA, as_json
 from ..files.schema.small_files import RunState
 from ..files.schema.summary import DeviceRecord, DomainRecord, Newcomers, Policy, Selective, SiloRecord, Summary, Worst
 from ..uncertainty import histograms
@@ -86,7 +95,7 @@ def summarise(
     inside = streams[INSIDE] = _told_over_silos(classes, streams[INSIDE])
     pooled = metrics.merge(payload["sums"] for payload in test.values())
     return Summary(
-        schema=Summary.SCHEMA,
+        schema=SCHEMA,
         version=__version__,
         method=method.name,
         policy=Policy.model_validate(outcome.pop("policy", {"name": run.spec.uncertainty.policy or method.policy})),

@@ -9,11 +9,10 @@ from rich.text import Text
 
 from ..core.errors import MissingError
 from ..core.text import decimal, listed, percent, plain, times
-from ..files.ledger_totals import Sent, Total, read_sent
-from ..files.manifest import check_file, manifest_of
-from ..files.reading import record_of
+from ..files.ledger import Sent, Total, read_sent
+from ..files.reading import check_file, manifest_of, record_of
 from ..files.run_folder import RunFolder, natural
-from ..files.schema.ledger import Form
+from ..files.schema.logs import Form
 from ..files.schema.small_files import OwnState
 from ..html.pages.run.classification import Ranged, judged, judged_together
 from ..html.pages.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams

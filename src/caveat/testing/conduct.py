@@ -12,7 +12,7 @@ from ..core import ConfigurationError, Method, Payload, Replies, Round, State, T
 from ..runs.summary import check_outcome, check_silo_entries
 from ..wrappers.evaluation import TEST, VALIDATION
 from .checked import CheckedMethod, chain, explained
-from .federation import LATEST, SmallFederation, kept_state
+from .federation import LATEST, SmallFederation, kept_state, newest_state
 from .same import Violation, assert_same, check, flat
 
 SPLITS = ("train", "validation", "calibration", "test")
@@ -95,7 +95,7 @@ def no_prediction_sees_a_label_of_the_test_split(trial: CheckedMethod) -> None:
     kind.answer = spy  # type: ignore[method-assign]
     try:
         for look in (VALIDATION, TEST):
-            down, kept = trial.method.broadcast(whole.server), whole.place.states.adopt("silo-0", LATEST)
+            down, kept = trial.method.broadcast(whole.server), newest_state(whole.place.states, "silo-0")
             whole.place.perform(LATEST, look, down, "silo-0", kept)
     finally:
         if inherited:

@@ -16,7 +16,8 @@ from ..engines.executor import Executor, channels_last
 from ..engines.processes.pool import EmbeddedEngine
 from ..engines.rounds import FinishedRound, Participation, run
 from ..files.checkpoints import SiloStore
-from ..files.kept_states import adopted
+from ..files.reading import sum_of
+from ..files.schema.small_files import KeptState
 from ..nn.encoders import Model, Tokens, head
 from ..wrappers.base import Wrapper
 from ..wrappers.evaluation import Evaluated
@@ -86,7 +87,16 @@ def _own_models(
 
 def kept_state(place: Executor, silo: SiloId, until: int = LATEST) -> State:
     """What a silo has kept until a round, by what is there."""
-    return place.state(silo, place.states.adopt(silo, until))
+    return place.state(silo, newest_state(place.states, silo, until))
+
+
+def newest_state(states: SiloStore, silo: SiloId, until: int = LATEST) -> KeptState | None:
+    """Which state a silo has kept last until a round, by what is there; None before the first."""
+    known = [t for t in states.versions(silo) if t <= until]
+    if not known:
+        return None
+    path = states.root / silo / f"{known[-1]:06d}.safetensors"
+    return KeptState(silo=silo, t=known[-1], sha256=sum_of(path).sha256)
 
 
 class SmallFederation:
@@ -130,7 +140,9 @@ class SmallFederation:
         with engine or EmbeddedEngine(self.place, self.workers) as transport:
             start = bounds.get("start", 0)
             if isinstance(transport, EmbeddedEngine):
-                transport.begin(start, {}, adopted(self.place.states, start - 1))
+                states = self.place.states
+                found = {silo: newest_state(states, silo, start - 1) for silo in sorted(states.silos())}
+                transport.begin(start, {}, {silo: kept for silo, kept in found.items() if kept is not None})
             self.server = run(
                 self.place.method, transport, self.site, self.server,
                 participation=participation or Participation(0), after=after_each, ended=lambda: False, norms=norms,

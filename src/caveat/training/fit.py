@@ -1,4 +1,4 @@
-"""Training inside one silo: the only loop over batches."""
+"""Training inside one silo: the only loop over batches, and the weights of classes in its loss."""
 
 from __future__ import annotations
 
@@ -8,23 +8,46 @@ from contextlib import nullcontext
 from dataclasses import fields
 from functools import lru_cache
 from itertools import chain, islice
-from typing import Annotated, ClassVar, Literal, cast
+from typing import Annotated, Literal, cast
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, PlainValidator
 from torch import Tensor, nn
 
 from ..core import ConfigurationError, Site
 from ..core.devices import CPU, brought
 from ..core.errors import shown
 from ..core.settings import LARGE, MANY, frozen_settings
-from .class_weights import ClassWeights
-from .modules import learning, to_train, without_gradients
+from .modules import in_bfloat16, learning, to_train, without_gradients
 from .optimizers import SGD, Adam, AdamW, Moments, Optimizer
-from .precision import in_bfloat16
 from .rehearsal import watched
-from .stacked.site import FitCall, StackedSite
+from .stacked.replay import FitCall, StackedSite
+
+
+def _weights(value: object) -> str | tuple[float, ...]:
+    if isinstance(value, str) and value in ("none", "balanced"):
+        return value
+    numbers = tuple(value) if isinstance(value, list | tuple) else ()
+    if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers):
+        numbers = ()
+    if not any(numbers) or not all(math.isfinite(each) and 0 <= each <= LARGE for each in numbers):
+        raise ValueError(f"must be none, balanced or a list of numbers from 0 to {LARGE:g}, one per class, not all 0")
+    return tuple(map(float, numbers))
+
+
+ClassWeights = Annotated[str | tuple[float, ...], PlainValidator(_weights)]
+"""none, balanced, or a number per class."""
+
+
+def balanced(y: Tensor) -> tuple[float, ...]:
+    """n / (K n_c) for each class c of labels (N,), of which K classes have any (King & Zeng, Logistic Regression in
+    Rare Events Data, 2001): each class counts as much, and an example 1 in the mean. 0 for a class that has none.
+    """
+    counts = torch.bincount(y).double()
+    present = int((counts > 0).sum())
+    return tuple(torch.where(counts > 0, len(y) / (present * counts), 0.0).tolist())
+
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A batch of inputs and labels to a scalar."""
@@ -44,8 +67,6 @@ LABELS = ("class_weights", "label_smoothing")
 @frozen_settings
 class Training:
     """How a silo trains in one round."""
-
-    LATER: ClassVar = frozenset({"clip", "schedule", "warmup", "state", "class_weights", "label_smoothing"})
 
     local_epochs: Annotated[float, Field(gt=0, le=MANY)] | None = None
     """Passes over a silo's training data per round (1 unless `local_steps` is given). Of a part of a pass, such as 0.5,

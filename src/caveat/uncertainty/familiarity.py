@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.overrides import wrap_torch_function
 
-from .beside import beside
+from .histograms import beside
 
 Tensors = dict[str, Tensor]
 SCORE = "unfamiliar"

@@ -14,8 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from .histograms import BINS, bins, edges, histogram, quantile
-from .quantiles import finite_sample_quantile
+from .histograms import BINS, bins, edges, finite_sample_quantile, histogram, quantile
 
 SCORE = "surprise"
 """What the score is called: -log p of a class, in nats, binned as such."""

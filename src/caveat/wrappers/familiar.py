@@ -72,7 +72,7 @@ class Familiar(Wrapper):
         )  # fmt: skip
 
     def broadcast(self, server: State) -> Payload:
-        return self.base.broadcast(server) | {GROUP: server.get(GROUP, {})}  # what version 0.1 began has none
+        return self.base.broadcast(server) | {GROUP: server[GROUP]}
 
     # After training: a silo's sums leave it, the numbers of its calibration inputs stay.
 

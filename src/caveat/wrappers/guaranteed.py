@@ -22,12 +22,10 @@ from torch import Tensor
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, SumOver, Tensors, Update
 from ..core.silo_info import SiloInfo
 from ..uncertainty.binomial import answers_needed
-from ..uncertainty.guarantee import Guarantee, fixed_sequence
+from ..uncertainty.guarantee import GRID, Guarantee, fixed_sequence, policy_counts, ranks, score_edges
 from ..uncertainty.histograms import BINS, histogram
-from ..uncertainty.limits import GRID, policy_counts, ranks, score_edges
-from .base import Wrapper
+from .base import Wrapper, no_counts, no_histograms
 from .groups import ABOUT, NOBODY, Per, Whose, domain_code, known_domains, members, row_of
-from .sums import no_counts, no_histograms
 from .switched import choose, nowhere, scalar
 
 NUMBERS = ("limit", "answered", "errors", "total", "upper", "needed", "enough", "enough_share")
@@ -151,7 +149,6 @@ class Guaranteed(Wrapper):
             "totals": torch.zeros(len(domains), dtype=torch.float64),
             "limits": torch.zeros(len(domains), dtype=torch.float64),
         }
-        # What version 0.1 began has a limit and counts of another kind, which go.
         return server | {"decision": {"ready": server["decision"]["ready"]} | unset | edges}
 
     def count(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
@@ -229,18 +226,10 @@ class Guaranteed(Wrapper):
     def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
         if not down["decision"]["ready"]:
             return self.base.decide(down, state, answers)
-        if is_counted(down["decision"]):
-            return choose(answers, self.earlier(down["decision"]["limit"], state.get("decision", {}), answers))
         by = self.promise(down, state)
         if by is None:
             return choose(answers, nowhere(answers))
         return choose(answers, {w: self.rank(by.edges, w, answer) <= by.limit for w, answer in answers.items()})
-
-    def earlier(self, limit: Tensor, kept: Tensors, answers: Answers) -> dict[Decision, Tensor]:
-        """Which answers are within the limit, in a run that version 0.1 finished: a silo ranked by its own scores."""
-        within = nowhere(answers)
-        known = {whose: kept[whose.name.lower()] for whose in answers if whose.name.lower() in kept}
-        return within | {w: earlier_ranks(own, answers[w].score(self.score)) <= limit for w, own in known.items()}
 
     def describe(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
         """The base's numbers, and the promise that the silo has, where each may have another."""
@@ -292,17 +281,6 @@ class Guaranteed(Wrapper):
                 f"silos, {largest}"
             )
         return self.base.outcome(server) | {"policy": policy, "guarantee": about}
-
-
-def is_counted(decision: Tensors) -> bool:
-    """Whether version 0.1 had set its limit, which goes with scores that silos have kept rather than with edges."""
-    return "limit" in decision and bool(decision["ready"])
-
-
-def earlier_ranks(kept: Tensor, scores: Tensor) -> Tensor:
-    """(N,) ranks in (0, 1] among the scores (m,) that a silo kept with version 0.1, of its validation split."""
-    below = torch.searchsorted(kept.double().sort().values, scores.double().contiguous())
-    return ((below.double() + 1) / (len(kept) + 1)).masked_fill(scores.isnan(), 1.0)
 
 
 def at(group: Tensors, row: int) -> Tensors:

@@ -3,7 +3,7 @@
 McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, with fixed weights and one clip
 over all tensors; the noise is split among the silos as in Kairouz, Liu & Steinke, The Distributed Discrete Gaussian
 Mechanism for Federated Learning with Secure Aggregation, ICML 2021, but continuous. What it amounts to is computed by
-`caveat.wrappers.accounting`.
+`caveat.wrappers.privacy`.
 
 What it does not do. Gaussian noise in floating point has holes that can tell neighbours apart (Mironov, On Significance
 of the Least Significant Bits for Differential Privacy, CCS 2012), which is not addressed here. Without secure

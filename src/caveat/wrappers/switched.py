@@ -16,10 +16,8 @@ from torch import Tensor
 
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, SumOver, Update
 from ..core.silo_info import SiloInfo
-from ..uncertainty.histograms import histogram, quantile
-from ..uncertainty.quantiles import finite_sample_quantile
-from .base import Wrapper
-from .sums import no_histograms
+from ..uncertainty.histograms import finite_sample_quantile, histogram, quantile
+from .base import Wrapper, no_histograms
 
 
 def choose(answers: Answers, within: Mapping[Decision, Tensor]) -> Prediction:

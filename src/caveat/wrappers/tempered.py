@@ -50,8 +50,7 @@ class Tempered(Wrapper):
 
     def broadcast(self, server: State) -> Payload:
         """With the federation's power and the standard deviation of silos' logarithms of it, (2,) per model."""
-        # What version 0.1 began has none before the round.
-        return self.base.broadcast(server) | {"temperature": server.get("temperature", self.unknown)}
+        return self.base.broadcast(server) | {"temperature": server["temperature"]}
 
     def measure(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         """Keep the likelihood of the validation split at a grid of powers, and send what the federation needs of it."""
@@ -81,8 +80,6 @@ class Tempered(Wrapper):
     def power(self, whose: Decision, down: Payload, state: State) -> float:
         """The silo's own inverse temperature, or the federation's for a silo that has measured nothing."""
         model = whose.name.lower()
-        if "temperature" not in down:
-            return float(down["power"][model])  # of a run that version 0.1 finished
         common, spread = down["temperature"][model].tolist()
         own = state.get("likelihood", {}).get(model)
         return common if own is None else temperature.near(own, common, spread)

@@ -10,8 +10,7 @@ from itertools import islice
 import torch
 
 from ..core import Method, Payload, Replies, Round, Site, State, Tensors, Update
-from ..training.class_weights import balanced
-from ..training.fit import Training
+from ..training.fit import Training, balanced
 from .base import Wrapper
 
 MOMENTS = "moments"

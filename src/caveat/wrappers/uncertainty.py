@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -11,12 +11,11 @@ from ..core import ConfigurationError, Method
 from ..core.settings import frozen_settings
 from ..uncertainty.familiarity import SCORE
 from .base import find
-from .conformal import Conformal
+from .conformal import Conformal, LabelShifted
 from .ensemble import Ensemble
 from .familiar import Familiar
 from .groups import Per
 from .guaranteed import Guaranteed
-from .label_shift import LabelShifted
 from .laplace import Laplace
 from .private import Private
 from .switched import Switched
@@ -39,7 +38,6 @@ MEMBERS = 5
 class Uncertainty:
     """How predictions get their uncertainty, and what is done about it."""
 
-    LATER: ClassVar = frozenset({"label_shift"})
     mc_samples: Annotated[int, Field(ge=1, le=10_000)] = 20
     """MC-dropout passes per prediction, for methods that sample; draws of logits where the source is laplace."""
     source: Literal["own", "dropout", "laplace", "ensemble"] | None = None

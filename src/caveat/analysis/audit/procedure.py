@@ -19,11 +19,11 @@ from ...core.errors import cut
 from ...core.settings import path_of
 from ...core.text import percent
 from ...data import Silos
-from ...files.atomic import write_bytes, write_record
 from ...files.reading import read
 from ...files.schema.audit import AuditFile, Finding, FusedCopies
-from ...files.schema.record import as_json
+from ...files.schema.record import SCHEMA, as_json
 from ...files.schema.summary import Summary
+from ...files.writing import write_bytes, write_record
 from ...html.pages.audit.page import render
 from ...runs import python_calls
 from ...runs.local import LocalRun
@@ -155,7 +155,7 @@ def _examine(sweep: Sweep, progress: Progress) -> Audit:
     found = judged([*_findings(rows, full, summaries), *copies], accuracy)
     common = sweep.common()
     file = AuditFile(
-        schema=AuditFile.SCHEMA,
+        schema=SCHEMA,
         version=__version__,
         seeds=list(sweep.seeds),
         shares=sorted(sweep.shares),

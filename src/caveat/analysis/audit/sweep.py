@@ -8,22 +8,19 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...config.earlier import OTHER_TEMPERATURES, completed, how_to_continue, is_earlier
 from ...core import ConfigurationError, DataError, Method, RunError, Silo, key
 from ...core.settings import plain
 from ...data import Silos, splits_record
-from ...files.atomic import write_record
 from ...files.locks import locked, nothing_begun
-from ...files.manifest import manifest_of
-from ...files.reading import checked, record_of
+from ...files.reading import checked, manifest_of, record_of
 from ...files.schema.audit import AuditPlan, Participating
 from ...files.schema.record import as_json
+from ...files.writing import write_record
 from ...runs import python_calls
 from ...runs.begun import check_begun, check_same
 from ...runs.execution import carry_out
@@ -124,30 +121,10 @@ class Sweep:
         begun = record_of(plan, AuditPlan)
         if begun is not None:
             asked = checked(json.loads(json.dumps(as_json(common))), AuditPlan, str(plan))
-            self._check_same(begun, asked)
+            if other := ", ".join(name for name, value in asked if getattr(begun, name) != value):
+                raise ConfigurationError(f"{folder} holds an audit with other settings: {other}; name a new folder")
         elif not nothing_begun(folder):
             raise ConfigurationError(f"{folder} exists and is not an audit; name a new folder")
-
-    def _check_same(self, begun: AuditPlan, asked: AuditPlan) -> None:
-        """Raises ConfigurationError for a plan that is not the one which the folder's audit began with."""
-        folder, earlier = self.whole.folder, is_earlier(as_json(begun))
-        same = begun.model_copy(update={"uncertainty": completed(begun.uncertainty)})
-        if same != asked:
-            other = ", ".join(name for name, value in asked if getattr(same, name) != value)
-            how = f"{how_to_continue(begun.uncertainty)}, or " if earlier and "uncertainty" in other else ""
-            raise ConfigurationError(f"{folder} holds an audit with other settings: {other}; {how}name a new folder")
-        runs = [self.run_of(share, seed).folder for share in self.shares for seed in self.seeds]
-        lacking = earlier and not all((run / "summary.json").exists() for run in runs)
-        if lacking and (why := self.whole.method.changed_since_0_1):
-            raise ConfigurationError(
-                f"{folder} was begun by version 0.1, whose runs cannot be judged together with others: {why}; name a "
-                "new folder"
-            )
-        if lacking and begun.uncertainty["temperature"]:
-            raise ConfigurationError(
-                f"{folder} was begun by version 0.1, which {OTHER_TEMPERATURES}; its runs with "
-                "uncertainty.temperature = true cannot be judged together with others; name a new folder"
-            )
 
     @contextmanager
     def begun(self) -> Iterator[None]:
@@ -188,12 +165,8 @@ class Sweep:
         )
 
     def _keep(self, run: LocalRun) -> None:
-        """Write down what the run is of, or see that it is that. Raises ConfigurationError for a run of other settings.
-
-        Version 0.1 wrote nothing of the kind.
-        """
-        if (run.folder / python_calls.CALL).exists() or not (run.folder / "summary.json").exists():
-            python_calls.keep_call(run)
+        """Write down what the run is of. Raises ConfigurationError where the folder has a run of other settings."""
+        python_calls.keep_call(run)
         manifest_of(run.folder).check(python_calls.CALL, "splits.json")
 
     def run(self, progress: Progress) -> Iterator[tuple[float, int, Run]]:
@@ -211,12 +184,6 @@ class Sweep:
                     run.check_code()  # what is judged together has to be of one model
                 carry_out(run, progress, f"run {number} of {count}: {share:.3g} of the data, seed {seed}")
                 yield share, seed, Run(run)
-
-
-def began_earlier(folder: Path) -> bool:
-    """Whether version 0.1 began the audit in a folder, if there is one. Raises DataError if its plan is damaged."""
-    plan = record_of(folder / "plan.json", AuditPlan)
-    return plan is not None and is_earlier(as_json(plan))
 
 
 def observed(run: Run) -> Observed:

@@ -24,6 +24,7 @@ from ...files.schema.comparison import (
     TuningReport,
 )
 from ...files.schema.grid import Measure, MethodVariant, Setting
+from ...files.schema.record import SCHEMA
 from ...metrics import HIGHER_IS_BETTER, LOWER_IS_BETTER
 from ..statistics import Interval, Steps, Values, holm, interval, mean_ranks, paired
 from .correctness import contrast_records
@@ -40,7 +41,7 @@ def comparison_of(results: ComparisonFolder) -> Comparison:
     _check_data(results)
     tables = tuple(_table(results, setting, measure) for setting in grid.columns for measure in grid.measures)
     return Comparison(
-        schema=Comparison.SCHEMA,
+        schema=SCHEMA,
         version=__version__,
         title=grid.title,
         command=grid.command,

@@ -10,10 +10,10 @@ from typing import Any
 from ...core import CaveatError, ConfigurationError, Method
 from ...core.errors import shown
 from ...data import Silos
-from ...files.atomic import write_bytes
 from ...files.locks import nothing_begun
 from ...files.schema.comparison import Comparison, read_comparison
 from ...files.schema.grid import MethodVariant, Setting
+from ...files.writing import write_bytes
 from ...metrics.own import OwnMetric, given_metrics
 from ...runs.progress import Progress
 from .folder import ComparisonFolder, FinishedRun

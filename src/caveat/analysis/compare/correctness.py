@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ...core import Data, DataError, Payload, Silo, Tensors
 from ...data import Silos
-from ...files.atomic import write_bytes
 from ...files.payloads import read_payload, to_bytes
 from ...files.schema.comparison import ContrastRecord
 from ...files.schema.grid import Contrast
+from ...files.writing import write_bytes
 from ...runs.configured import open_run
 from ...runs.local import Run
 from ..statistics import Array as Floats

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ...config import Config, is_stranger, load_kept
-from ...config.earlier import wrote
 from ...config.text import toml
 from ...core import ConfigurationError, SiloId
-from ...files.manifest import Manifest, manifest_of
-from ...files.reading import read, read_plain
+from ...files.reading import Manifest, manifest_of, read, read_plain
 from ...files.run_folder import read_rows
 from ...files.schema.grid import Measure, MethodVariant, Sets, Setting
+from ...files.schema.logs import RoundRow
 from ...files.schema.record import as_json
-from ...files.schema.rounds import RoundRow
 from ...files.schema.summary import SiloRecord, Summary
 from ...runs.begun import check_settings
 from .grid import Grid, PlannedRun
@@ -230,13 +228,8 @@ class ComparisonFolder:
 
     def config(self, run: PlannedRun, rounds: int | None) -> Config:
         if (run.folder, rounds) not in self._configs:
-            self._configs[run.folder, rounds] = run.config(rounds, self.earlier)
+            self._configs[run.folder, rounds] = run.config(rounds)
         return self._configs[run.folder, rounds]
-
-    @cached_property
-    def earlier(self) -> bool:
-        """Whether version 0.1 began a run of the folder: all others are by its defaults then, for they are compared."""
-        return any(map(wrote, self.folder.glob("runs/**/config.toml")))
 
     def done(self, run: PlannedRun) -> FinishedRun | None:
         """What a planned run has left, if it is finished."""

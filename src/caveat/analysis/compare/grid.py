@@ -42,15 +42,12 @@ class PlannedRun:
         parts = (self.setting.name, self.method.name, *self.tuned, f"seed-{self.seed}")
         return "/".join(["runs", *(slug(part) for part in parts if part)])
 
-    def config(self, rounds: int | None = None, earlier: bool = False) -> Config:
-        """The run's configuration, by the defaults of version 0.1 in an `earlier` comparison.
-
-        Raises ConfigurationError naming the method and the setting.
-        """
+    def config(self, rounds: int | None = None) -> Config:
+        """The run's configuration. Raises ConfigurationError naming the method and the setting."""
         more = () if rounds is None else (f"rounds={rounds}",)
         sets = [*self.setting.sets, *self.method.sets, *self.tuned, *more, f"seed={self.seed}", "beside=[]"]
         try:
-            config = load(self.setting.recipe, [*sets, "engine.workers=1"], earlier=earlier)
+            config = load(self.setting.recipe, [*sets, "engine.workers=1"])
             if is_stranger(config.method.name) or config.method.name == _method_of(
                 self.setting.recipe, self.setting.sets
             ):

@@ -16,17 +16,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from ... import data
 from ...config import Config
-from ...config.earlier import OTHER_TEMPERATURES
 from ...core import CaveatError, ConfigurationError, DataError
 from ...data import Silos
-from ...engines.processes.children import end_with_parent
-from ...files.atomic import forget_parts, write_bytes, write_json, write_record
+from ...engines.processes.worker import end_with_parent
 from ...files.locks import locked, nothing_begun
 from ...files.reading import check_version, decoded, text_of
 from ...files.schema.comparison import read_comparison
-from ...files.schema.grid import SCHEMA, grid_record
-from ...files.schema.record import as_json
-from ...files.seals import UNSEALED, check_seal, sealed
+from ...files.schema.grid import grid_record
+from ...files.schema.record import SCHEMA, as_json, check_seal, sealed
+from ...files.writing import forget_parts, write_bytes, write_json, write_record
 from ...html.pages.comparison.page import render
 from ...html.pages.run.page import write_report
 from ...runs.configured import check, check_code, open_run, resume, start
@@ -183,26 +181,6 @@ def check_folder(results: ComparisonFolder) -> None:
         raise ConfigurationError(f"{folder} exists and is not a comparison; name a new folder with --out")
     for run in results.known():
         results.check_begun(run)
-    if results.earlier:
-        _check_earlier(results)
-
-
-def _check_earlier(results: ComparisonFolder) -> None:
-    """Raises ConfigurationError for runs to come beside those of version 0.1 that would be by other rules."""
-    for run in results.known():
-        if results.done(run) is not None:
-            continue
-        config = results.config(run, None)
-        if config.uncertainty.temperature:
-            raise ConfigurationError(
-                f"{results.folder} was begun by version 0.1, which {OTHER_TEMPERATURES}; "
-                f"{run.title} with uncertainty.temperature = true cannot be compared with that; name a new folder"
-            )
-        if why := config.build_method().changed_since_0_1:
-            raise ConfigurationError(
-                f"{results.folder} was begun by version 0.1, with which {run.title} would be another run: {why}; "
-                "name a new folder"
-            )
 
 
 def _key(config: Config) -> str:
@@ -286,7 +264,7 @@ def grid_of(folder: Path) -> Grid:
     path = folder / "grid.json"
     try:
         value = decoded(text_of(path) or "", str(path))
-        check_version(value, SCHEMA, str(path), UNSEALED)
+        check_version(value, str(path))
         check_seal(value, str(path))
         return TypeAdapter(Grid).validate_python(value)
     except ValidationError as error:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...config import one_of
 from ...core import ConfigurationError, Decision, Prediction
-from ...files.atomic import write_bytes
+from ...files.writing import write_bytes
 from ...runs.configured import open_run
 from ...runs.local import Run
 from ...runs.progress import Progress

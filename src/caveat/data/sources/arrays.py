@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 
 from ...core import DataError, DataWarning
-from ...core.memory import memory
+from ...core.devices import memory
 from ..lazy import ArrayRows, JoinedRows
 from ..pools import Array, Pool, check_classes, input_array, label_array, paired, whole_numbers
 from ..settings import Kind

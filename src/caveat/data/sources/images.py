@@ -44,7 +44,7 @@ def image_pools(
     """One pool per silo folder, its images resized if a size is given, and decoded when they are needed if `lazy`.
 
     The classes are the class folders of all silos together. Images are turned upright as their EXIF data say, unless
-    `exif_rotation` is off, as it was in version 0.1. Raises DataError for images that no class folder holds.
+    `exif_rotation` is off. Raises DataError for images that no class folder holds.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: a file, expected a folder SILO/CLASS/*.png|jpg")

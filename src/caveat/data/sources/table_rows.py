@@ -18,7 +18,7 @@ from typing import cast
 import numpy as np
 
 from ...core import ConfigurationError, DataError
-from ...core.cache import cache_folder
+from ...core.devices import cache_folder
 from ..lazy import ArrayRows
 from ..pools import Array, TableColumn
 from .columns import ENDLESS, LARGEST, number

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ...core import ConfigurationError, DataError, DataWarning, Refused
-from ...core.memory import FLOAT, check_memory
+from ...core.devices import FLOAT, check_memory
 from ..lazy import some_rows
 from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, TableColumn, ordered, shown
 from .columns import ColumnContent, Reading, features_of, label_refusal

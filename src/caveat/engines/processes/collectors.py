@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from ...core import Payload, Replies, RunError, SiloId, Update
-from ...core.replies import RunningSums
+from ...core.aggregation import RunningSums
 from ..checks.norms import BUFFERED, Admission
 
 TOGETHER = 1 << 27

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from multiprocessing.connection import wait
 
 import torch
 
@@ -18,13 +17,12 @@ from ...files.schema.small_files import KeptState, StackedRecord
 from ..allocator import keep_freed_memory
 from ..checks.norms import Admission
 from ..executor import Executor, Performed
-from ..stacking.chunk import StackedPlace
-from ..stacking.decisions import Stacking
-from ..stacking.exchange import ChunkExchange
-from .anew import Rebuild, can_fork, check_anew
+from ..stacking.batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
+from ..stacking.decision import Stacking
+from ..stacking.replies import ChunkReplies, SummedPart, summed
 from .collectors import AHEAD, BufferedReplies, ReplyCollector, StreamingMean
 from .shared_buffer import SharedBuffer
-from .worker import Worker
+from .worker import Rebuild, Worker, WorkerQueue, as_order, can_fork, check_respawn
 
 
 class EmbeddedEngine:
@@ -48,7 +46,7 @@ class EmbeddedEngine:
             raise ConfigurationError(f"engine.workers = {workers} needs a system with fork; use 1")
         self.devices = devices or [executor.device]
         self.executor = executor
-        self.stacking, self.stacked_place = stacking or Stacking("off"), StackedPlace(executor)
+        self.stacking, self.batched = stacking or Stacking("off"), BatchedExecutor(executor)
         self.method = executor.method
         self.silos: Sequence[SiloId] = executor.sorted_names
         self.examples: Mapping[SiloId, int] | None = None
@@ -75,7 +73,7 @@ class EmbeddedEngine:
         self.executor.states.begin()
         forked = not self.count or can_fork(self.executor.device)
         if not forked:
-            check_anew(self.rebuild, self.count)
+            check_respawn(self.rebuild, self.count)
         try:
             for number in range(self.count):
                 self.executor.device = self.devices[number % len(self.devices)]
@@ -135,20 +133,12 @@ class EmbeddedEngine:
 
         Raises SiloError if one fails.
         """
-        plan, stacked = self.stacking.plan(
-            self.stacked_place, t, address, payload, cohort, self.examples, self.states, max(self.count, 1)
-        )
-        if plan:
-            chunks = ChunkExchange(
-                t, address, payload, plan, stacked, self.states, self.needed, linear, self.examples, self._keep,
-                admission,
-            )  # fmt: skip
-            if self.workers:
-                chunks.spread(self.workers, self.down)
-            else:
-                chunks.here(self.stacked_place)
-            self.stacking.fell_back(t, chunks.one_by_one)
-            return chunks.result(len(self.silos))
+        chunks, stacked = self.stacking.plan(self.batched, t, address, payload, cohort, self.examples, self.states)
+        if chunks:
+            orders = [
+                ChunkOrder(t, address, payload, silos, self._states_of(silos), self.needed, stacked) for silos in chunks
+            ]
+            return self._exchange_chunks(orders, linear, admission)
         collector = self._collector(payload, cohort, linear, admission)
         if self.workers:
             self._spread(t, address, payload, collector)
@@ -186,25 +176,47 @@ class EmbeddedEngine:
     def _spread(self, t: int, address: str, payload: Payload, collector: ReplyCollector) -> None:
         self.down.restart()
         order = {"t": t, "work": address, "down": self.down.write(payload), "needed": self.needed}
-        idle, busy = list(self.workers), dict[object, Worker]()
-
-        def collect() -> None:
-            for pipe in wait([worker.pipe for worker in busy.values()]):
-                worker = busy.pop(pipe)
-                self._take(collector, *worker.answer())
-                idle.append(worker)
-
+        queue = WorkerQueue(self.workers, lambda worker: self._take(collector, *worker.answer()))
         for group, silos in enumerate(collector.groups):
             while not collector.ready(group):
-                collect()
+                queue.collect()
             for worker in self.workers:
                 worker.begin(group % AHEAD)
             for silo in self.queue(silos):
-                while not idle:
-                    collect()
-                worker = idle.pop()
                 kept = self.states.get(silo)
-                worker.ask(order | {"silo": silo, "kept": None if kept is None else as_json(kept)})
-                busy[worker.pipe] = worker
-        while busy:
-            collect()
+                queue.ask(order | {"silo": silo, "kept": None if kept is None else as_json(kept)})
+        queue.finish()
+
+    def _states_of(self, silos: Sequence[SiloId]) -> dict[SiloId, KeptState]:
+        return {silo: self.states[silo] for silo in silos if silo in self.states}
+
+    def _exchange_chunks(
+        self, orders: Sequence[ChunkOrder], linear: Weights | None, admission: Admission | None
+    ) -> Replies:
+        """Carry out chunks of silos one after the other, or each where a worker is idle."""
+        replies = ChunkReplies(linear, self.examples, len(orders), admission)
+        reasons: list[dict[str, str]] = [{} for _ in orders]
+        adds_up = linear is not None and admission is None  # updates are admitted before they are added up
+
+        def take(number: int, parts: Sequence[ChunkPart | SummedPart], done: ChunkDone) -> None:
+            for kept in done.kept:
+                self._keep(kept)
+            replies.take(number, parts)
+            reasons[number] = done.one_by_one
+
+        if self.workers:
+            self.down.restart()
+            sent = self.down.write(orders[0].sent)
+            queue = WorkerQueue(self.workers, lambda worker: take(worker.order["chunk"], *worker.answer_chunk()))
+            for worker in self.workers:
+                worker.begin(0)
+            for number, order in enumerate(orders):
+                queue.ask(as_order(order, sent, adds_up) | {"chunk": number})
+            queue.finish()
+        else:
+            for number, order in enumerate(orders):
+                done = self.batched.carry_out(order)
+                take(number, [summed(part) for part in done.parts] if adds_up else done.parts, done)
+        for each in reasons:
+            self.stacking.fell_back(orders[0].t, each)
+        return replies.replies(len(self.silos))

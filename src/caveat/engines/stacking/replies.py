@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from ...core import Payload, Replies, RunError, SiloId, Update, Weights
 from ..checks.norms import Admission
-from .chunk import ChunkPart, one_of, stack, weighted
+from .batched_executor import ChunkPart, one_of, stack
 
 
 @dataclass
@@ -23,8 +24,18 @@ class SummedPart:
 
 
 def summed(part: ChunkPart) -> SummedPart:
-    """A part as sums over its silos."""
-    return SummedPart(part.silos, part.examples, *weighted(part))
+    """A part as float64 sums over its silos of n_k times their tensors, and the tensors of the first silo by name."""
+    shares = torch.tensor(part.examples, dtype=torch.float64)
+    sums: Payload = {}
+    for group, tensors in part.payload.items():
+        sums[group] = {name: _sum(tensor, shares) for name, tensor in tensors.items() if tensor.is_floating_point()}
+    first = part.silos.index(min(part.silos))
+    return SummedPart(part.silos, part.examples, sums, one_of(part.payload, first))
+
+
+def _sum(tensor: Tensor, shares: Tensor) -> Tensor:
+    # Not a product of matrices, whose order of summation is its library's own.
+    return (tensor.double() * shares.view(-1, *[1] * (tensor.ndim - 1))).sum(0)
 
 
 class ChunkReplies:

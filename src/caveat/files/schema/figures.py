@@ -1,4 +1,4 @@
-"""Figures of predictions, over inputs, silos, models and streams of test inputs: parts of `summary.json`."""
+"""Parts of summary.json: metrics of predictions over inputs, silos, models and streams, traffic, and privacy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Metrics(Record):
     entropy: Figure = None  # nats, as the two below
     aleatoric: Figure = None
     epistemic: Figure = None
-    coverage: Figure = None  # share of inputs that were answered; absent in older runs, as is the next
+    coverage: Figure = None  # share of inputs that were answered
     answered_accuracy: Figure = None
     set_coverage: Figure = None  # of prediction sets: share that hold the label, and mean number of classes
     set_size: Figure = None
@@ -211,3 +211,42 @@ class SiloStream(StreamOutcome):
     """One kind of test inputs of one silo."""
 
     models: dict[str, Metrics] = {}
+
+
+class RowEpsilons(Record):
+    """Epsilons of one row of a silo having been another, which may turn a clipped update round. None is infinite."""
+
+    epsilon: float | None
+    epsilon_server: float | None
+
+
+class PrivacyRecord(Record):
+    """What clipping and noise come to, for a silo that took part or sent nothing. An epsilon of None is infinite."""
+
+    OMITTED: ClassVar = frozenset({"row"})
+
+    clip: float | None
+    noise: float
+    delta: float
+    epsilon: float | None
+    epsilon_server: float | None
+    covers: list[str]
+    not_covered: list[str]
+    row: RowEpsilons | None = None
+    """For a row of a silo that took part."""
+
+
+class RoundTraffic(Record):
+    """Bytes of one round, from and to its silos."""
+
+    round: int
+    phase: str
+    silos: int
+    up: int
+    down: int
+
+
+class Traffic(Record):
+    bytes_up: int | None = None
+    bytes_down: int | None = None
+    per_round: list[RoundTraffic] = []

@@ -8,10 +8,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-SCHEMA = 2
-"""The version of the file, which has a checksum; that of the first need not."""
-LATER = ("then", "on", "extensions", "contrasts", "b_model", "known")
-"""Keys that are not written where they say nothing, as files of earlier versions lack them."""
 Sets = tuple[str, ...]
 """Overrides "SECTION.KEY=VALUE", as of `--set`."""
 
@@ -164,11 +160,4 @@ class GridFile:
 
 def grid_record(grid: GridFile) -> dict[str, Any]:
     """What the file holds of a grid, but for schema and checksum."""
-    found: dict[str, Any] = _without_empty(asdict(grid))
-    return found
-
-
-def _without_empty(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_empty(each) for name, each in value.items() if name not in LATER or each}
-    return [_without_empty(each) for each in value] if isinstance(value, list | tuple) else value
+    return asdict(grid)

@@ -1,9 +1,12 @@
-"""What all records of files have in common: which keys they write, and which version of a file they read."""
+"""What all records of files have in common: the keys that they write, versions, and checksums."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
@@ -18,6 +21,10 @@ from pydantic import (
 )
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
+from ...core import DataError
+
+SCHEMA = 1
+"""The version of all files of a folder that this caveat reads and writes."""
 FROM_FILE = {"from": "file"}
 """The context of a validation that reads a file rather than builds a record to write."""
 
@@ -57,10 +64,8 @@ class Record(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
-    SCHEMA: ClassVar[int] = 1
-    """The version of the file that this caveat reads and writes; a file that names none is of the first."""
     SEALED: ClassVar[bool] = False
-    """Whether the file says what its content hashes to: see `files.seals`. Those of schema 1 need not."""
+    """Whether the file says what its content hashes to: see `sealed`."""
     OMITTED: ClassVar[frozenset[str]] = frozenset()
     """Keys that are not written where they have their default."""
 
@@ -90,9 +95,33 @@ def _names(kind: type[Record]) -> dict[str, str]:
 class File(Record):
     """A file that says of which version its schema is."""
 
-    schema_version: int = Field(default=1, alias="schema")
+    schema_version: int = Field(default=SCHEMA, alias="schema")
 
 
 def as_json(record: Record) -> dict[str, Any]:
     """What a file holds of a record."""
     return record.model_dump(by_alias=True, exclude_unset=True)
+
+
+SEAL = "sha256"
+"""The key of the hash, which is over all other keys."""
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The object, as JSON has it, with the SHA-256 of its content beside it."""
+    content = json.loads(json.dumps({key: each for key, each in value.items() if key != SEAL}, allow_nan=False))
+    return {**content, SEAL: _digest(content)}
+
+
+def check_seal(value: Any, where: str) -> None:
+    """Raises DataError, naming the place, for what is no object, or is not as it was sealed."""
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: expected an object")
+    if SEAL not in value:
+        raise DataError(f"{where}: its checksum {SEAL!r} is missing: the file is damaged or was edited")
+    if value[SEAL] != _digest({key: each for key, each in value.items() if key != SEAL}):
+        raise DataError(f"{where}: its content is not what its checksum is of: the file is damaged or was edited")
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

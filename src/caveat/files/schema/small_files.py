@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field
 
-from .costs import RoundTraffic
-from .preparation import PreparationFile
-from .record import Figure, File, Finite, Record, Size
+from .data import PreparationFile
+from .figures import RoundTraffic
+from .record import SCHEMA, Figure, File, Finite, Record, Size
 
 
 class JoinFile(File):
@@ -54,7 +54,7 @@ class FileSum(Record):
     """What a file has to hold: of a file that grows, up to then."""
 
     bytes: Size
-    sha256: str | None = None  # None where version 0.1 did not hash it
+    sha256: str
 
 
 Sums = dict[str, FileSum]
@@ -72,7 +72,6 @@ class KeptState(Record):
 class SettingsFile(File):
     """`settings.json`: what decides a run's results, as it was when the run began."""
 
-    SCHEMA: ClassVar = 2
     SEALED: ClassVar = True
 
     settings: dict[str, Any]
@@ -81,28 +80,17 @@ class SettingsFile(File):
 class StackedRecord(Record):
     """Whether a work is carried out for many silos at once, in one batched call."""
 
-    OMITTED: ClassVar = frozenset({"why", "padded", "bytes", "gain"})
+    OMITTED: ClassVar = frozenset({"why", "padded", "bytes"})
 
     stacked: bool
     why: str = ""  # why not
     padded: bool = False  # batches of different sizes are filled up with examples that do not count
     bytes: Size = 0  # that a step of training keeps for each silo
-    gain: Figure = None  # how many times as fast that was with the run's workers, where it was measured
-
-
-class StackedFile(File):
-    """`stacked.json`: whether silos are trained side by side, so that a run goes on as it began."""
-
-    SCHEMA: ClassVar = 2
-    SEALED: ClassVar = True
-
-    mode: str  # engine.stacked
 
 
 class BegunData(File):
     """`data.json`: what the data of a run mean, and what `splits.json` leaves out."""
 
-    SCHEMA: ClassVar = 2
     SEALED: ClassVar = True
 
     classes: list[str]
@@ -134,7 +122,6 @@ class BegunInit(File):
 class OwnState(File):
     """`kept.json` of a silo in a federation: what it has kept, by its own books."""
 
-    SCHEMA: ClassVar = 2
     SEALED: ClassVar = True
 
     OMITTED: ClassVar = frozenset({"rollbacks"})
@@ -162,14 +149,13 @@ class NoticedChange(SourceState):
 class DataFile(File):
     """Beside the tensors of a silo's data: what that file holds, and what its source was when they were made."""
 
-    SCHEMA: ClassVar = 2
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({"place", "noticed", "dropped"})
 
     file: FileSum
     place: str = ""  # the file of the tensors, where rows have left them
-    preparation: PreparationFile | None = None  # what makes new inputs like these; version 0.1 kept none
-    source: SourceState | None = None  # an earlier version kept none
+    preparation: PreparationFile  # what makes new inputs like these
+    source: SourceState
     columns: list[str] = []  # of a table
     told: dict[str, Any] = {}  # what the silo said of its data before there was an agreement
     noticed: NoticedChange | None = None
@@ -197,7 +183,6 @@ class HeldOutFile(File):
 class Failure(File):
     """`failure.json`: what the run that was last carried out in a folder failed of; gone once it has gone on."""
 
-    SCHEMA: ClassVar = 2
     SEALED: ClassVar = True
 
     error: str
@@ -235,7 +220,7 @@ class RunState(Record):
     """What is counted along the way of a run that is under way."""
 
     model_config = ConfigDict(frozen=False)
-    OMITTED: ClassVar = frozenset({"best", "worse", "stopped", "stacked", "norms", "rollbacks", "largest"})
+    OMITTED: ClassVar = frozenset({"best", "worse", "stopped", "stacking", "stacked", "norms", "rollbacks", "largest"})
 
     number: int = 0
     """Rounds of training so far."""
@@ -243,10 +228,6 @@ class RunState(Record):
     """The schedule's position of the last round carried out."""
     measured: int = -1
     """The schedule's position of the last round after which silos were evaluated."""
-    rows: int = 0
-    """Bytes of rounds.jsonl that belong to completed rounds."""
-    ledger: int = 0
-    """Bytes of ledger.jsonl that belong to completed rounds."""
     traffic: list[RoundTraffic] = []
     best: float | None = None
     """The lowest validation loss so far, where training may stop early."""
@@ -258,20 +239,21 @@ class RunState(Record):
     rollbacks: list[Rollback] = []
     largest: list[LargestPart] = []
     milestones: list[dict[str, Figure]] = []
+    stacking: str = "off"
+    """`engine.stacked`, with which the run goes on."""
     stacked: dict[str, StackedRecord] = {}
     """Which works are carried out for many silos at once, by address and what silos keep."""
-    norms: dict[str, dict[str, list[float]]] | None = None
-    """Median norms of updates in the last rounds, by address and part; None where a run goes on without a bound."""
+    norms: dict[str, dict[str, list[float]]] = {}
+    """Median norms of updates in the last rounds, by address and part."""
     seconds: dict[str, float] = {"train": 0.0, "evaluate": 0.0, "engine": 0.0}
 
 
 class Checkpoint(RunState):
     """`state/checkpoint.json`: the round after which a run continues, and what was counted until then."""
 
-    SCHEMA: ClassVar = 2
     SEALED: ClassVar = True
 
-    schema_version: int = Field(default=1, alias="schema")
+    schema_version: int = Field(default=SCHEMA, alias="schema")
     t: int  # the schedule's position
     server: str  # the file of the server's state beside it
     files: Sums = {}

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from .costs import PrivacyRecord, Traffic
 from .figures import (
     INSIDE,
     ORACLE,
@@ -14,9 +13,11 @@ from .figures import (
     Metrics,
     ModelRecord,
     OwnMetricRecord,
+    PrivacyRecord,
     Reliability,
     SiloStream,
     Stream,
+    Traffic,
 )
 from .record import Figure, File, Record, Size
 from .small_files import LargestPart, Reset, Rollback, StackedRecord, Sums
@@ -144,7 +145,6 @@ class DeviceRecord(Record):
 class Summary(File):
     """`summary.json`, with what a method and the wrappers around it say of their outcome."""
 
-    SCHEMA: ClassVar = 2
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({
         "absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "stopped", "classification", "device",

@@ -1,1 +1,1 @@
-"""What a run will cost, before it is paid: rounds, steps, bytes, memory and time, by a rehearsal of a few steps."""
+"""What a run will cost: rounds, steps, bytes, memory and time, from a rehearsal of a few steps."""

@@ -1,7 +1,7 @@
 """A rehearsal of a run: every kind of round once or twice, at a few silos, with the first few steps of training.
 
-It is carried out by the run's own engine, executor and books, in a folder that is gone when it is over: what it takes
-is what the run will take. Silos are those that are nearest to the mean, two per worker.
+The run's own engine, executor and recorder carry it out, in a folder that is deleted afterwards. The silos are those
+nearest to the mean in training examples, two per worker.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ...core import Payload, Round, Silo, SiloId
+from ...core import Payload, Round, SiloId
+from ...core.devices import brought
 from ...core.tensors import size
-from ...engines.executor import Executor
 from ...engines.one_thread import one_thread
 from ...engines.rounds import FinishedRound, owned
-from ...files.checkpoints import ServerStore, SiloStore
-from ...files.schema.gallery import Features, Gallery
+from ...engines.stacking.batched_executor import ChunkOrder
+from ...engines.stacking.decision import Mode, Stacking
+from ...files.checkpoints import ServerStore
+from ...files.feature_cache import hashes
 from ...files.schema.small_files import RunState
+from ...training.fit import Training
 from ...training.rehearsal import watched_by
+from ..behind import PART, encoder_on, known_rows
 from ..local import LocalRun
 from ..progress import Silent
 from ..recorder import Recorder
-from .encoding import SilosStandingIn
-from .memory import Memory, memory_of
-from .phases import Phase, phases
-from .steps import Fit, StepLog
+from .counts import Fit, Phase, Sizes, phases
+from .short_run import STEPS, ShortRun, StepLog
 
 Result = TypeVar("Result")
-
 PER_WORKER = 2
 """Silos of a rehearsed round per worker."""
-ENOUGH = 1.0
-"""Seconds after which a round is not rehearsed again."""
-AGAIN = 4
-"""Times at most that a round is rehearsed, of which the fastest counts."""
+ENOUGH, AGAIN = 1.0, 4
+"""A round is rehearsed again until so many seconds have passed, and at most so often; the fastest counts."""
 EACH = 6
 """Phases of one name up to which all are rehearsed; of more the first ones and the last one."""
+ENCODING = 0.3
+"""Seconds after which no more inputs are encoded."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,15 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Measuring:
-    """What measuring a split costs."""
+    """The cost of evaluating one split at one silo."""
 
     seconds: float
-    """Of one silo, where the workers share the silos."""
     message: Bytes
 
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """A phase, and what a round of it costs."""
+    """A phase, and the cost of a round of it."""
 
     phase: Phase
     first: Bytes
@@ -73,105 +72,114 @@ class Rehearsed:
     message: Bytes
     """Of all others."""
     seconds: float
-    """Outside of steps of training, of one silo by one of the workers."""
+    """Outside of steps of training, of one silo at one worker."""
     fits: tuple[Fit, ...]
     """Calls of `Training.fit` of all silos that were asked."""
     asked: int
-    """How many these are."""
+    """Number of these silos."""
     extra: float
-    """What its first round takes beyond others, of one silo."""
+    """Seconds that its first round takes beyond others, of one silo."""
     server: float
-    """Seconds of the server's aggregation for each silo that was asked."""
+    """Seconds of the server's aggregation for each silo."""
     books: float
     """Seconds of a round's checkpoint, ledger and rows."""
     measuring: Mapping[str, Measuring] = field(default_factory=dict)
-    """By split, after a round of it; nothing where the phase does not train."""
-
-    @property
-    def name(self) -> str:
-        return self.phase.name
+    """By split, after a round of it; empty where the phase does not train."""
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a run was seen to take."""
+    """The cost of a run as it was observed."""
 
     phases: tuple[Rehearsed, ...]
     """All of the schedule, in its order."""
     final: Mapping[str, Measuring]
-    """What measuring the final model costs, by split."""
+    """The cost of evaluating the final model, by split."""
     end: float
-    """Seconds for what else is done in the end, of one silo that is measured."""
+    """Seconds for everything else in the end, of one silo that is measured."""
     once: float
-    """Seconds before the first round, and for what is only needed once in the end."""
+    """Seconds before the first round, and for what is made only once in the end."""
     workers: int
-    """That had something to do."""
+    """Workers that had a silo to train."""
     parameters: int
-    """Numbers in the model, and in what a method adds to it."""
-    memory: Memory
+    """Numbers that the model learns, with what a method adds to it."""
+    parent: int | None
+    """Bytes of this process, without those it shares with its workers; None where the system does not tell."""
+    worker: int | None
+    """Bytes of a worker beyond what it has of its parent."""
+    server: int
+    """Bytes of the server's state."""
+    kept: int
+    """Bytes of the state of one silo, in a file."""
+    encoding: float = 0.0
+    """Seconds of one worker for the rows of a frozen encoder that are not cached yet, of all silos."""
+    rows: int = 0
+    """Bytes of a frozen encoder's rows, of all silos."""
+    gain: float | None = None
+    """Speed-up of training rounds by stacked silos, which is not in `phases`; None where they are not stacked."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RehearsedRun(LocalRun):
-    """A run of which a few silos are measured, and behind a frozen encoder rows of a few inputs stand for all."""
-
-    sample: tuple[SiloId, ...]
-
-    @cached_property
-    def measured(self) -> list[SiloId]:
-        return list(self.sample)
-
-    def executor(self) -> Executor:
-        by_name = self.silos.by_name
-        silos: Mapping[SiloId, Silo] = by_name
-        if self.frozen_encoder is not None:
-            silos = SilosStandingIn(by_name, self.frozen_encoder)
-        return self.executor_of(silos, self.participants, SiloStore(self.folder / "state" / "silos"))
-
-    def gallery(self) -> Gallery:
-        """Without a frozen encoder's rows, which a rehearsal does not compute, of no silos."""
-        return super().gallery() if self.frozen_encoder is None else Gallery(classes=[], silos=[], sure_errors=[])
-
-    def features(self) -> Features | None:
-        return super().features() if self.frozen_encoder is None else None
+def rehearse(run: LocalRun, sizes: Sizes, cohort: int) -> Rehearsal:
+    """Rehearse a run in which `cohort` silos take part in a round. Nothing is written to its folder."""
+    sample = sizes.typical(PER_WORKER * run.workers)
+    with rehearsal_of(run, sample) as runner:
+        found = runner.rehearse()
+    encoding, rows = encoding_of(run, sizes, sample[0])
+    return replace(found, encoding=encoding, rows=rows, gain=stacked_gain(run, sizes, cohort))
 
 
-def rehearse(run: LocalRun, sample: Sequence[SiloId]) -> Rehearsal:
-    """What a run takes, by some of its silos. Nothing is written to its folder."""
-    with TemporaryDirectory(prefix="caveat-plan-") as folder:
-        return Stage(in_short(run, folder, sample)).rehearse()
+# A frozen encoder
 
 
-def glance(run: LocalRun, sample: Sequence[SiloId]) -> Rehearsed:
-    """What the first phase of training takes, for comparison with the same of another run."""
-    with TemporaryDirectory(prefix="caveat-plan-") as folder:
-        return Stage(in_short(run, folder, sample)).glance()
+def encoding_of(run: LocalRun, sizes: Sizes, silo: SiloId) -> tuple[float, int]:
+    """Seconds of one worker for the rows of a frozen encoder that are not cached, and bytes of all rows, by some inputs
+    of a silo; 0 without such an encoder.
+    """
+    if (encoder := run.frozen_encoder) is None:
+        return 0.0, 0
+    x, there = run.silos.by_name[silo].train.x, encoder_on(encoder, run.device)
+    with one_thread():
+        row = there(brought(x[:1], run.device)).cpu()  # the first one takes longer
+        done, began = 0, time.perf_counter()
+        while done < len(x) and time.perf_counter() - began < ENCODING:
+            there(brought(x[done : done + 1], run.device)).cpu()
+            done += 1
+    seconds, some = (time.perf_counter() - began) / max(done, 1), x[:PART]
+    known = known_rows(encoder, hashes(some.numpy()), run.device) / len(some)
+    return sizes.inputs * (1 - known) * seconds, sizes.inputs * row.nbytes
 
 
-def in_short(run: LocalRun, folder: str, sample: Sequence[SiloId]) -> RehearsedRun:
-    """A run as it is rehearsed. No round is measured by itself: the rehearsal asks for it."""
+# The rehearsal
+
+
+@contextmanager
+def rehearsal_of(run: LocalRun, sample: Sequence[SiloId]) -> Iterator[RehearsalRunner]:
+    """With the run's engine and recorder in a temporary folder. No round is evaluated unless the rehearsal asks."""
     spec = replace(run.spec, evaluation=replace(run.spec.evaluation, every=10**9, stop_after=None))
-    return RehearsedRun(
-        folder=Path(folder), spec=spec, silos=run.silos, workers=run.workers, sample=tuple(sample),
-        sync_seconds=run.sync_seconds, devices=run.devices,
-    )  # fmt: skip
+    with TemporaryDirectory(prefix="caveat-plan-") as folder:
+        short = ShortRun(
+            folder=Path(folder), spec=spec, silos=run.silos, workers=run.workers, sample=tuple(sample),
+            sync_seconds=run.sync_seconds, devices=run.devices,
+        )  # fmt: skip
+        runner = RehearsalRunner(short)
+        with runner.open():
+            yield runner
 
 
-class Stage:
-    """Where a rehearsal goes on."""
+class RehearsalRunner:
+    """Carries out rounds of a rehearsal and measures them."""
 
-    def __init__(self, run: RehearsedRun) -> None:
+    def __init__(self, run: ShortRun) -> None:
         self.run, self.sample = run, run.sample
-        self.splits = run.spec.evaluation.splits
         self.log = StepLog(run.folder / "steps.jsonl")
         self.workers = max(1, min(run.workers, len(run.sample)))
         self.share = self.workers / len(run.sample)
-        """Of the time of a round that is one silo's, in its worker."""
+        """Share of a round's time that is one silo's, at its worker."""
         self.seen = set[str]()
 
     @contextmanager
-    def open(self) -> Iterator[float]:
-        """With the run's engine and books; gives the seconds until they were there."""
+    def open(self) -> Iterator[None]:
+        """With the engine and the recorder."""
         run, began = self.run, time.perf_counter()
         run.prepare()
         self.site = run.server_site()
@@ -180,32 +188,40 @@ class Stage:
             self.recorder = Recorder(run, self.engine, ServerStore(run.folder / "state"), RunState(), Silent())
             self.recorder.rewind(None)
             self.engine.begin(0, {}, {})
-            yield time.perf_counter() - began
+            self.start = time.perf_counter() - began
+            yield
 
     def rehearse(self) -> Rehearsal:
-        with self.open() as start:
-            planned = phases(self.engine.method)
-            found = {each.begin: self.phase(each) for each in chosen(planned)}
-            memory = memory_of(self.engine, self.run.folder, self.server)
-            final = {split: self.measure(split) for split in ("validation", "test")}
-            first, again = (timed(lambda: self.recorder.finish(self.server))[1] for _ in range(2))
+        """All phases of the schedule, then the end of the run."""
+        planned, found = phases(self.engine.method), list[Rehearsed]()
+        left, number, last = Counter(each.name for each in planned), Counter[str](), dict[str, Rehearsed]()
+        for each in planned:
+            number[each.name] += 1
+            left[each.name] -= 1
+            if number[each.name] < EACH or not left[each.name]:
+                last[each.name] = self.phase(each)
+            found.append(replace(last[each.name], phase=each))
+        parent, worker = resident_bytes(), [private_bytes(worker.process) for worker in self.engine.workers]
+        files = sorted((self.run.folder / "state" / "silos").glob("*/*.safetensors"))
+        kept = {file.parent: file.stat().st_size for file in files}  # the newest of each silo
+        final = {split: self.measure(split) for split in ("validation", "test")}
+        first, again = (timed(lambda: self.recorder.finish(self.server))[1] for _ in range(2))
         measured = sum(each.seconds for each in final.values()) / self.share
         return Rehearsal(
-            phases=tuple(completed(planned, found)),
+            phases=tuple(found),
             final=final,
             end=max(0.0, again - measured) / len(self.sample),
-            once=start + max(0.0, first - again),
+            once=self.start + max(0.0, first - again),
             workers=self.workers,
             parameters=sum(each.numel() for each in self.site.module.parameters()),
-            memory=memory,
+            parent=parent,
+            worker=max((each for each in worker if each is not None), default=None),
+            server=size(self.server),
+            kept=round(sum(kept.values()) / len(kept)) if kept else 0,
         )
 
-    def glance(self) -> Rehearsed:
-        with self.open():
-            return self.phase(next(each for each in phases(self.engine.method) if each.step.trains))
-
     def phase(self, phase: Phase) -> Rehearsed:
-        """Rehearse a phase: a first round, then another one, if there is one, in which time is taken."""
+        """Rehearse a phase: its first round, then another one, if there is one, in which time is taken."""
         step, t = phase.step, phase.begin
         sent, (done, cold) = size(step.broadcast(self.server)), timed(lambda: self.exchange(t, step))
         first = Bytes(sent, mean_up(done))
@@ -215,9 +231,9 @@ class Stage:
         least, spent, fits = math.inf, 0.0, list[Fit]()
         for _ in range(AGAIN):
             del done  # the memory of its replies can be used again
-            self.log.taken()
+            self.log.new()
             done, taken = timed(lambda: self.exchange(t, step))
-            spent, found = spent + taken, self.log.taken()
+            spent, found = spent + taken, self.log.new()
             if taken < least:  # whatever else runs on a machine only takes time
                 least, fits = taken, found
             if spent > ENOUGH:
@@ -225,8 +241,9 @@ class Stage:
         each = least * self.share
         message = Bytes(size(step.broadcast(self.server)), mean_up(done))
         server, books = self.aggregate(step, done)
-        repeated = phase.name in self.seen  # what only the first round of all takes is not one silo's
+        repeated = phase.name in self.seen  # the very first round also does what is not a silo's
         self.seen.add(phase.name)
+        splits = self.run.spec.evaluation.splits if step.trains else ()
         return Rehearsed(
             phase=phase,
             first=first,
@@ -237,7 +254,7 @@ class Stage:
             extra=max(0.0, cold * self.share - 1.5 * each) if repeated else 0.0,
             server=0.0 if step.linear else server / len(self.sample),
             books=books + (server if step.linear else 0.0),
-            measuring={split: self.measure(split, phase) for split in self.splits} if step.trains else {},
+            measuring={split: self.measure(split, phase) for split in splits},
         )
 
     def exchange(self, t: int, step: Round) -> FinishedRound:
@@ -246,14 +263,14 @@ class Stage:
         return FinishedRound(t, 1, step, sent, self.sample, replies)
 
     def aggregate(self, step: Round, done: FinishedRound) -> tuple[float, float]:
-        """Go on with a round's replies; how long the server takes, and the books."""
+        """Go on with a round's replies; the seconds of the server and of the recorder."""
         server, seconds = timed(lambda: step.aggregate(self.server, done.replies, self.site))
         self.server = owned(server, done.replies)
         _, books = timed(lambda: self.recorder.after(done, self.server))
         return seconds, books
 
     def measure(self, split: str, phase: Phase | None = None) -> Measuring:
-        """What measuring the present model on a split costs; not the first time, which is slower."""
+        """The cost of evaluating the present model on a split; the first time, which is slower, does not count."""
         t, name = (phase.begin, phase.name) if phase else (self.recorder.run_state.last, "final")
 
         def evaluate() -> Mapping[SiloId, Payload]:
@@ -264,9 +281,50 @@ class Stage:
         up = round(sum(map(size, payloads.values())) / len(payloads))
         return Measuring(seconds * self.share, Bytes(size(self.engine.method.broadcast(self.server)), up))
 
+    def gain(self, mode: Mode, cohort: int, workers: int) -> float | None:
+        """Speed-up of a round of training by stacked silos, by its first chunk; None where it is not stacked."""
+        engine = self.engine
+        phase = next(each for each in phases(engine.method) if each.step.trains)
+        step, t = phase.step, phase.begin
+        done = self.exchange(t, step)
+        if phase.count > 1:  # later rounds are carried out as the second one is
+            self.aggregate(step, done)
+            t += 1
+        silos = list(engine.silos)[:cohort]
+        state = engine.states.get(self.sample[0])  # stands for the states that all silos have kept by then
+        kept = {} if state is None else dict.fromkeys(silos, state)
+        sent, stacking = step.broadcast(self.server), Stacking(mode)
+        chunks, stacked = stacking.plan(engine.batched, t, step.address, sent, silos, engine.examples, kept)
+        if not chunks:
+            return None
+        order = ChunkOrder(t, step.address, sent, chunks[0], kept, (), stacked)
+        few = chunks[0][:: max(1, len(chunks[0]) // STEPS)][:STEPS]
+
+        def alone() -> None:
+            for silo in few:
+                engine.executor.perform(t, step.address, sent, silo, kept.get(silo))
+
+        one, other = (
+            min([timed(work)[1] for _ in range(3)][1:]) for work in (alone, lambda: engine.batched.carry_out(order))
+        )
+        busy = min(len(chunks), workers) / min(len(silos), workers)
+        return busy * (one / len(few)) / (other / len(chunks[0]))
+
+
+def stacked_gain(run: LocalRun, sizes: Sizes, cohort: int) -> float | None:
+    """Speed-up of training rounds by stacked silos, with a few steps of training; None where they are not stacked."""
+    method: Any = run.spec.method
+    training = vars(method).get("training")
+    if run.stacked == "off" or not isinstance(training, Training):
+        return None
+    few = replace(method, training=replace(training, local_epochs=None, local_steps=STEPS))
+    short = replace(run, spec=replace(run.spec, method=few), workers=1)
+    with rehearsal_of(short, sizes.typical(PER_WORKER)) as runner:
+        return runner.gain(run.stacked, cohort, run.workers)
+
 
 def timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """What some work gives, and its seconds."""
+    """The result of some work, and its seconds."""
     began = time.perf_counter()
     found = work()
     return found, time.perf_counter() - began
@@ -278,21 +336,25 @@ def mean_up(done: FinishedRound) -> int:
     return round(sum(sizes) / len(sizes))
 
 
-def chosen(planned: Sequence[Phase]) -> list[Phase]:
-    """The phases that are rehearsed: of many of one name the first ones and the last one."""
-    many, found = Counter(each.name for each in planned), list[Phase]()
-    number = Counter[str]()
-    for each in planned:
-        number[each.name] += 1
-        if number[each.name] < EACH or number[each.name] == many[each.name]:
-            found.append(each)
-    return found
+# Memory
 
 
-def completed(planned: Sequence[Phase], found: Mapping[int, Rehearsed]) -> Iterator[Rehearsed]:
-    """All phases, those that were not rehearsed with the costs of the last one before them of their name."""
-    last: dict[str, Rehearsed] = {}
-    for each in planned:
-        known = found[each.begin] if each.begin in found else last[each.name]
-        last[each.name] = replace(known, phase=each)
-        yield last[each.name]
+def resident_bytes() -> int | None:
+    """Bytes of this process in memory, without those shared with others; None where the system does not tell."""
+    found = _proc("self/status")
+    return found["RssAnon"] + found["RssFile"] if "RssAnon" in found else None
+
+
+def private_bytes(process: int) -> int | None:
+    """Bytes that a process has for itself alone; None where the system does not tell."""
+    found = _proc(f"{process}/smaps_rollup")
+    return found["Private_Clean"] + found["Private_Dirty"] if found else None
+
+
+def _proc(name: str) -> dict[str, int]:
+    """The bytes in a file such as /proc/self/status, by name; none where there is no such file."""
+    try:
+        lines = [line.split() for line in (Path("/proc") / name).read_text().splitlines()]
+    except OSError:
+        return {}
+    return {line[0].rstrip(":"): int(line[1]) * 1024 for line in lines if len(line) == 3 and line[2] == "kB"}

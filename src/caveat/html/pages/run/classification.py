@@ -148,7 +148,7 @@ class Classified:
 
 
 def classification(run: RunFolder) -> Classified | None:
-    """None for a run without these figures: unfinished, of too many classes, or of an earlier version."""
+    """None for a run without these figures: unfinished, or of too many classes."""
     summary = run.summary
     if summary is None or summary.classification is None:
         return None

@@ -47,7 +47,7 @@ def kept(summary: Summary) -> Kept | None:
     silos = [silo for silo in summary.silos if not silo.newcomer]
     if all(silo.n_calibration for silo in silos) and (found := kept_by(silos)):
         return found
-    # An older run does not say how many calibration inputs a silo has: its test inputs as they come.
+    # If a silo has no calibration inputs, nothing says how to mix silos: take test inputs as they come.
     return _alone(summary.pooled, sum(silo.n_test or 0 for silo in silos))
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from ....core.text import listed, percent, plain, ranges
 from ....files.rollback import can_go_back
 from ....files.run_folder import RunFolder, natural
-from ....files.schema.ledger import purpose
-from ....files.schema.rounds import LeftOut
+from ....files.schema.logs import LeftOut, purpose
 from ....files.schema.small_files import Failure
 from ...templates import Table, table, words
 

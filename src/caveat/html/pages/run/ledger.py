@@ -8,11 +8,11 @@ from itertools import groupby
 from typing import Any
 
 from ....core.text import count, listed, plain, ranges, size, times
-from ....files.ledger_totals import Sent
+from ....files.ledger import Sent
 from ....files.run_folder import RunFolder, natural
-from ....files.schema.costs import PrivacyRecord
-from ....files.schema.federation import DataSchemaRecord, FederationFile
-from ....files.schema.ledger import Form
+from ....files.schema.data import DataSchemaRecord, FederationFile
+from ....files.schema.figures import PrivacyRecord
+from ....files.schema.logs import Form
 from ...templates import Table, column, table, words
 
 _MOST_NAMES = 12

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ....files.atomic import write_bytes
 from ....files.rollback import can_go_back
 from ....files.run_folder import RunFolder, natural, read_run
+from ....files.writing import write_bytes
 from ... import templates
 from .again import again
 from .calibration import reliability, risk_coverage, temperatures

@@ -1,0 +1,153 @@
+"""What is counted before a run: the rounds of its schedule, the sizes of its silos, their optimizer steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from statistics import mean
+
+from ...core import Method, Round, Silo, SiloId
+from ...data.population import Population
+from ...data.splits import NAMES
+from ..local import LocalRun
+
+LOOKED_AT = 50
+"""Silos of a population that are made to read their sizes."""
+
+
+# Rounds
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Rounds of one kind that follow each other in a schedule."""
+
+    step: Round
+    begin: int
+    """The schedule's position of the first one."""
+    count: int
+    least: int
+    """Rounds that are certain; the others depend on what is learnt."""
+
+    @property
+    def name(self) -> str:
+        return self.step.name
+
+
+def phases(method: Method) -> list[Phase]:
+    """A method's schedule as phases.
+
+    A round whose condition holds of an empty state depends on nothing. Of the others those are certain that come before
+    the end of the first one that compares rather than trains: conditions are about its outcome.
+    """
+    found: list[Phase] = []
+    position, compared = 0, False
+    for _, group in groupby(method.schedule(), key=lambda step: (step.address, step.trains)):
+        steps = list(group)
+        first, count = steps[0], len(steps)
+        certain = is_unconditional(first) or not compared
+        found.append(Phase(first, position, count, count if certain else 0))
+        compared = compared or not (first.trains or is_unconditional(first))
+        position += count
+    return found
+
+
+def is_unconditional(step: Round) -> bool:
+    """Whether a round is carried out whatever the server's state is."""
+    try:
+        return bool(step.when({}))
+    except Exception:  # a condition may fail in any way without the state that it reads
+        return False
+
+
+def stopped_after(found: Iterable[Phase], least: int | None) -> list[Phase]:
+    """The phases of a run whose training may end after so many rounds; None: it does not end early."""
+    cut: list[Phase] = []
+    for phase in found:
+        if phase.step.trains and least is not None:
+            phase = replace(phase, least=min(phase.least, least))
+            least -= phase.least
+        cut.append(phase)
+    return cut
+
+
+# Silos
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Examples of silos by split: of all silos, or of the `LOOKED_AT` of a population."""
+
+    of: dict[SiloId, dict[str, int]]
+    population: int
+    """Number of all silos."""
+    bytes: int
+    """Of the data of those that were looked at."""
+
+    @property
+    def train(self) -> list[int]:
+        return [each["train"] for each in self.of.values()]
+
+    @property
+    def inputs(self) -> int:
+        """Examples of all silos and splits."""
+        return round(sum(sum(each.values()) for each in self.of.values()) * self.population / len(self.of))
+
+    def typical(self, count: int) -> tuple[SiloId, ...]:
+        """So many silos, those nearest to the mean in training examples, in the order of their names."""
+        middle = mean(self.train)
+        nearest = sorted(self.of, key=lambda name: (abs(self.of[name]["train"] - middle), name))
+        return tuple(sorted(nearest[:count]))
+
+
+def sizes_of(run: LocalRun) -> Sizes:
+    """The sizes of a run's participants; of a population those of some, evenly over all."""
+    names = run.participants
+    looked_at: Sequence[SiloId] = list(names)
+    if isinstance(run.silos.silos, Population) and len(names) > LOOKED_AT:
+        looked_at = [names[i * (len(names) - 1) // (LOOKED_AT - 1)] for i in range(LOOKED_AT)]
+    of, size, by_name = {}, 0, run.silos.by_name
+    for name in looked_at:
+        silo = by_name[name]
+        of[name] = {split: len(getattr(silo, split)) for split in NAMES}
+        size += bytes_of(silo)
+    return Sizes(of, len(names), size)
+
+
+def bytes_of(silo: Silo) -> int:
+    """Bytes of a silo's inputs and labels."""
+    parts = [*(getattr(silo, split) for split in NAMES), *silo.streams.values()]
+    return sum(len(part) * (part.x[:1].nbytes + part.y.element_size()) for part in parts)
+
+
+# Optimizer steps
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One call of `Training.fit` at a silo, of which a few steps were carried out."""
+
+    epochs: float | None
+    steps: int | None
+    batch_size: int
+    done: int
+    """Steps that were carried out."""
+    seconds: float
+    """Of those after the first one, which includes what only a first step does."""
+
+    @property
+    def each(self) -> float:
+        """Seconds of a step; 0 where there is no second one to tell by."""
+        return self.seconds / (self.done - 1) if self.done > 1 else 0.0
+
+    def count(self, examples: int) -> int:
+        """Steps of such a call with so many training examples, as `Training.batches` makes batches."""
+        if self.steps is not None:
+            return self.steps
+        whole, share = divmod(self.epochs or 1, 1)
+        alone = examples > self.batch_size and examples % self.batch_size == 1  # it joins the batch before it
+        epoch = math.ceil(examples / self.batch_size) - alone
+        part = max(0 if whole else 1, round(share * epoch)) if share else 0
+        return int(whole) * epoch + part
