@@ -30,9 +30,8 @@ from torch import Tensor
 import caveat
 from caveat import Prediction
 from caveat.config import load
-from caveat.export.answers import outputs
-from caveat.export.inputs import RawInputs
-from caveat.export.onnx_graph import onnx_model
+from caveat.export.formats import onnx_model
+from caveat.export.predictor import RawInputs, outputs
 from caveat.export.recording import program_of
 from caveat.runs.configured import start
 from caveat.uncertainty import familiarity

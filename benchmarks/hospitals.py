@@ -24,7 +24,7 @@ from caveat import data, metrics
 from caveat.analysis.statistics import Values, interval, paired
 from caveat.config import Config, load
 from caveat.core import Method, Tensors
-from caveat.data.declared import LabelCode
+from caveat.data.tables.dictionary import LabelCode
 from caveat.nn.models import ModelSettings
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "hospitals"

@@ -19,7 +19,7 @@ from jobs import Job, one_thread, ratio, rounds, side_by_side
 from torch import nn
 
 from caveat.core import Data, Silo
-from caveat.data.population import Population, SilosByName
+from caveat.data.silos import Population, SilosByName
 from caveat.engines.stacking.decision import SILOS, STEP, Stacking
 from caveat.methods import FedAvg
 from caveat.nn.encoders import Model, Tokens, head

@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 import caveat
 
+torch.manual_seed(0)  # the weights that the network begins with
 net = torch.nn.Sequential(
     torch.nn.Flatten(), torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(128, 10)
 )

@@ -13,7 +13,7 @@ from caveat.methods import METHODS
 
 SOURCE = Path(caveat.__file__).parent
 LAYERS = (
-    {"_version"},
+    {"_lazy", "_version", "recipes"},
     {"uncertainty"},
     {"core"},
     {"nn", "training", "metrics", "data", "files"},
@@ -28,9 +28,9 @@ LAYERS = (
 )
 """Every module or folder of the package. Each imports only from those above it here, and none from its neighbours."""
 NEEDED = {
-    "methods": {"uncertainty", "core", "nn", "training"},
+    "methods": {"_lazy", "uncertainty", "core", "nn", "training"},
     "wrappers": {"uncertainty", "core", "nn", "training", "metrics"},
-    "html": {"_version", "core", "files"},
+    "html": {"_version", "uncertainty", "core", "files"},
     "terminal": {"core", "files", "html"},
     "engines": {"core", "training", "files"},
 }

@@ -11,7 +11,7 @@ import torch
 
 from caveat import data
 from caveat.core import Payload, Round, SiloId
-from caveat.data.declared import LabelCode
+from caveat.data.tables.dictionary import LabelCode
 from caveat.engines.rounds import Participation
 from caveat.files.checkpoints import ServerStore, SiloStore
 from caveat.files.ledger import read_ledger

@@ -17,6 +17,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 from commands import caveat
+from fake_run import write_json
 
 from caveat.analysis.compare import runner
 from caveat.analysis.compare.build_record import comparison_of
@@ -38,7 +39,7 @@ FAST = (
 TIMES = {"seconds"}
 
 
-FINISHED = '{"schema": 1, "method": "x", "rounds_run": 2, "complete": true, "silos": []}'
+FINISHED = {"schema": 1, "method": "x", "rounds_run": 2, "complete": True, "silos": []}
 
 
 def small(
@@ -243,7 +244,7 @@ def test_tuning_on_several_seeds_takes_the_best_mean_over_them(tmp_path: Path) -
                 place.mkdir(parents=True)
                 row = {"round": 2, "split": "validation", "silo": "a", "accuracy": accuracy, "nll": 1}
                 (place / "rounds.jsonl").write_text(json.dumps(row) + "\n")
-                (place / "summary.json").write_text(FINISHED)
+                write_json(place / "summary.json", FINISHED)
     assert results.total() == len(results.known()) == 5
     assert results.chosen(FEDAVG, grid.columns[0]) == ("training.lr=0.01",)
     trials = [results.tuning.score(cells) for _, cells in grid.trials(FEDAVG, grid.columns[0])]
@@ -264,7 +265,7 @@ def test_tuning_looks_at_the_model_that_it_is_told_to(tmp_path: Path) -> None:
                                         ("b", "global", 0.1))),
     ]  # fmt: skip
     (tmp_path / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "summary.json").write_text(FINISHED)
+    write_json(tmp_path / "summary.json", FINISHED)
     assert FinishedRun(tmp_path).score() == pytest.approx((0.7, -1.4))
     assert FinishedRun(tmp_path).score("global") == pytest.approx((0.4, -0.8))
     assert FinishedRun(tmp_path).score("local") == FinishedRun(tmp_path).score()

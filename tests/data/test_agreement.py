@@ -17,7 +17,8 @@ from PIL import Image
 from caveat import data
 from caveat.core import DataError
 from caveat.data import DataSettings, Normalise, Silos, Split, Streams
-from caveat.data.schema.agreement import DataSchema, SharedSchema, own_schema, own_settings, own_silos, shared_schema
+from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
+from caveat.data.schemas import DataSchema, SharedSchema
 from caveat.data.splits import hashes
 
 

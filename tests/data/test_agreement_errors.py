@@ -12,7 +12,8 @@ from data_samples import SEED, SILOS, TABLES, edit_csv, write_csv, write_images
 from caveat import data
 from caveat.core import ConfigurationError, DataError
 from caveat.data import DataSettings, Labels, Normalise, Shift, Streams
-from caveat.data.schema.agreement import DataSchema, SharedSchema, check_fits, own_schema, own_settings, shared_schema
+from caveat.data.agreement import check_fits, own_schema, own_settings, shared_schema
+from caveat.data.schemas import DataSchema, SharedSchema
 
 
 def refused(silos: Mapping[str, DataSchema], *words: str, settings: DataSettings = SILOS) -> None:
@@ -24,7 +25,7 @@ def refused(silos: Mapping[str, DataSchema], *words: str, settings: DataSettings
 def test_silos_is_no_source_to_read() -> None:
     with pytest.raises(ConfigurationError, match=r"'silos': every silo reads its own.*caveat flower init"):
         data.load(TABLES, SEED)
-    with pytest.raises(ConfigurationError, match="silos is no source to join"):
+    with pytest.raises(ConfigurationError, match="silos cannot be joined"):
         DataSettings(source="digits + silos")
     with pytest.raises(ConfigurationError, match=r"streams.ood_global = 'silos'"):
         Streams(ood_global="silos")

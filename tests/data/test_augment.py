@@ -15,7 +15,7 @@ import caveat
 from caveat import data
 from caveat.core import AugmentedData, ConfigurationError, Data, RunError, seeded
 from caveat.data import DataSettings, from_arrays
-from caveat.data.augment import CHANGES, brightness, crop, erase, flip, rotate
+from caveat.data.transforms import CHANGES, random_brightness, random_crop, random_erasing, random_flip, random_rotation
 from caveat.methods import METHODS
 
 RNG = np.random.default_rng(0)
@@ -26,7 +26,7 @@ PICTURES = RNG.integers(0, 256, (60, 8, 8), dtype=np.uint8)
 def test_flipped_images_are_mirrored_about_half_of_them() -> None:
     x = torch.randn(400, 2, 3, 5)
     with seeded("flip"):
-        changed = flip(x)
+        changed = random_flip(x)
     mirrored = (changed == x.flip(3)).flatten(1).all(1)
     assert bool((mirrored ^ (changed == x).flatten(1).all(1)).all())
     assert 0.4 < float(mirrored.float().mean()) < 0.6
@@ -35,7 +35,7 @@ def test_flipped_images_are_mirrored_about_half_of_them() -> None:
 def test_cropped_images_are_moved_over_repeated_edges() -> None:
     x = torch.randn(200, 1, 8, 16)
     with seeded("crop"):
-        changed = crop(x)
+        changed = random_crop(x)
     padded = F.pad(x, (2, 2, 1, 1), mode="replicate")
     places = set()
     for one, many in zip(changed, padded, strict=True):
@@ -48,10 +48,10 @@ def test_cropped_images_are_moved_over_repeated_edges() -> None:
 def test_turned_images_keep_their_middle_and_their_circles() -> None:
     rows, columns = torch.meshgrid(torch.arange(33.0) - 16, torch.arange(33.0) - 16, indexing="ij")
     circles = torch.exp(-(rows.square() + columns.square()) / 40).expand(20, 1, 33, 33)
-    torch.testing.assert_close(rotate(circles), circles, atol=0.02, rtol=0)
+    torch.testing.assert_close(random_rotation(circles), circles, atol=0.02, rtol=0)
     slope = columns.expand(20, 1, 33, 33).contiguous()
     with seeded("rotate"):
-        turned = rotate(slope)
+        turned = random_rotation(slope)
     # Along a column of a turned slope the values change by the sine of its angle.
     sines = (turned[:, 0, 20, 16] - turned[:, 0, 12, 16]).abs() / 8
     assert float(sines.min()) > 0
@@ -61,7 +61,7 @@ def test_turned_images_keep_their_middle_and_their_circles() -> None:
 def test_erased_images_have_a_rectangle_of_their_mean() -> None:
     x = torch.randn(100, 2, 16, 24)
     with seeded("erase"):
-        changed = erase(x)
+        changed = random_erasing(x)
     gone = (changed != x).any(1)
     torch.testing.assert_close(changed[0][:, gone[0]], x[0].mean((1, 2))[:, None].expand(2, int(gone[0].sum())))
     sides = torch.stack([gone.any(2).sum(1), gone.any(1).sum(1)], 1)
@@ -72,7 +72,7 @@ def test_erased_images_have_a_rectangle_of_their_mean() -> None:
 
 def test_brightness_moves_all_pixels_alike_in_the_units_of_pixels() -> None:
     x = torch.randn(300, 3, 4, 4)
-    added = brightness(x, (0.5, 0.25, 1.0)) - x
+    added = random_brightness(x, (0.5, 0.25, 1.0)) - x
     torch.testing.assert_close(added, added[:, :, :1, :1].expand_as(added), atol=1e-5, rtol=0)
     pixels = added[:, :, 0, 0] * torch.tensor([0.5, 0.25, 1.0])
     torch.testing.assert_close(pixels[:, 0], pixels[:, 1], atol=1e-5, rtol=0)

@@ -15,10 +15,9 @@ from data_samples import labelled_images, same, write_csv, write_npz
 from caveat import data
 from caveat.core import AugmentedData, ConfigurationError, DataError, Silo
 from caveat.data import DataSettings, Labels, Shift, Split
-from caveat.data.partitions import deal, partition
-from caveat.data.shifts import rotate
+from caveat.data.partitions import deal, mislabelled, partition
 from caveat.data.splits import NAMES, stratified
-from caveat.data.wrong_labels import mislabelled
+from caveat.data.transforms import rotate
 
 
 def positions(silo: Silo) -> list[int]:

@@ -14,9 +14,9 @@ from caveat import data
 from caveat.config import dump, load, loads
 from caveat.core import ConfigurationError, DataError, Refused
 from caveat.data import DataSettings, noted_inputs
-from caveat.data.declared import DictionaryColumn, LabelCode, OwnColumn
-from caveat.data.labelled import labelled_inputs
-from caveat.data.schema.agreement import own_schema, own_settings, own_silos, shared_schema
+from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
+from caveat.data.inputs import labelled_inputs
+from caveat.data.tables.dictionary import DictionaryColumn, LabelCode, OwnColumn
 from caveat.runs.prepared import as_record, from_record
 
 COLUMNS = (

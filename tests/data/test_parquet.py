@@ -14,9 +14,8 @@ import torch
 
 from caveat import data
 from caveat.core import ConfigurationError, DataError
-from caveat.data import DataSettings
+from caveat.data import DataSettings, agreement
 from caveat.data.lazy import LazyInputs
-from caveat.data.schema import agreement
 from caveat.data.splits import NAMES
 
 pa = pytest.importorskip("pyarrow")
@@ -144,13 +143,14 @@ LITTLE = """
 import resource, sys
 import numpy, pyarrow.parquet, sklearn.impute, sklearn.preprocessing, torch
 from caveat import data
-from caveat.data import DataSettings, table_encoding
+from caveat.data import DataSettings
+from caveat.data.tables import encoding
 
 def taken():  # bytes that are this process's own, files that are mapped into memory apart
     lines = open("/proc/self/status").read().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith("VmData")).split()[1])
 
-table_encoding.FITTED = 1 << 18  # of a table this small, one column at a time
+encoding.FITTED = 1 << 18  # of a table this small, one column at a time
 most = taken() + int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 silos = data.load(DataSettings(source=f"csv:{sys.argv[1]}", target="y", silos=2, lazy=sys.argv[3] == "lazy"), 0)

@@ -11,8 +11,7 @@ import torch
 import caveat
 from caveat.core import Data, DataError, Silo
 from caveat.data import population
-from caveat.data.population import SiloNames
-from caveat.data.silos import Silos
+from caveat.data.silos import SiloNames, Silos
 
 TRAINING = caveat.Training(batch_size=8, optimizer="sgd", lr=0.05)
 MODEL = caveat.ModelSettings(name="mlp", width=8, features=8, hidden=8)

@@ -12,9 +12,9 @@ import pytest
 
 from caveat.core import ConfigurationError
 from caveat.data import DataSettings, Pool, load
-from caveat.data.rows import PROTECTED, HeldOut, Splits, again_held_out, contents, keyed
-from caveat.data.schema.agreement import own_schema, own_settings, own_silos, shared_schema
-from caveat.data.sources.by_name import read_own
+from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
+from caveat.data.sources import read_silo
+from caveat.data.splits import PROTECTED, HeldOut, Splits, again_held_out, contents, keyed
 
 KEY = b"k"
 
@@ -30,7 +30,7 @@ def lines(count: int = 60) -> list[str]:
 
 
 def pool_of(path: Path) -> Pool:
-    return read_own(DataSettings(source=f"csv:{path}", target="outcome"), "a")
+    return read_silo(DataSettings(source=f"csv:{path}", target="outcome"), "a")
 
 
 @pytest.mark.parametrize("seed", range(3))

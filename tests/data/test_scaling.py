@@ -12,8 +12,7 @@ import torch
 import caveat
 from caveat import data
 from caveat.core import ConfigurationError, DataError
-from caveat.data import DataSettings
-from caveat.data.schema import agreement
+from caveat.data import DataSettings, agreement
 
 RNG = np.random.default_rng(0)
 N, T = 60, 9

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from caveat.core import DataError, Refused
-from caveat.data.declared import Declared, DictionaryColumn, LabelCode
 from caveat.data.pools import CsvFormat, TableColumn
 from caveat.data.settings import DataSettings
-from caveat.data.sources.columns import Reading
-from caveat.data.sources.declared_sheets import declared_labels
-from caveat.data.sources.read_sheets import read_sheet
 from caveat.data.sources.tables import csv_source, read_rows
+from caveat.data.tables.columns import Reading
+from caveat.data.tables.dictionary import Declared, DictionaryColumn, LabelCode
+from caveat.data.tables.files import read_sheet
+from caveat.data.tables.harmonize import declared_labels
 
 CHOL = DictionaryColumn(name="chol", unit="mg/dl", range=(80, 700))
 SEX = DictionaryColumn(name="sex", type="category", values=("0", "1"))

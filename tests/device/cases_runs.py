@@ -29,7 +29,7 @@ from caveat.engines.processes.worker import can_fork
 from caveat.federation.silo_file import read_silo_file
 from caveat.files.payloads import read_payload
 from caveat.runs.progress import Silent
-from caveat.testing.same import assert_same
+from caveat.testing.federation import assert_same
 
 on_shadow()
 SILOS = three_silos()
@@ -111,7 +111,7 @@ def test_a_run_that_goes_on_comes_to_what_the_cpu_comes_to(way: str, tmp_path: P
 
 @pytest.mark.parametrize("change", ["flip", "crop", "rotate", "erase", "brightness"])
 def test_inputs_are_changed_alike_everywhere(change: Any) -> None:
-    from caveat.data.augment import CHANGES
+    from caveat.data.transforms import CHANGES
 
     x = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     found = []

@@ -19,8 +19,8 @@ from sampled import sampled
 
 import caveat
 from caveat import METHODS, ConfigurationError, Run, Uncertainty, export_model
-from caveat.export.answers import outputs
 from caveat.export.formats import ask_onnx
+from caveat.export.predictor import outputs
 
 pytest.importorskip("onnxruntime")
 Array = NDArray[Any]

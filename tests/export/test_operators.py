@@ -10,11 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from caveat.export import operators
-from caveat.export.formats import ask_onnx
-from caveat.export.onnx_graph import onnx_model
-from caveat.export.recorder import NotRecordable
-from caveat.export.recording import program_of
+from caveat.export import decompositions
+from caveat.export.formats import ask_onnx, onnx_model
+from caveat.export.recording import NotRecordable, program_of
 from caveat.nn import posterior, stages
 from caveat.nn.posterior import RadialFlows
 from caveat.uncertainty import familiarity, measures
@@ -25,16 +23,16 @@ WIDE = torch.cat([-SMALL.flip(0), torch.zeros(1, dtype=torch.float64), SMALL])
 
 
 @pytest.mark.parametrize(("ours", "theirs", "x"), [
-    (operators.log1p, torch.log1p, SMALL),
-    (operators.expm1, torch.expm1, WIDE),
-    (operators.digamma, torch.digamma, 1 + SMALL),
-    (operators.lgamma, torch.lgamma, 1.1 + SMALL),
-    (operators.entr, torch.special.entr, SMALL),
-    (operators.softplus, F.softplus, WIDE),
-    (lambda x: operators.log_sigmoid(x)[0], F.logsigmoid, WIDE),
-    (lambda x: operators.logaddexp(x, -x), lambda x: torch.logaddexp(x, -x), WIDE),
-    (lambda x: operators.logsumexp(x.view(-1, 1), [1]), lambda x: x, WIDE),
-    (lambda x: operators.variance(x.view(3, -1), [1]), lambda x: x.view(3, -1).var(1), WIDE[:801]),
+    (decompositions.log1p, torch.log1p, SMALL),
+    (decompositions.expm1, torch.expm1, WIDE),
+    (decompositions.digamma, torch.digamma, 1 + SMALL),
+    (decompositions.lgamma, torch.lgamma, 1.1 + SMALL),
+    (decompositions.entr, torch.special.entr, SMALL),
+    (decompositions.softplus, F.softplus, WIDE),
+    (lambda x: decompositions.log_sigmoid(x)[0], F.logsigmoid, WIDE),
+    (lambda x: decompositions.logaddexp(x, -x), lambda x: torch.logaddexp(x, -x), WIDE),
+    (lambda x: decompositions.logsumexp(x.view(-1, 1), [1]), lambda x: x, WIDE),
+    (lambda x: decompositions.variance(x.view(3, -1), [1]), lambda x: x.view(3, -1).var(1), WIDE[:801]),
 ], ids=NAMES)  # fmt: skip
 def test_functions_keep_their_digits(
     ours: Callable[[Tensor], Tensor], theirs: Callable[[Tensor], Tensor], x: Tensor
@@ -45,16 +43,16 @@ def test_functions_keep_their_digits(
 
 def test_logarithms_of_sums_know_infinity() -> None:
     none, one = torch.tensor([-torch.inf]), torch.tensor([1.0])
-    assert operators.logaddexp(none, none).tolist() == [-torch.inf]
-    assert operators.logaddexp(none, one).tolist() == [1]
-    assert operators.logsumexp(none, [0]).item() == -torch.inf
+    assert decompositions.logaddexp(none, none).tolist() == [-torch.inf]
+    assert decompositions.logaddexp(none, one).tolist() == [1]
+    assert decompositions.logsumexp(none, [0]).item() == -torch.inf
 
 
 @pytest.mark.parametrize(("size", "cells"), [(8, 4), (7, 4), (28, 4), (3, 3)])
 def test_cells_are_those_of_adaptive_pooling(size: int, cells: int) -> None:
     x = torch.randn(3, 2, size, size + 1, dtype=torch.float64)
     for part in (x, x[..., :size]):
-        torch.testing.assert_close(operators.cells(part, [cells, cells]), F.adaptive_avg_pool2d(part, cells))
+        torch.testing.assert_close(decompositions.cells(part, [cells, cells]), F.adaptive_avg_pool2d(part, cells))
 
 
 @pytest.mark.parametrize(("count", "classes", "scale"), [(1, 3, 2.0), (2, 2, 5.0), (20, 10, 3.0), (20, 2, 400.0)])

@@ -10,7 +10,7 @@ from hospitals import Federation
 
 from caveat.config import load
 from caveat.core import DataError, RunError
-from caveat.data.declared import OwnColumn
+from caveat.data.tables.dictionary import OwnColumn
 from caveat.federation import silo_side
 from caveat.federation.limits import Limits
 from caveat.federation.silo_file import read_silo_file

@@ -19,7 +19,7 @@ import caveat
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, Payload, RunError, Update
 from caveat.data import noted_inputs, read_inputs
-from caveat.data.schema.agreement import own_schema
+from caveat.data.agreement import own_schema
 from caveat.engines.flower_messages import Order, unpack, words_of
 from caveat.federation.kept_member import open_member
 from caveat.federation.node import without_details

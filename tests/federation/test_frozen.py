@@ -20,7 +20,8 @@ import caveat
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.data import noted_inputs, splits_record
-from caveat.data.schema.agreement import DataSchema, shared_schema
+from caveat.data.agreement import shared_schema
+from caveat.data.schemas import DataSchema
 from caveat.engines.flower_messages import pack
 from caveat.federation.frozen import DataChanged
 from caveat.federation.held_out import HELD_OUT
@@ -274,7 +275,9 @@ def test_what_was_held_out_once_is_never_trained_on_in_a_later_federation(hill: 
         assert len(found["train"]) > len(first["train"])
     kept = (hill.side.file.state / HELD_OUT).read_text()
     assert not any(cell in kept for row in held for cell in row.split(",") if len(cell) > 4)
-    (hill.side.file.state / "secret").write_text("0" * 32)
+    state = hill.side.file.state
+    dataclasses.replace(hill.side.file, state=state / "other").secret()
+    shutil.move(state / "other" / "secret", state / "secret")
     with pytest.raises(DataError, match=r"held-out\.json was written with another secret than that of .*secret"):
         hill.side.join(hill.terms("fourth"))
 

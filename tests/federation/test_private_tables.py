@@ -16,8 +16,9 @@ from hospitals import Federation, hospital, summary
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, Refused, RunError
 from caveat.core.silo_info import SiloInfo
-from caveat.data.declared import DictionaryColumn
-from caveat.data.schema.agreement import DataSchema, shared_schema
+from caveat.data.agreement import shared_schema
+from caveat.data.schemas import DataSchema
+from caveat.data.tables.dictionary import DictionaryColumn
 from caveat.federation.node import without_details
 from caveat.federation.prevalence import unlike_others
 from caveat.federation.silo_file import read_silo_file
@@ -209,19 +210,6 @@ def test_a_silo_that_names_no_target_is_told_to(tmp_path: Path, capsys: pytest.C
     server, log = told(member, terms, capsys)
     assert "silo.toml, [data] target" in server
     assert "data.target is missing: expected the column to predict" in log
-
-
-def test_a_federation_that_an_earlier_version_began_goes_on_as_it_was_and_no_other_by_its_name(tmp_path: Path) -> None:
-    terms = terms_of(tmp_path, classes=())
-    member = silo(tmp_path / "silos" / "hill", {'target = "outcome"\n': "", 'categorical = ["site", "smoker"]\n': ""})
-    with pytest.raises(DataError, match="refuses: the column to predict is the one that the silo names"):
-        member.introduce(terms)
-    member.keep_configuration(terms)
-    kept = member.home(terms) / "config.toml"
-    kept.write_text("".join(line for line in kept.read_text().splitlines(True) if not line.startswith("classes =")))
-    assert "smoker" in str(member.introduce(terms)["sketch"])
-    with pytest.raises(DataError, match="refuses"):
-        member.introduce(terms_of(tmp_path, classes=(), target="age"))
 
 
 # Codes of labels

@@ -336,6 +336,8 @@ def rewrite(path: Path, text: str) -> None:
     """Write a file of a run, and have the run's summary know of it, unless that is what is no JSON then."""
     path.write_text(text)
     with contextlib.suppress(ValueError):
+        if path.name in SEALED:
+            path.write_text(json.dumps(sealed(json.loads(text))))
         rebook(path.parent)
 
 

@@ -39,12 +39,11 @@ from caveat.methods import (
     TrFedDis,
 )
 from caveat.testing.federation import SmallFederation as Federation
-from caveat.testing.federation import kept_state
+from caveat.testing.federation import assert_same, assert_same_states, check, flat, kept_state
 from caveat.testing.federation import small_executor as executor
 from caveat.testing.federation import small_model as model
 from caveat.testing.federation import small_silo as silo
 from caveat.testing.federation import small_silos as silos
-from caveat.testing.same import assert_same, assert_same_states, check, flat
 from caveat.training.fit import Training
 from caveat.wrappers.conformal import Conformal, LabelShifted
 from caveat.wrappers.ensemble import Ensemble

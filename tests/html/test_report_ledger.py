@@ -155,7 +155,9 @@ def test_the_greeting_is_told_in_a_sentence(page: str) -> None:
 
 def test_methods_beside_have_ledgers_of_their_own(federated: Path, tmp_path: Path) -> None:
     run = minimal_run(tmp_path / "run")
-    for place in (run, minimal_run(run / "beside" / "scaffold")):
+    beside = minimal_run(run / "beside" / "scaffold")
+    write_json(beside / "summary.json", json.loads((beside / "summary.json").read_text()) | {"method": "scaffold"})
+    for place in (run, beside):
         rewrite(place / "ledger.jsonl", (federated / "ledger.jsonl").read_text())
     text = write_report(run).read_text()
     assert "<summary>scaffold <span>22 messages of 3 silos, 576 B in all</span></summary>" in text

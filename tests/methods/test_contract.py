@@ -20,7 +20,7 @@ from sampled import DIFFERENT, sampled
 from caveat import methods
 from caveat.core import Method
 from caveat.testing import CHECKS, CheckedMethod
-from caveat.testing.checked import chain
+from caveat.testing.federation import chain
 
 EVERY = METHODS + WRAPPED
 MANIFEST = tomllib.loads((Path(__file__).parents[1] / "manifest.toml").read_text())

@@ -14,18 +14,18 @@ from torch import nn
 
 from caveat.core import ConfigurationError, Method
 from caveat.methods import FedAvg, FedBABU, FedPer, FedRep
-from caveat.testing import CheckedMethod, flat, predicting, same_bits
+from caveat.testing import CheckedMethod, checks, flat
 from caveat.training.fit import Training
 from caveat.training.modules import frozen, tensors_of
 
 CHECKS = [
-    same_bits.two_workers_give_the_bits_of_one,
-    same_bits.resumed_run_equals_uninterrupted,
-    same_bits.a_round_done_twice_after_a_kill_changes_nothing,
-    same_bits.weights_left_in_the_workspace_mean_nothing,
-    predicting.predictions_are_well_formed,
-    predicting.in_the_end_a_silo_can_ask_the_models_that_are_declared,
-    predicting.a_prediction_does_not_depend_on_the_inputs_beside_it,
+    checks.two_workers_give_the_bits_of_one,
+    checks.resumed_run_equals_uninterrupted,
+    checks.a_round_done_twice_after_a_kill_changes_nothing,
+    checks.weights_left_in_the_workspace_mean_nothing,
+    checks.predictions_are_well_formed,
+    checks.in_the_end_a_silo_can_ask_the_models_that_are_declared,
+    checks.a_prediction_does_not_depend_on_the_inputs_beside_it,
 ]
 FIRST = {type(method): method for method in reversed(METHODS)}
 EVERY = sorted(FIRST.values(), key=lambda method: method.name)

@@ -404,5 +404,5 @@ def test_apfl_answers_with_the_mixture_of_parameters_and_its_own_statistics(tmp_
 
 def test_fedbn_says_where_it_is_fedavg() -> None:
     plain, normed = nn.Sequential(nn.Linear(2, 3)), nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    assert FedBN().remark(plain) == "fedbn: nothing in this model is batch normalised: it is fedavg"
+    assert FedBN().remark(plain) == "fedbn: this model has no batch normalization; it equals fedavg"
     assert not FedBN().remark(normed)

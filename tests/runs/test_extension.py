@@ -288,7 +288,7 @@ def test_names_in_kept_states_lead_nowhere_else(tmp_path: Path, which: str) -> N
     server = "../../../mine" if which == "server" else "server-000001.safetensors"
     files = {f"state/{server}": sum_of(tmp_path / "mine")}
     (store.root / "server-000001.safetensors").write_text("my own")
-    checkpoint = {"schema": Checkpoint.SCHEMA, "t": 1, "server": server, "files": files}
+    checkpoint = {"schema": 1, "t": 1, "server": server, "files": files}
     write_record(store.root / "checkpoint.json", Checkpoint.model_validate(checkpoint))
     line = KeptState(silo="../../../mine", t=1, sha256="0" * 64)
     (tmp_path / "run" / "state" / "states.jsonl").write_text(f"{line.model_dump_json()}\n")

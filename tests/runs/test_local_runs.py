@@ -72,7 +72,7 @@ def test_run_writes_what_the_interface_names(whole: Path) -> None:
     names = {path.name for path in whole.iterdir()}
     assert names >= {"config.toml", "splits.json", "rounds.jsonl", "state", "model", "summary.json", "gallery.json"}
     result = summary(whole)
-    assert result["schema"] == 2
+    assert result["schema"] == 1
     assert result["complete"] is True
     assert result["rounds_run"] == 6
     assert {s["codewords"]["private"] for s in result["silos"]} == {0, 8}

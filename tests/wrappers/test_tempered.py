@@ -129,11 +129,3 @@ def test_of_a_large_federation_those_are_asked_that_a_round_asks() -> None:
     for silos, everyone in ((99, True), (100, False)):
         method = Uncertainty(source="laplace").around(FedAvg(rounds=1), silos)
         assert [step.everyone for step in method.schedule()] == [False, everyone, everyone, everyone]
-
-
-def test_what_version_0_1_found_is_still_the_temperature() -> None:
-    (place,) = logit_sites(5)
-    method = Tempered(Overconfident())
-    found = method.answer({"power": {"global": torch.tensor(0.5)}}, {}, place, place.validation.x)
-    torch.testing.assert_close(found[Decision.GLOBAL].probs, (2 * place.validation.x.double()).softmax(-1))
-    assert method.broadcast({})["temperature"]["global"][0] == 1

@@ -26,7 +26,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+
+from ..uncertainty.distributions import ranks, student_quantile, student_tail
 
 Values = Mapping[int, Mapping[str, float]]
 """Per seed and silo, one figure; NaN where a silo has none."""
@@ -105,8 +106,8 @@ def paired(a: Values, b: Values, confidence: float = 0.95, steps: Steps | None =
     if variance == 0:
         return Difference(mean, 0.0, 0.0, 1.0) if mean == 0 else Difference(mean, math.nan, math.nan, math.nan)
     error, freedom = math.sqrt(variance / len(means)), len(means) - 1
-    half = float(stats.t.ppf((1 + confidence) / 2, freedom)) * error
-    return Difference(mean, mean - half, mean + half, float(2 * stats.t.sf(abs(mean) / error, freedom)))
+    half = student_quantile((1 + confidence) / 2, freedom) * error
+    return Difference(mean, mean - half, mean + half, 2 * student_tail(abs(mean) / error, freedom))
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -133,8 +134,8 @@ def mean_ranks(methods: Mapping[str, Values], higher_is_better: bool) -> dict[st
     if not blocks:
         return dict.fromkeys(methods, math.nan)
     table = np.array([[figures[block] for block in blocks] for figures in found])
-    ranks = stats.rankdata(-table if higher_is_better else table, axis=0).mean(1)
-    return dict(zip(methods, ranks.tolist(), strict=True))
+    found_ranks = np.apply_along_axis(ranks, 0, -table if higher_is_better else table).mean(1)
+    return dict(zip(methods, found_ranks.tolist(), strict=True))
 
 
 def _figures(silos: Mapping[str, float]) -> Array:
@@ -184,8 +185,8 @@ def _interval(seeds: Sequence[Array], confidence: float, rounding: float = 0.0) 
         return Interval(mean, mean, mean)
     # Shares instead of squares of variances, which underflow where figures differ in their last digits only.
     freedom = 1 / sum((part / variance) ** 2 / degrees for part, degrees in terms)
-    low, high = stats.t.interval(confidence, freedom, mean, math.sqrt(variance))
-    return Interval(mean, float(low), float(high))
+    half = student_quantile((1 + confidence) / 2, freedom) * math.sqrt(variance)
+    return Interval(mean, mean - half, mean + half)
 
 
 def _variances(seeds: Sequence[Array], means: Array, rounding: float) -> list[tuple[float, int]]:
@@ -244,18 +245,18 @@ class ContrastEstimate:
     """Degrees of freedom: one less than seeds."""
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        half = float(stats.t.ppf((1 + confidence) / 2, self.freedom)) * self.error
+        half = student_quantile((1 + confidence) / 2, self.freedom) * self.error
         return self.mean - half, self.mean + half
 
     def p_different(self) -> float:
         """Of there being no difference, two-sided."""
-        return float(2 * stats.t.sf(abs(self.mean) / self.error, self.freedom))
+        return 2 * student_tail(abs(self.mean) / self.error, self.freedom)
 
     def p_equal(self, margin: float) -> float:
         """Of a difference that is not within the margin: the larger of two one-sided tests (Schuirmann, 1987)."""
-        low = stats.t.sf((self.mean + margin) / self.error, self.freedom)
-        high = stats.t.cdf((self.mean - margin) / self.error, self.freedom)
-        return float(max(low, high))
+        low = student_tail((self.mean + margin) / self.error, self.freedom)
+        high = student_tail(-(self.mean - margin) / self.error, self.freedom)
+        return max(low, high)
 
 
 def estimate(seeds: Sequence[SeedDifferences]) -> ContrastEstimate:

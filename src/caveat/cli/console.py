@@ -63,35 +63,48 @@ def _typed(text: str) -> list[str]:
 
 
 ConfigArgument = Annotated[
-    str | None, typer.Argument(metavar="[CONFIG.toml|RECIPE]", help="A file or a recipe [digits].")
+    str | None, typer.Argument(metavar="[CONFIG.toml|RECIPE]", help="Configuration file or recipe.  [default: digits]")
 ]
 SetOptions = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", callback=import_typed, help="Override a key; repeatable."),
+    typer.Option(
+        "--set", metavar="SECTION.KEY=VALUE", callback=import_typed, help="Override one configuration key. Repeatable."
+    ),
 ]
 Plugins = Annotated[
     list[str] | None,
     typer.Option(
         "--plugin", metavar="FILE.py|MODULE", callback=_import_plugins, is_eager=True,
-        help="Import it: your own methods; repeatable.",
+        help="Import this file or module first, for example to register your own method. Repeatable.",
     ),
 ]  # fmt: skip
 Workers = Annotated[
-    int | None, typer.Option(min=1, show_envvar=False, help="Worker processes; the result does not depend on them.")
+    int | None,
+    typer.Option(min=1, metavar="N", show_envvar=False, help="Number of worker processes. Does not change the result."),
 ]
 Device = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Where to compute: cpu, cuda, cuda:N, mps or auto [cpu].")
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Where to compute: cpu, cuda, cuda:N, mps or auto (a GPU if there is one).  [default: cpu]"
+    ),
 ]
 Stacked = Annotated[
     str | None,
     typer.Option(
-        metavar="MODE", show_envvar=False, help="Train silos side by side: off, auto or on; numbers differ by rounding."
+        metavar="MODE",
+        show_envvar=False,
+        help="Train several silos as one batched model: off, auto (if measured to be faster) or on. Results differ by "
+        "rounding only.  [default: off]",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress.")]
 Trackers = Annotated[
     list[str] | None,
-    typer.Option("--tracker", metavar="NAME[:PLACE]", help="tensorboard, mlflow or wandb; offline; repeatable."),
+    typer.Option(
+        "--tracker",
+        metavar="NAME[:PLACE]",
+        help="Log to tensorboard, mlflow or wandb. Offline unless you configure otherwise. Repeatable.",
+    ),
 ]
 ModelOptions = Annotated[
     list[str] | None,

@@ -10,7 +10,7 @@ import typer
 from .console import Plugins, reported, show
 
 if TYPE_CHECKING:
-    from ..data.declared import DictionaryColumn
+    from ..data.tables.dictionary import DictionaryColumn
     from ..federation.joining_check import JoiningCheck
 
 

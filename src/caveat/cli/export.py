@@ -25,7 +25,7 @@ def export(
     """
     with reported(named=True):
         from ..api import load
-        from ..export.command import card_of, export_model
+        from ..export.export_model import card_of, export_model
 
         finished = load(folder, model=model)
         path = export_model(finished, silo, format, out)

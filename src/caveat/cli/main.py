@@ -86,7 +86,10 @@ def caveat(
     """Federated learning over heterogeneous data silos, with models that say how sure they are."""
 
 
-app.command()(run)
+app.command(
+    epilog="See also: caveat config RECIPE (print every key), caveat plan (estimate the cost first), caveat compare "
+    "(several methods and seeds)."
+)(run)
 app.command()(plan)
 app.command()(resume)
 app.command()(rollback)
@@ -160,9 +163,9 @@ def list_(
     """List what a configuration can name."""
     with reported():
         from ..core.text import escaped
-        from . import output
+        from . import lists
 
-        rows = list(getattr(output, kind.value)())
+        rows = list(getattr(lists, kind.value)())
         width = max(len(name) for name, _ in rows)
         for name, about in rows:
             typer.echo(escaped(f"{name:<{width}}  {about}".rstrip()))

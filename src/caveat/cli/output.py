@@ -1,77 +1,22 @@
-"""What the command line shows that is not a run's result: lists, data sources, predictions."""
+"""What the command line shows that is not a run's result: data sources and predictions."""
 
 from __future__ import annotations
 
 import csv
 import io
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ..config import find, first_line
-from ..config import recipes as recipe_names
 from ..core import Decision, Prediction
 from ..files.writing import as_text
-from ..methods import METHODS
-from ..methods.plugins import about, installed
-from ..nn import encoders
-from ..nn.models import ModelSettings
 from ..terminal.tables import Heading, TextTable, text_table
 
-Named = Iterator[tuple[str, str]]
-SOURCES = {
-    "digits": "1,797 handwritten digits of 8x8 pixels that come with scikit-learn",
-    "npz:PATH[,PATH...]": "arrays x_train, y_train, x_test, y_test, or x, y; several files: one domain each",
-    "npy:DIR": "DIR/SILO/x.npy and y.npy, read as they are needed: arrays larger than memory",
-    "images:DIR": "DIR/SILO/CLASS/*.png or *.jpg: silos and classes are folders",
-    "csv:PATH[,PATH...]": "tables (csv or parquet) with data.target; data.silo names the silo, or each file is one",
-    "silos": "every silo reads its own: for a federation between machines (caveat flower init)",
-    "hub:NAME": "a data set of Hugging Face's hub (needs the extra `hub` and internet access)",
-    "SOURCE + SOURCE": "domains of several of these, but no tables; data.size brings images to one size",
-}
-OWN_MODELS = {
-    "encoder": "an encoder of your own (model.encoder names its code), pretrained or frozen, with a head behind it",
-    "own": "a whole model of your own: model.factory names the code that makes it",
-}
 MOST_COLUMNS = 12
 """Classes that a table still shows one by one."""
 MOST_REFUSALS = 10
 """Columns that are told why they are refused."""
 LONGEST_CELL = 18
 """Characters of a name or of values in a table, which has to fit a terminal of 80."""
-
-
-def methods() -> Named:
-    for name, method in METHODS.items():
-        yield name, first_line(method)
-    for name, point in installed().items():
-        if name not in METHODS:
-            yield name, about(point)
-
-
-def models() -> Named:
-    for name in get_args(get_type_hints(ModelSettings)["name"]):
-        yield name, OWN_MODELS[name] if name in OWN_MODELS else first_line(getattr(encoders, name))
-
-
-def recipes() -> Named:
-    """Every recipe with its first comment line."""
-    for name in recipe_names():
-        lines = find(name).read_text(encoding="utf-8").splitlines()
-        yield name, next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
-
-
-def datasets() -> Named:
-    """Every kind of source, then the files of $CAVEAT_DATA."""
-    yield from SOURCES.items()
-    folder = os.environ.get("CAVEAT_DATA")
-    if folder and Path(folder).is_dir():
-        for path in sorted(Path(folder).iterdir()):
-            if (kind := {".npz": "npz", ".csv": "csv", ".parquet": "csv"}.get(path.suffix)) is not None:
-                yield f"{kind}:{path.name}", f"{path.stat().st_size / 1e6:.1f} MB in $CAVEAT_DATA"
-            elif path.is_dir():
-                yield f"images:{path.name}", "folder in $CAVEAT_DATA"
 
 
 def survey_table(found: Mapping[str, Any]) -> TextTable:

@@ -70,8 +70,8 @@ def evaluate(
 
 
 def _check_silo(silo: str, names: Sequence[str]) -> None:
-    from ..config import one_of
     from ..core import ConfigurationError
+    from ..core.errors import one_of
 
     if silo not in names:
         raise ConfigurationError(f"--silo {silo}: no such silo{one_of(silo, names)}")

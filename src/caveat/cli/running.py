@@ -34,7 +34,13 @@ NO_RESET = {
 def run(
     config: ConfigArgument = None,
     sets: SetOptions = None,
-    out: Annotated[Path | None, typer.Option(metavar="RUN", help="A new folder [runs/...].")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Run folder to create; must not exist.  [default: runs/RECIPE-METHOD-seedSEED]",
+        ),
+    ] = None,
     plugins: Plugins = None,
     workers: Workers = None,
     device: Device = None,
@@ -42,7 +48,20 @@ def run(
     trackers: Trackers = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run an experiment and report on it, also where it fails on the way."""
+    """Train a federated model and write an HTML report.
+
+    CONFIG.toml is a configuration file; RECIPE is the name of a built-in one (list them with `caveat list recipes`).
+    Default: the recipe "digits".
+
+    The run folder keeps the configuration, the checkpoints, the model and report.html. The report is written even if
+    the run fails. If the run is interrupted, continue it with `caveat resume RUN`: the result is the same.
+
+    \b
+    Examples:
+      caveat run
+      caveat run digits --set method.name=fedavg --set training.lr=0.001
+      caveat run my.toml --out runs/first --workers 2
+    """
     with reported() as reporter:
         from ..config import find, load
         from ..runs.callbacks import Told

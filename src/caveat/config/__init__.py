@@ -5,9 +5,8 @@ defaults the defaults, their docstrings the help texts.
 """
 
 from ..wrappers.uncertainty import Uncertainty
-from .load import dictionary_text, find, load, load_kept, loads, read_dictionary, recipes
+from .load import dictionary_text, find, load, load_kept, loads, read_dictionary
 from .schema import Config, EngineSettings, Evaluation, Federation, MethodSettings, check_personal, is_stranger, reading
-from .text import one_of
 from .write import dump, dump_dictionary, first_line
 
 __all__ = [
@@ -27,8 +26,6 @@ __all__ = [
     "load",
     "load_kept",
     "loads",
-    "one_of",
     "read_dictionary",
     "reading",
-    "recipes",
 ]

@@ -13,18 +13,17 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from ..core import ConfigurationError, DataError
-from ..core.errors import cut, shown
+from ..core.errors import cut, one_of, shown
 from ..core.settings import KeyPath, Problem, dotted, explain, problems_of
-from ..data.declared import DictionaryColumn, as_lists
-from ..data.sources.by_name import locate
+from ..data.sources.base import locate
+from ..data.tables.dictionary import DictionaryColumn, as_lists
 from ..methods import METHODS
+from ..recipes import DEFAULT, FOLDER, recipe_file, recipes
 from ..wrappers.uncertainty import OWNERS
 from .schema import Config, EngineSettings, MethodSettings, has_personal, is_stranger, method_keys, own_training
-from .text import ConfigText, one_of, parse, read, toml
+from .text import ConfigText, parse, read, toml
 from .write import dump_dictionary
 
-RECIPES = Path(__file__).parent.parent / "recipes"
-DEFAULT_RECIPE = "digits"
 Table = dict[str, Any]
 
 
@@ -38,7 +37,7 @@ def load(source: str | None = None, sets: Sequence[str] = ()) -> Config:
     Raises ConfigurationError with one line per problem: the file and line, the key, and the nearest valid key.
     """
     file = find(source)
-    text = read(file, f"recipe {file.stem}" if file.parent == RECIPES else str(file), sets)
+    text = read(file, f"recipe {file.stem}" if file.parent == FOLDER else str(file), sets)
     table = _merged(text)
     named = _section(table, ("data",)).get("dictionary")
     if isinstance(named, str):  # only here: what a folder keeps, or a server sends, names no files to read
@@ -98,21 +97,17 @@ def _dictionary_file(named: str, folder: Path) -> Path:
 def find(source: str | None) -> Path:
     """The TOML file that a path or a recipe's name stands for; raises ConfigurationError if there is none."""
     if source is None:
-        return RECIPES / f"{DEFAULT_RECIPE}.toml"
+        return recipe_file(DEFAULT)
     if os.path.isdir(source) and source not in recipes():  # a Path would raise for a name that is too long
         raise ConfigurationError(f"{source} is a folder; a configuration is a TOML file or the name of a recipe")
     if os.path.isfile(source):
         return Path(source)
     if source in recipes():
-        return RECIPES / f"{source}.toml"
+        return recipe_file(source)
     if os.path.lexists(source):
         raise ConfigurationError(f"{source}: neither a file nor a folder")
     name = cut(source, 200)
     raise ConfigurationError(f"{name}: no such file, and no such recipe{one_of(name, recipes())}")
-
-
-def recipes() -> list[str]:
-    return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
 def _merged(source: ConfigText) -> Table:

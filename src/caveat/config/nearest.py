@@ -13,6 +13,7 @@ from .. import config as configuration
 from ..core import ConfigurationError
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import Origin
+from ..recipes import recipes
 from . import Config
 
 Keys = dict[tuple[str, ...], Any]
@@ -24,7 +25,7 @@ NO_RESULT = {("engine", "workers"), ("engine", "device")}
 
 def nearest_recipe(config: Config) -> Origin | None:
     """The nearest recipe, and the "SECTION.KEY=VALUE" that lead from it to a configuration; None if none is near."""
-    alike = [name for name in configuration.recipes() if _method(name) == config.method.name]
+    alike = [name for name in recipes() if _method(name) == config.method.name]
     found = [(name, sets) for name in alike if (sets := _sets(config, name)) is not None]
     near = sorted((each for each in found if len(each[1]) <= MOST), key=lambda each: len(each[1]))
     name, sets = next((each for each in near if _leads(*each, config)), ("", []))

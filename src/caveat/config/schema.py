@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 
 from ..core import ConfigurationError, ConfigurationErrors, Method
 from ..core.devices import check_name as check_device
-from ..core.errors import shown
+from ..core.errors import one_of, shown
 from ..core.settings import MANY, KeyPath, check_different, collected, dotted, frozen_settings, problems_of
 from ..data.settings import DataSettings
 from ..methods import METHODS
@@ -25,7 +25,6 @@ from ..wrappers.privacy import Privacy
 from ..wrappers.robust import Choice, Robust
 from ..wrappers.server import ServerOptimizer
 from ..wrappers.uncertainty import Uncertainty
-from .text import one_of
 
 Seconds = Annotated[float, Field(gt=0, le=1e8)]
 ELSEWHERE: dict[str, KeyPath] = {

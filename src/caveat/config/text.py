@@ -7,7 +7,6 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -177,12 +176,6 @@ def line_of(text: str, path: KeyPath) -> int | None:
 
 def _parts(key: str) -> KeyPath:
     return tuple(part.strip().strip("\"'") for part in key.split("."))
-
-
-def one_of(name: str, names: Sequence[str]) -> str:
-    """The end of a message about a name that does not exist."""
-    close = get_close_matches(name, names, 1)
-    return (f"; did you mean {close[0]}?" if close else "") + f" (there are: {', '.join(names)})"
 
 
 def _inline(settings: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 import tomlkit
 
 from ..core.settings import KeyPath, dotted, help_of
-from ..data.declared import DictionaryColumn
+from ..data.tables.dictionary import DictionaryColumn
 from ..methods import METHODS
 from .schema import Config, MethodSettings, method_class
 from .text import toml

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 LONGEST = 1000
 """Characters of a line of a message; of a value in one there are `shown`'s."""
@@ -110,3 +111,9 @@ class OtherBeginning(RunError):
 
 class Diverged(RunError):
     """Numbers that are not finite any more: the same settings would come to them again."""
+
+
+def one_of(name: str, names: Sequence[str]) -> str:
+    """The end of a message about a name that does not exist."""
+    close = get_close_matches(name, names, 1)
+    return (f"; did you mean {close[0]}?" if close else "") + f" (there are: {', '.join(names)})"

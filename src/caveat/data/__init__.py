@@ -1,21 +1,19 @@
 """Data: sources, shifts, partitions, splits, and the silos they make."""
 
 from ..core import Data, Silo
-from .augment import augmented
-from .build import from_arrays, load, population, rotated
-from .datasets import from_datasets
-from .image_format import recoloured, resized
-from .inputs import noted_inputs, read_inputs
-from .labelled import labelled_inputs, labels_of
+from .build import load, read
+from .inputs import labelled_inputs, labels_of, noted_inputs, read_inputs
 from .pools import Pool
 from .preparation import Inputs, Preparation
 from .settings import DataSettings, Labels, Normalise, Shift, Split, Streams
-from .silos import Silos
-from .sources.arrays import digits
-from .sources.by_name import npz, read
+from .silos import Silos, population
+from .sources.arrays import digits, npz
+from .sources.images import recoloured, resized
 from .splits import hashes, splits_record
 from .streams import with_streams
 from .survey import survey
+from .transforms import augmented
+from .user_data import from_arrays, from_datasets, rotated
 
 __all__ = [
     "Data",

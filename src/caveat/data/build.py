@@ -1,30 +1,33 @@
-"""The functions that users call to make silos: from a configuration, a pool, their own arrays, or on demand."""
+"""Silos of a configuration: its sources are read, partitioned, split, shifted and encoded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from ..core import ConfigurationError, DataError, Silo, SiloId
+from ..core import ConfigurationError, Data, DataError, Silo, SiloId, check_silo_name, key
+from ..core.devices import FLOAT
 from ..core.settings import check_seed, check_type
 from ..core.silo_info import positive_class
-from .assembly import make_silos
-from .augment import Augment, augmented
-from .checks import check_class_list, checked, plain_array
-from .pools import Array, Pool, whole_numbers
-from .population import Population
-from .scaling import Standardise
-from .sequences import SequenceFormat, sequence_format
-from .settings import DataSettings, Kind, Labels, Normalise, Shift, Split
+from .checks import check_usual
+from .lazy import LazyRows, PartRows, lazy_inputs
+from .partitions import deal, mislabelled, partition
+from .pools import Array, DataSource, Index, Pool
+from .preparation import check_normalise, normalised
+from .sequences import Scaling, SequenceFormat, check_standardise, scalings, sequences_of
+from .settings import DataSettings, Normalise, Shift
 from .silos import Silos
-from .sources.arrays import pools_of
-from .sources.by_name import read, read_outside
-
-PARTS = ("x", "y", "x_test", "y_test")
-"""What the arrays of a silo are called, in their order."""
+from .sources import parsed, places, read_source
+from .sources.images import ImageFormat, check_image_memory, common_format
+from .splits import NAMES, Rearrange, Splits, development_splits, reserve_test, together
+from .streams import hold_out, unknown_inputs, with_streams
+from .tables.encoding import Encoder, TableLayout, common_layout, fit_encoders
+from .transforms import apply_shift, augmented, check_lazy, check_noise, domain_name, shifts_per_silo, spread
 
 
 def load(settings: DataSettings, seed: int) -> Silos:
@@ -38,192 +41,314 @@ def load(settings: DataSettings, seed: int) -> Silos:
     return make_silos(source.pools, source.given, settings, seed, read_outside(settings))
 
 
-def rotated(
-    pool: Pool,
-    angles: Sequence[float] = (0, -50, 120),
-    silos_per_angle: int = 3,
-    samples_per_silo: int | None = None,
-    seed: int = 0,
-    *,
-    test_per_silo: int | Literal["all"] | None = None,
-    noise_std: Sequence[float] = (),
-    labels: Labels | None = None,
-    split: Split | None = None,
-    normalise: Normalise | None = None,
-) -> Silos:
-    """Silos that each rotate their own share of the pool's images by one of the angles, in degrees counter-clockwise.
+def read(settings: DataSettings) -> DataSource:
+    """All that the source of a configuration holds; images of different domains can differ in shape.
 
-    `noise_std` has one entry per silo, or a number of entries that divides the silos.
+    Only images of a folder or the hub have `settings.size` already. Raises DataError for what cannot be used, naming
+    file, value and expectation; ConfigurationError for "silos", which no single machine can read.
     """
-    check_type(pool, Pool, "pool", "a Pool, as caveat.data.digits() is one")
-    check_type(angles, (Sequence, np.ndarray), "angles", "a list of degrees")
-    check_type(noise_std, (Sequence, np.ndarray), "noise_std", "a list of numbers")
-    check_type(silos_per_angle, (int, np.integer), "silos_per_angle", "a whole number")
-    check_seed(seed)
-    settings = DataSettings(
-        silos=len(angles) * silos_per_angle,
-        samples_per_silo=samples_per_silo,
-        test_per_silo=test_per_silo,
-        shift=Shift(angles=tuple(angles), noise_std=tuple(noise_std)),
-        labels=labels or Labels(),
-        split=split or Split(),
-        normalise=normalise or Normalise(),
-    )
-    return make_silos([pool], False, settings, seed)
+    check_type(settings, DataSettings, "settings", "DataSettings")
+    return read_source(settings.source, settings)
 
 
-def from_arrays(
-    silos: Mapping[SiloId, tuple[Any, Any] | tuple[Any, Any, Any, Any]],
-    *,
-    classes: Sequence[str] | None = None,
-    positive: str | None = None,
-    seed: int = 0,
-    split: Split | None = None,
-    normalise: Normalise | None = None,
-    shift: Shift | None = None,
-    size: int | None = None,
-    channels: Literal[1, 3] | None = None,
-    kind: Kind | None = None,
-    pad: int | None = None,
-    length: int | None = None,
-    standardise: Standardise = "none",
-    augment: str | Sequence[str] | Augment | None = None,
-) -> Silos:
-    """Silos of one's own arrays: per name (x, y), or (x, y, x_test, y_test) with a test part of its own.
+def read_outside(settings: DataSettings) -> tuple[Pool, ...]:
+    """The pools of the source `streams.ood_global`, of which no silo has data; none if it is not set.
 
-    y is (N,) whole numbers from 0. Without `classes` the largest label of all silos says how many there are. Of two,
-    `positive` names the one that figures such as sensitivity are of, by default the second. What x holds says `kind`:
-
-    - "images": uint8 (N, H, W) or (N, H, W, C). They are brought to one shape: `size` x `size` pixels, without which
-      they must be of one size, and `channels`, by default 3 where some are coloured.
-    - "features": finite numbers (N, D).
-    - "tokens": ids from 0, (N, T), or a list of sequences (T,) of any lengths; models take them as int64 (N, T), and
-      shorter ones are filled up with the id `pad` (0 by default) at their ends.
-    - "series": finite numbers (N, T, C) as they are, or a list of (T, C) of any lengths. Where lengths differ, shorter
-      ones are filled up with zeros, and the last of C + 1 channels is a mask: 1 for a step that is real, else 0.
-      `standardise` has every channel standardised over the real steps of training splits: "silo" by the silo's own,
-      "federation" by those of all silos together.
-
-    T is that of the longest sequence of all silos, or `length`, to which longer ones are cut; so are those to predict.
-    Without `kind`, x is features if it has two dimensions, else images; whole numbers in two dimensions other than
-    uint8 are refused, since they could be ids. A `numpy.memmap`, as ``numpy.load(path, mmap_mode="r")`` makes one, is
-    read as it is needed and never held in memory whole. `augment` changes training batches at random, as `augmented`
-    says. Raises DataError naming the silo.
+    Raises ConfigurationError if a part of it is a part of the silos' own source.
     """
-    check_type(silos, Mapping, "silos", "a mapping from names to arrays, such as {'silo-0': (x, y)}")
-    check_seed(seed)
-    if classes is not None:
-        classes = check_class_list(classes, "from_arrays")
-    if not silos:
-        raise DataError("no silos: expected at least one name with its arrays")
-    _check_kind(kind, pad, length)
-    origins = [f"silo {name!r}" for name in silos]
-    parts = [_four(arrays, name) for name, arrays in silos.items()]
-    sequences = None
-    mapped = any(isinstance(part, np.memmap) for x, _, x_test, _ in parts for part in (x, x_test))
-    if mapped and length is not None:
-        raise ConfigurationError("length: arrays that are mapped into memory are read as they are", "length")
-    if kind in ("tokens", "series") and not mapped:
-        sequences = _common_sequences(parts, origins, kind, pad or 0, length)
-        parts = [(sequences(x, of), y, None if x_test is None else sequences(x_test, f"{of} (test)"), y_test)
-                 for (x, y, x_test, y_test), of in zip(parts, origins, strict=True)]  # fmt: skip
-    parts = [_arrays(part, name, kind) for part, name in zip(parts, silos, strict=True)]
-    pools = pools_of(parts, list(silos), origins, classes, kind)
-    settings = DataSettings(
-        size=size,
-        channels=channels,
-        positive=positive,
-        split=split or Split(),
-        normalise=normalise or Normalise(),
-        shift=shift or Shift(),
-        standardise=standardise,
-    )
-    made = make_silos(pools, True, settings, seed, sequence_format=sequences)
-    return with_augment(made, augment)
-
-
-def with_augment(silos: Silos, augment: str | Sequence[str] | Augment | None) -> Silos:
-    """The silos with their training batches changed at random; as they are without `augment`."""
-    if augment is None:
-        return silos
-    changed = (replace(silo, train=augmented(silo.train, augment, silos.normalise)) for silo in silos)
-    return replace(silos, silos=tuple(changed))
-
-
-def _check_kind(kind: str | None, pad: int | None, length: int | None) -> None:
-    """Raises ConfigurationError for a kind that there is not, and for what belongs to another one."""
-    if kind not in (None, *get_args(Kind)):
-        raise ConfigurationError(f"kind = {kind!r}, expected one of {', '.join(get_args(Kind))}", "kind")
-    for name, value, least, owners in (("pad", pad, 0, ("tokens",)), ("length", length, 1, ("tokens", "series"))):
-        if value is None:
-            continue
-        check_type(value, (int, np.integer), name, "a whole number")
-        if value < least:
-            raise ConfigurationError(f"{name} = {value}, expected at least {least}", name)
-        if kind not in owners:
-            raise ConfigurationError(f"{name} = {value} is ignored by kind {kind!r}; it belongs to sequences", name)
-
-
-def _common_sequences(
-    parts: Sequence[tuple[Any, Any, Any, Any]],
-    origins: Sequence[str],
-    kind: Literal["tokens", "series"],
-    pad: int,
-    length: int | None,
-) -> SequenceFormat:
-    """The format of the sequences of all silos, those of test parts included."""
-    given = [(of, x) for (x, *_), of in zip(parts, origins, strict=True)]
-    given += [(f"{of} (test)", x) for (_, _, x, _), of in zip(parts, origins, strict=True) if x is not None]
-    return sequence_format(given, kind, pad, length)
-
-
-def _four(arrays: Sequence[Any], name: SiloId) -> tuple[Any, Any, Any, Any]:
-    if not isinstance(name, str):
-        raise DataError(f"silo {name!r}: expected a name, which is text")
-    if not isinstance(arrays, (tuple, list)):
-        raise DataError(f"silo {name!r}: a {type(arrays).__name__}, expected (x, y) or (x, y, x_test, y_test)")
-    if len(arrays) not in (2, 4):
-        raise DataError(f"silo {name!r}: {len(arrays)} arrays, expected (x, y) or (x, y, x_test, y_test)")
-    x, y, *test = arrays
-    return (x, y, test[0], test[1]) if test else (x, y, None, None)
-
-
-def _arrays(
-    parts: tuple[Any, Any, Any, Any], name: SiloId, kind: Kind | None
-) -> tuple[Array, Array, Array | None, Array | None]:
-    """What a silo was given as arrays. Raises DataError for what is none, and for ids without a kind."""
-    named = [(f"silo {name!r}: {called}", part) for called, part in zip(PARTS, parts, strict=True) if part is not None]
-    x, y, *test = (plain_array(part, where) for where, part in named)
-    if kind is None and whole_numbers(x):
-        raise DataError(
-            f"silo {name!r}: x of {x.dtype} in two dimensions; say kind='tokens' if these are ids of tokens, "
-            "kind='features' if they are numbers"
+    name = settings.streams.ood_global
+    if not name:
+        return ()
+    if shared := places(name) & places(settings.source):
+        raise ConfigurationError(
+            f"data.streams.ood_global = {name!r} is of data.source = {settings.source!r} too ({sorted(shared)[0]}): "
+            "expected what no silo knows"
         )
-    return (x, y, test[0], test[1]) if test else (x, y, None, None)
+    return tuple(pool for part in parsed(name) for pool in part.read(settings).pools)
 
 
-def population(
-    count: int,
-    make: Callable[[int, SiloId], Silo],
-    classes: Sequence[str],
-    normalise: Normalise | None = None,
-    positive: str | None = None,
+class Domain(NamedTuple):
+    """A pool, and the names of the silos that are to share its samples out."""
+
+    pool: Pool
+    name: str
+    """What names of shifted domains begin with; empty where the shifts alone tell domains apart."""
+    silos: list[SiloId]
+
+
+@dataclass(frozen=True, eq=False)
+class SiloIndices:
+    """Which samples of a pool a silo has, before they are shifted and encoded."""
+
+    name: SiloId
+    domain: Domain
+    indices: Splits
+    """Per split, positions in the domain's pool."""
+
+    @property
+    def pool(self) -> Pool:
+        return self.domain.pool
+
+
+def make_silos(
+    pools: Sequence[Pool],
+    given: bool,
+    settings: DataSettings,
+    seed: int,
+    outside: Sequence[Pool] = (),
+    sequence_format: SequenceFormat | None = None,
 ) -> Silos:
-    """`count` silos that `make` makes from a number and a name, when a round asks for them.
+    """Silos from pools that are silos already (`given`) or are to be made into some, and pools `outside` of them all.
 
-    ``make(number, name)`` returns a `Silo` of that name, the same one every time: four `Data(x, y)` of model inputs
-    (N, ...) of finite float32, or of int64 from 0 for ids of tokens, and labels (N,) int64 below the number of
-    classes, for training, validation, calibration and test. Neither time nor memory grows with their number.
-    `normalise` are the constants that images were normalised with, and `positive` is that of `from_arrays`. Every silo
-    is looked at when it is made, the first one at once, whose inputs say what shape and type all are to have: raises
-    DataError naming silo, split and value.
+    Of the settings, neither sources nor the columns of a table are read. `sequence_format` is what sequences have been
+    brought to, where they were not of one length.
     """
-    check_type(count, int, "count", "a whole number of silos")
-    check_type(make, Callable, "make", "a function of a number and a name")  # type: ignore[arg-type]
-    if count < 1:
-        raise DataError(f"a population of {count} silos, expected at least 1")
-    names = check_class_list(classes, "population")
-    positive_class(positive, names)
-    silos = Population(count, checked(make, len(names)))
-    silos[0]  # whose inputs the others' are compared to
-    return Silos(silos, names, normalise, positive=positive)
+    if len(pools[0].classes) < 2:
+        where = pools[0].origin or pools[0].domain or "data"
+        raise DataError(f"{where}: all labels of all silos are {pools[0].classes[0]!r}, expected two classes or more")
+    if any(pool.lazy for pool in pools):
+        check_lazy(settings)
+    check_usual(pools)
+    streams = settings.streams
+    image_format = common_format(pools, settings.size, settings.channels)
+    image_format = replace(image_format, exif_rotation=settings.exif_rotation)
+    if settings.size is not None and not pools[0].lazy:
+        count = sum(len(pool.y) for pool in (*pools, *outside))
+        check_image_memory(count, settings.size, FLOAT * image_format.shape(pools[0].x)[-1])
+    pools = hold_out(pools, streams.hold_out)
+    positive_class(settings.positive, pools[0].classes)
+    images = pools[0].images
+    if settings.shift.angles and not images:
+        raise ConfigurationError("data.shift.angles: only images can be rotated, these inputs are features")
+    check_noise(pools[0], settings.shift, sequence_format)
+    check_standardise(pools[0], settings.standardise)
+    check_normalise(images, settings.normalise)
+    domains = _given(pools, settings) if given else _made(pools, settings)
+    held_back = [_held_back(domain, settings, seed) for domain in domains]
+    chosen = [
+        silo
+        for domain, (development, test) in zip(domains, held_back, strict=True)
+        for silo in _chosen(domain, _known(domain.pool, development), _known(domain.pool, test), settings, seed)
+    ]
+    raw = _shifted(chosen, settings.shift, image_format, seed)
+    layout = (
+        common_layout(pools[0].table, [splits["train"] for splits in raw.values()]) if pools[0].table else TableLayout()
+    )
+    sequence_format = sequence_format or sequences_of(pools[0])
+    silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequence_format)
+    held_out = [pool.x[test[pool.y[test] < 0]] for pool, (_, test) in zip(pools, held_back, strict=True)]
+    unknown = unknown_inputs(held_out if streams.hold_out else [], outside, silos, streams.ood_global)
+    if streams.ood_local == "none" and unknown is None:
+        return silos
+    return with_streams(silos, ood_local=streams.ood_local, ood_global=unknown, per_silo=streams.per_silo, seed=seed)
+
+
+def one_silo(
+    own: SiloIndices,
+    image_format: ImageFormat,
+    layout: TableLayout,
+    settings: DataSettings,
+    seed: int,
+    outside: Sequence[Pool] = (),
+) -> Silos:
+    """The silo that a pool is, with the classes, image format and table layout that it shares with silos elsewhere.
+
+    Bitwise what `make_silos` makes of the pool beside the pools of those silos, if nothing shifts their inputs.
+    """
+    check_normalise(own.pool.images, settings.normalise)
+    image_format = replace(image_format, exif_rotation=settings.exif_rotation)
+    check_standardise(own.pool, settings.standardise)
+    chosen = [own]
+    raw = _shifted(chosen, settings.shift, image_format, seed)
+    silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequences_of(own.pool))
+    unknown = unknown_inputs([], outside, silos, settings.streams.ood_global)
+    if unknown is None:
+        return silos
+    return with_streams(silos, ood_global=unknown, per_silo=settings.streams.per_silo, seed=seed)
+
+
+def own_indices(pool: Pool, settings: DataSettings, seed: int, rearrange: Rearrange | None = None) -> SiloIndices:
+    """The splits of the one silo that a pool is, rearranged by what it held out before."""
+    (domain,) = _given([pool], settings)
+    (silo,) = _chosen(domain, *_held_back(domain, settings, seed), settings, seed, rearrange)
+    return silo
+
+
+def _shifted(
+    chosen: Sequence[SiloIndices], shift: Shift, image_format: ImageFormat, seed: int
+) -> dict[SiloId, dict[str, Array]]:
+    """Per silo and split, the inputs with images of one format, shifted."""
+    return {
+        silo.name: {split: _raw(silo, split, image_format, shifted, seed) for split in NAMES}
+        for silo, shifted in zip(chosen, shifts_per_silo(shift, len(chosen)), strict=True)
+    }
+
+
+def _encoded(
+    chosen: Sequence[SiloIndices],
+    raw: Mapping[SiloId, dict[str, Array]],
+    settings: DataSettings,
+    seed: int,
+    image_format: ImageFormat,
+    layout: TableLayout,
+    sequence_format: SequenceFormat | None,
+) -> Silos:
+    """The silos of raw inputs, whose arrays are taken out of `raw`."""
+    masked = sequence_format is not None and sequence_format.masked
+    scales = scalings({name: x["train"] for name, x in raw.items()}, settings.standardise, masked)
+    first = chosen[0].pool
+    tables = {silo.name: silo.pool.table for silo in chosen}
+    encoders = fit_encoders(tables, {n: x["train"] for n, x in raw.items()}, layout) if layout.columns else {}
+    encoders = {name: replace(encoder, csv_format=first.csv_format) for name, encoder in encoders.items()}
+    wrong = spread(settings.labels.noise, len(chosen), "data.labels.noise")
+    silos = []
+    for silo, (angle, std), share in zip(chosen, shifts_per_silo(settings.shift, len(chosen)), wrong, strict=True):
+        splits = {}
+        for split, index in silo.indices.items():
+            x = raw[silo.name].pop(split)  # popped, so that raw and normalised inputs are not all in memory together
+            finish = _finished(silo, encoders, image_format, settings.normalise, scales)
+            y = silo.pool.y[index]
+            if share and split == "train":
+                y = mislabelled(y, share, len(first.classes), _generator(seed, "wrong labels", silo.name))
+            splits[split] = Data(lazy_inputs(x, finish) if isinstance(x, LazyRows) else finish(x), torch.from_numpy(y))
+        domain = domain_name(settings.shift, angle, std, silo.domain.name)
+        indices = {split: torch.from_numpy(index) for split, index in silo.indices.items()}
+        train, validation, calibration, test = (splits[name] for name in NAMES)
+        if settings.augment:
+            train = augmented(train, settings.augment, settings.normalise)
+        silos.append(Silo(silo.name, domain, train, validation, calibration, test, indices))
+    return Silos(tuple(silos), first.classes, settings.normalise if first.images else None, encoders, image_format,
+                 sequence_format, positive=settings.positive, scalings=scales)  # fmt: skip
+
+
+def _finished(
+    silo: SiloIndices,
+    encoders: Mapping[SiloId, Encoder],
+    image_format: ImageFormat,
+    normalise: Normalise,
+    scales: Mapping[SiloId, Scaling],
+) -> Callable[[Array], Tensor]:
+    """What makes a silo's raw inputs those of a model; those that are read as needed have no common format before."""
+    if silo.pool.images:
+        return lambda x: normalised(image_format(x) if silo.pool.lazy else x, normalise)
+    if scales:
+        return lambda x: scales[silo.name](torch.from_numpy(x))
+    return lambda x: torch.from_numpy(encoders[silo.name](x) if encoders else x)
+
+
+def _raw(silo: SiloIndices, split: str, image_format: ImageFormat, shifted: tuple[float, float], seed: int) -> Array:
+    if isinstance(silo.pool.x, LazyRows):
+        return cast(Array, PartRows(silo.pool.x, silo.indices[split]))
+    x = silo.pool.x[silo.indices[split]]
+    x = image_format(x) if silo.pool.images else x
+    # A key per split: whatever happens to test samples, the noise of the others stays.
+    generator = _generator(seed, "noise", silo.name, split)
+    if not silo.pool.table:
+        return apply_shift(x, *shifted, generator)
+    numbers = [i for i, column in enumerate(silo.pool.table) if column.categories is None]
+    x[:, numbers] = apply_shift(x[:, numbers], *shifted, generator)
+    return x
+
+
+def _generator(seed: int, *purpose: object) -> np.random.Generator:
+    return np.random.default_rng(key(seed, "data", *purpose))
+
+
+def _given(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
+    """A domain for each pool, whose only silo it is."""
+    names = [pool.domain for pool in pools]
+    for name in names:
+        check_silo_name(name)
+    if settings.silos not in (None, len(pools)):
+        raise ConfigurationError(
+            f"data.silos = {settings.silos} but the data comes in {len(pools)}: {', '.join(names)}"
+        )
+    if settings.labels.partition != "iid":
+        raise ConfigurationError(
+            f"data.labels.partition = {settings.labels.partition!r} is ignored: the data comes in silos already"
+        )
+    return [Domain(pool, pool.domain, [pool.domain]) for pool in pools]
+
+
+def _made(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
+    """A domain for each pool, with the silos to make of it."""
+    silos = settings.silos or max(len(settings.shift.angles), len(settings.shift.noise_std)) or len(pools)
+    if settings.silos is None and silos == 1:
+        raise ConfigurationError("data.silos is missing: this source does not come in silos, expected how many to make")
+    if silos % len(pools):
+        raise ConfigurationError(f"data.silos = {silos} for {len(pools)} domains, expected a multiple of {len(pools)}")
+    each = silos // len(pools)
+    width = len(str(silos - 1))
+    names = [f"silo-{number:0{width}d}" for number in range(silos)]
+    shifted = settings.shift.angles or settings.shift.noise_std
+    return [
+        Domain(pool, "" if shifted and len(pools) == 1 else pool.domain, names[number * each : (number + 1) * each])
+        for number, pool in enumerate(pools)
+    ]
+
+
+def _held_back(domain: Domain, settings: DataSettings, seed: int) -> tuple[Index, Index]:
+    """Positions in the domain's pool to develop with, and positions to test on."""
+    pool = domain.pool
+    if pool.own_test:
+        development, test = np.split(np.arange(len(pool.y)), [pool.development])
+        return development, test
+    if len(pool.y) < 2:
+        raise DataError(f"{pool.domain}: {len(pool.y)} samples, expected at least 4 to make four splits of")
+    return reserve_test(pool.y, settings.split.test, _generator(seed, "reserve", domain.silos[0]))
+
+
+def _known(pool: Pool, index: Index) -> Index:
+    """The positions whose class is not held out."""
+    return index[pool.y[index] >= 0]
+
+
+def _chosen(
+    domain: Domain,
+    development: Index,
+    test_part: Index,
+    settings: DataSettings,
+    seed: int,
+    rearrange: Rearrange | None = None,
+) -> list[SiloIndices]:
+    """The samples of a domain's silos, no sample in two of them or in two splits."""
+    pool = domain.pool
+    try:
+        trains, tests = _share_out(domain, development, test_part, settings, seed)
+    except DataError as error:
+        raise DataError(f"{pool.domain or 'data'}: {error}") from error
+    chosen = []
+    for name, mine, test in zip(domain.silos, trains, tests, strict=True):
+        splits = development_splits(pool.y[mine], settings.split, name, _generator(seed, "split", name))
+        indices: Splits = {split: mine[index] for split, index in splits.items()} | {"test": test}
+        if rearrange is not None:
+            indices = rearrange(pool, indices)
+        if pool.table and settings.duplicates == "together":
+            indices = together(pool, indices)
+        chosen.append(SiloIndices(name, domain, indices))
+    return chosen
+
+
+def _share_out(
+    domain: Domain, development: Index, held_out: Index, settings: DataSettings, seed: int
+) -> tuple[list[Index], list[Index]]:
+    """For each silo of a domain, positions in its pool to develop with, and positions to test on."""
+    pool, names = domain.pool, domain.silos
+    silos, samples, tests = len(names), settings.samples_per_silo, settings.test_per_silo
+    if tests == "all":
+        tests = None
+    elif tests is None and samples is not None:
+        tests = min(max(1, samples // 4), len(held_out) // silos)
+    if tests is not None and not 0 < silos * tests <= len(held_out):
+        raise DataError(f"{silos} silos of {tests} test samples, but there are {len(held_out)}")
+    y, rng = pool.y[development], _generator(seed, "partition", names[0])
+    shares = None
+    if silos > 1 or settings.labels.partition != "iid":
+        trains, shares = partition(settings.labels, y, len(pool.classes), silos, samples, rng)
+    elif samples is not None and samples > len(y):
+        raise DataError(f"{samples} samples wanted, but there are {len(y)}")
+    else:
+        trains = deal(y, silos, samples, None, rng)
+    # A generator of its own: the test labels must not move what comes after.
+    dealt = deal(pool.y[held_out], silos, tests, shares, _generator(seed, "test", names[0]))
+    return [development[part] for part in trains], [held_out[part] for part in dealt]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,9 @@ from torch import Tensor
 from ..core import DataError
 from ..core.parted import PART, PartedInputs
 from .pools import Array, Index
+
+AT_ONCE = 1 << 20
+"""Values of rows that are looked at together, at most."""
 
 
 class LazyRows:
@@ -137,3 +141,9 @@ def some_rows(rows: Array, index: Index) -> Array:
 def changed(rows: Array, change: Callable[[Array], Array]) -> Array:
     """The rows (N, ...), changed to as many of the same shape, at once or when they are read."""
     return cast(Array, ChangedRows(rows, change)) if isinstance(rows, LazyRows) else change(rows)
+
+
+def row_parts(rows: Array) -> Iterator[Array]:
+    """Rows (N, ...) in parts that memory holds, from the first to the last."""
+    count = max(AT_ONCE // max(math.prod(rows.shape[1:]), 1), 1)
+    return (rows[start : start + count] for start in range(0, len(rows), count))

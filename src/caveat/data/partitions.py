@@ -1,4 +1,4 @@
-"""Sharing the samples of one pool out to silos: at random, or so that their labels differ."""
+"""Partitions of one pool into silos, at random or with skewed labels, and label noise."""
 
 from __future__ import annotations
 
@@ -98,3 +98,11 @@ def _draws(labels: Labels, classes: int, silos: int) -> Callable[[np.random.Gene
         return np.asarray(drawn / np.maximum(drawn.sum(axis=1, keepdims=True), 1), dtype=np.float64)
 
     return draw
+
+
+def mislabelled(y: LabelArray, share: float, classes: int, rng: np.random.Generator) -> LabelArray:
+    """The labels with a share of them wrong, rounded to whole labels: each another class, any with the same chance."""
+    wrong = rng.choice(len(y), round(share * len(y)), replace=False)
+    changed = y.copy()
+    changed[wrong] = (y[wrong] + rng.integers(1, classes, len(wrong))) % classes
+    return changed

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core import DataError
-from .declared import NOTHING, Declared
-from .settings import Kind
+from .tables.dictionary import NOTHING, Declared
 
 Array = NDArray[Any]
 LabelArray = NDArray[np.int64]
 Index = NDArray[np.int64]
+Kind = Literal["images", "features", "tokens", "series"]
+"""What arrays of inputs can hold."""
 
 
 @dataclass(frozen=True)

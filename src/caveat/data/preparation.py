@@ -1,4 +1,4 @@
-"""What makes inputs as models take them of raw ones, without any of the data that models were trained on."""
+"""Preparation of raw inputs for models, without any of the data that models were trained on."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from torch import Tensor
 from ..core import ConfigurationError, DataError, SiloId
 from ..core.devices import FLOAT, memory
 from .checks import plain_array, written
-from .image_format import ImageFormat
 from .lazy import LazyInputs
 from .pools import Array, finite_array, image_array, token_array
-from .scaling import Scaling
-from .sequences import SequenceFormat
+from .sequences import Scaling, SequenceFormat
 from .settings import Normalise
-from .table_encoding import Encoder
+from .sources.images import ImageFormat
+from .tables.encoding import Encoder
 
 SHOWN = 3
 """Kinds of notes that a line names."""
@@ -201,3 +200,9 @@ def _constants(values: tuple[float, ...], channels: int) -> Tensor:
             f"data.normalise has {len(values)} numbers for images of {channels} channels, expected 1 or {channels}"
         )
     return torch.tensor(values).view(-1, 1, 1)
+
+
+def check_normalise(images: bool, normalise: Normalise) -> None:
+    """Raises ConfigurationError for constants of `data.normalise` where inputs are features, which have none."""
+    if not images and normalise != Normalise():
+        raise ConfigurationError("data.normalise is for images, these inputs are features")

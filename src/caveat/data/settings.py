@@ -10,11 +10,11 @@ from pydantic import Field, PlainValidator
 
 from ..core import ConfigurationError
 from ..core.settings import LARGE, MANY, check_different, frozen_settings
-from .declared import Declared, DictionaryColumn, LabelCode, OwnColumn, check_declared
-from .source_names import check_source, source_parts
+from .pools import Kind
+from .sources import HELP, SOURCES, parsed
+from .tables.columns import Reading
+from .tables.dictionary import Declared, DictionaryColumn, LabelCode, OwnColumn, check_declared
 
-Kind = Literal["images", "features", "tokens", "series"]
-"""What arrays of inputs can hold."""
 ImageChange = Literal["flip", "crop", "rotate", "erase", "brightness"]
 """How images can be changed at random as they are trained on."""
 
@@ -121,13 +121,7 @@ class Streams:
     def __post_init__(self) -> None:
         check_different(self.hold_out, "data.streams.hold_out")
         if self.ood_global:
-            check_source("streams.ood_global", self.ood_global)
-        if self.ood_global.startswith("csv:"):
-            raise ConfigurationError(
-                f"data.streams.ood_global = {self.ood_global!r}: a table's columns are its own, expected another "
-                "source",
-                "data.streams.ood_global",
-            )
+            parsed(self.ood_global, "streams.ood_global")
         if self.per_silo is not None and self.ood_local == "none" and not self.ood_global and not self.hold_out:
             raise ConfigurationError(
                 f"data.streams.per_silo = {self.per_silo} is ignored: no stream is asked for", "data.streams.per_silo"
@@ -138,10 +132,7 @@ class Streams:
 class DataSettings:
     """Where samples come from and how they become silos."""
 
-    source: str = "digits"
-    """digits, npz:PATH[,PATH...], npy:DIR, images:DIR, csv:PATH[,PATH...] (csv or parquet) or hub:NAME; or several of
-    them, each but csv a domain or more, joined by " + "; or silos: every silo of a federation on Flower reads its own.
-    """
+    source: Annotated[str, Field(description=HELP)] = "digits"
     kind: Kind | None = None
     """npz, npy, silos: what x holds: images (8 bits, N,H,W or N,H,W,C), features (N,D), tokens (ids from 0, N,T) or
     series (float, N,T,C). Unset, it is features where it has two dimensions, else images."""
@@ -211,14 +202,9 @@ class DataSettings:
     def __post_init__(self) -> None:
         check_different(self.categorical, "data.categorical")
         check_declared(self.declared, self.categorical, self.numeric)
-        kinds = check_source("source", self.source)
-        kind = kinds[0]
-        if set(kinds) not in ({"images"}, {"npy"}) and (of_silos := {"images", "npy"} & set(kinds)):
-            folder = source_parts(self.source)[min(map(kinds.index, of_silos))]
-            raise ConfigurationError(
-                f"data.source = {self.source!r}: {folder!r} comes in silos and can only be joined to others that do",
-                "data.source",
-            )
+        if self.source == "silos":
+            self._check_silos()
+        self._check_keys()
         if (self.labels.minimum or 0) > (self.samples_per_silo or math.inf):
             raise ConfigurationError(
                 f"data.labels.minimum = {self.labels.minimum}, expected at most data.samples_per_silo = "
@@ -231,60 +217,38 @@ class DataSettings:
                 "data.streams.ood_local = 'classes' depends",
                 "data.labels.noise",
             )
-        self._check_table(kind)
-        if self.kind is not None and set(kinds).isdisjoint(("npz", "npy", "silos")):
-            raise ConfigurationError(
-                f"data.kind = {self.kind!r} is ignored by source {self.source!r}; it belongs to npz and npy",
-                "data.kind",
-            )
-        if self.lazy and set(kinds).isdisjoint(("images", "csv", "silos")):
-            raise ConfigurationError(
-                f"data.lazy = true is ignored by source {self.source!r}; it belongs to images and parquet tables",
-                "data.lazy",
-            )
-        if not self.exif_rotation and not self.reads_images:
-            raise ConfigurationError(
-                f"data.exif_rotation = false is ignored by source {self.source!r}; it belongs to images",
-                "data.exif_rotation",
-            )
-        if kind == "silos":
-            self._check_silos()
-        if kind == "csv" and not self.target:
-            raise ConfigurationError(
-                f"data.target is missing: source {self.source!r} needs the column to predict", "data.target"
-            )
+        self._check_table()
+
+    @property
+    def reading(self) -> Reading:
+        """How tables are to be read."""
+        return Reading.of(self)
 
     @property
     def declared(self) -> Declared:
         """What is declared of a table's columns and labels."""
         return Declared(self.classes, self.codes, self.columns, self.dictionary)
 
-    @property
-    def reads_images(self) -> bool:
-        """Whether files of images are among what is read, or may be: a silo elsewhere reads what it has."""
-        parts = source_parts(self.source) + source_parts(self.streams.ood_global)
-        return any(part.partition(":")[0] in ("images", "silos") for part in parts)
+    def _check_keys(self) -> None:
+        """Raises ConfigurationError for a key that none of the sources reads."""
+        sources = parsed(self.source) + (parsed(self.streams.ood_global) if self.streams.ood_global else ())
+        for each in fields(self):
+            value, owners = getattr(self, each.name), [kind for kind in SOURCES.values() if each.name in kind.keys]
+            if not owners or value in (None, "", (), each.default) or any(each.name in part.keys for part in sources):
+                continue
+            shown = str(value).lower() if isinstance(value, bool) else repr(value)
+            raise ConfigurationError(
+                f"data.{each.name} = {shown} is ignored by source {self.source!r}; it belongs to "
+                f"{' and '.join(kind.name for kind in owners)}",
+                f"data.{each.name}",
+            )
 
-    @property
-    def reads_tables(self) -> bool:
-        """Whether tables are what is read, or may be: a silo elsewhere reads what it has."""
-        return self.source.partition(":")[0] in ("csv", "silos")
-
-    def _check_table(self, kind: str) -> None:
-        """Raises ConfigurationError for keys of tables where there are none, or that contradict each other."""
-        for name in ("codes", "columns"):
-            if getattr(self, name) and kind == "silos":
-                raise ConfigurationError(
-                    f"data.{name} is each silo's own: [data.{'labels' if name == 'codes' else name}] of its silo.toml",
-                    f"data.{name}",
-                )
-        for name in ("target", "silo", "classes", "codes", "dictionary", "columns", "categorical", "numeric", "decimal",
-                     "separator", "duplicates"):  # fmt: skip
-            value, owners = getattr(self, name), {"csv"} if name == "silo" else {"csv", "silos"}
-            if value not in (None, "", (), ".", "together") and kind not in owners:
-                raise ConfigurationError(
-                    f"data.{name} = {value!r} is ignored by source {self.source!r}", f"data.{name}"
-                )
+    def _check_table(self) -> None:
+        """Raises ConfigurationError for keys of tables that contradict each other, and for a table without a target."""
+        if self.source.startswith("csv:") and not self.target:
+            raise ConfigurationError(
+                f"data.target is missing: source {self.source!r} needs the column to predict", "data.target"
+            )
         if both := sorted(set(self.numeric) & set(self.categorical)):
             raise ConfigurationError(
                 f"data.numeric and data.categorical both have {both[0]!r}, expected it in one of them", "data.numeric"
@@ -297,6 +261,11 @@ class DataSettings:
 
     def _check_silos(self) -> None:
         """Raises ConfigurationError for what needs the data of several silos, where no machine has these."""
+        for name, section in (("codes", "labels"), ("columns", "columns")):
+            if getattr(self, name):
+                raise ConfigurationError(
+                    f"data.{name} is each silo's own: [data.{section}] of its silo.toml", f"data.{name}"
+                )
         for key, value, default in (
             ("silos", self.silos, None),
             ("shift.angles", self.shift.angles, ()),

@@ -1,10 +1,10 @@
-"""The silos of a federation, and what it takes to show their inputs and to read new ones."""
+"""The silos of a federation, in memory or made on demand, and what reads and shows their inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, overload
 
 import torch
@@ -12,16 +12,94 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..core import DataError, Silo, SiloId, check_silo_name
-from .checks import InputForm, check_silo
-from .image_format import ImageFormat
+from ..core.settings import check_type
+from ..core.silo_info import positive_class
+from .checks import InputForm, check_class_list, check_silo, checked
 from .pools import Array
-from .population import Population, SilosByName
 from .preparation import Inputs, Preparation, no_silo
-from .scaling import Scaling
-from .sequences import SequenceFormat
+from .sequences import Scaling, SequenceFormat
 from .settings import Normalise
+from .sources.images import ImageFormat
 from .splits import NAMES
-from .table_encoding import Encoder
+from .tables.encoding import Encoder
+
+KEPT = 4
+"""How many silos stay in memory: one that takes part is asked for a few times in a row."""
+
+
+class SiloNames(Sequence[SiloId]):
+    """The names silo-000, silo-001, ... in their order, without a list of them in memory."""
+
+    def __init__(self, count: int) -> None:
+        self.total, self.width = count, len(str(count - 1))
+
+    def __len__(self) -> int:
+        return self.total
+
+    @overload
+    def __getitem__(self, index: int) -> SiloId: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[SiloId]: ...
+    def __getitem__(self, index: int | slice) -> SiloId | list[SiloId]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self.total))]
+        if not -self.total <= index < self.total:
+            raise IndexError(index)
+        return f"silo-{index % self.total:0{self.width}d}"
+
+    def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
+        """The number of the silo with this name. Raises ValueError for any other name."""
+        number = str(value).removeprefix("silo-")
+        if number.isdecimal() and int(number) < self.total and self[int(number)] == value:
+            return int(number)
+        raise ValueError(f"{value!r} is not among {self[0]} to {self[-1]}")
+
+    def __contains__(self, value: object) -> bool:
+        try:
+            self.index(value)
+        except ValueError:
+            return False
+        return True
+
+
+class Population(Sequence[Silo]):
+    """Silos made on demand: `make` gets a silo's number and name, and makes the same silo every time."""
+
+    def __init__(self, count: int, make: Callable[[int, SiloId], Silo]) -> None:
+        self.names = SiloNames(count)
+        self._made = lru_cache(KEPT)(lambda number: make(number, self.names[number]))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, index: int) -> Silo: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Silo, ...]: ...
+    def __getitem__(self, index: int | slice) -> Silo | tuple[Silo, ...]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return self._made(index % len(self))
+
+
+class SilosByName(Mapping[SiloId, Silo]):
+    """The silos of a population by their names, each made when it is looked up."""
+
+    def __init__(self, population: Population) -> None:
+        self.population = population
+
+    def __len__(self) -> int:
+        return len(self.population)
+
+    def __iter__(self) -> Iterator[SiloId]:
+        return iter(self.population.names)
+
+    def __getitem__(self, name: SiloId) -> Silo:
+        if name not in self.population.names:
+            raise KeyError(name)
+        return self.population[self.population.names.index(name)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,3 +222,30 @@ class Silos(Sequence[Silo]):
     def to_image(self, x: Tensor) -> Array:
         """uint8 pictures (..., H, W, C) of normalised inputs (..., C, H, W). Raises DataError without images."""
         return self.preparation.to_image(x)
+
+
+def population(
+    count: int,
+    make: Callable[[int, SiloId], Silo],
+    classes: Sequence[str],
+    normalise: Normalise | None = None,
+    positive: str | None = None,
+) -> Silos:
+    """`count` silos that `make` makes from a number and a name, when a round asks for them.
+
+    ``make(number, name)`` returns a `Silo` of that name, the same one every time: four `Data(x, y)` of model inputs
+    (N, ...) of finite float32, or of int64 from 0 for ids of tokens, and labels (N,) int64 below the number of
+    classes, for training, validation, calibration and test. Neither time nor memory grows with their number.
+    `normalise` are the constants that images were normalised with, and `positive` is that of `from_arrays`. Every silo
+    is looked at when it is made, the first one at once, whose inputs say what shape and type all are to have: raises
+    DataError naming silo, split and value.
+    """
+    check_type(count, int, "count", "a whole number of silos")
+    check_type(make, Callable, "make", "a function of a number and a name")  # type: ignore[arg-type]
+    if count < 1:
+        raise DataError(f"a population of {count} silos, expected at least 1")
+    names = check_class_list(classes, "population")
+    positive_class(positive, names)
+    silos = Population(count, checked(make, len(names)))
+    silos[0]  # whose inputs the others' are compared to
+    return Silos(silos, names, normalise, positive=positive)

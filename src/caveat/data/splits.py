@@ -1,19 +1,39 @@
-"""Four disjoint splits per silo, a function of the seed, and the record that proves it."""
+"""Four disjoint splits per silo: drawn from a seed, with equal rows in one split, and the record that proves it."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ..core import AugmentedData, Data, DataError, Silo
-from .lazy import in_parts
-from .pools import Index, LabelArray
+from .lazy import in_parts, row_parts
+from .pools import Array, Index, LabelArray, Pool, TableColumn
 from .settings import Split
+from .tables.columns import number
 
 NAMES = ("train", "validation", "calibration", "test")
+PROTECTED = ("test", "calibration", "validation", "train")
+"""The splits, the one first that has to be kept from training most."""
+LEAST_KEPT = 0.9
+"""The share of training rows that has to stay where equal rows are put together: of more, rows are equal by chance."""
+HASH = 16
+"""Bytes of a keyed hash."""
+APART = (
+    "{} rows equal a row of a split that is kept from training, and stay where they were drawn: either too little "
+    "would be left to train on, or data.duplicates = 'drawn'"
+)
+logger = logging.getLogger(__name__)
+Splits = Mapping[str, Index]
+"""Per split, positions in a pool."""
+Rearrange = Callable[[Pool, Splits], Splits]
+"""What becomes of the splits of a pool after they were drawn."""
 
 
 def stratified(y: LabelArray, sizes: Sequence[int], rng: np.random.Generator) -> list[Index]:
@@ -106,3 +126,139 @@ def _streams(streams: Mapping[str, Data], classes: int) -> dict[str, object]:
 def _sizes(data: Data, classes: int) -> dict[str, object]:
     """How many samples there are, and how many of each class; a label of -1 is of no class."""
     return {"examples": len(data), "class_counts": torch.bincount(data.y[data.y >= 0], minlength=classes).tolist()}
+
+
+def together(pool: Pool, splits: Splits) -> Splits:
+    """The splits with all rows of a table that are the same, label included, in the most protected that one is in.
+
+    Splits without equal rows in two of them stay as they are. So do all where too little would be left to train on:
+    rows of such a table say too little to tell people apart, which is logged.
+    """
+    where, drawn, place = _protected(pool, splits)
+    before, after = (np.bincount(each, minlength=len(PROTECTED)) for each in (drawn, place))
+    if after[-1] < LEAST_KEPT * before[-1] or bool(((after == 0) & (before > 0)).any()):
+        logger.warning("%s: %s", pool.origin or pool.domain, APART.format(int((place != drawn).sum())))
+        return splits
+    return splits if np.array_equal(place, drawn) else _split(splits, where, place)
+
+
+def apart(pool: Pool, splits: Splits) -> str:
+    """What is to be said of a table with rows that equal one of a more protected split; "" if it has none."""
+    _, drawn, place = _protected(pool, splits)
+    count = int((place != drawn).sum())
+    return APART.format(count) if count else ""
+
+
+def _protected(pool: Pool, splits: Splits) -> tuple[Index, LabelArray, LabelArray]:
+    """All positions of the splits, the number of the split of each, and that of the first with an equal row."""
+    where = np.concatenate([splits[name] for name in PROTECTED])
+    drawn, group = _places(splits), _alike(pool, where)
+    first = np.full(len(where), len(PROTECTED))
+    np.minimum.at(first, group, drawn)
+    return where, drawn, first[group]
+
+
+def _alike(pool: Pool, where: Index) -> LabelArray:
+    """The number of the group of equal rows that each row is of, (N,): of rows with equal hashes of 128 bits."""
+    odd = np.random.default_rng(0).integers(1 << 63, size=(pool.x.shape[1] + 1, 2), dtype=np.uint64) * 2 + 1
+    rows = np.concatenate([_hashes(part, odd[1:]) for part in row_parts(pool.x)])[where]
+    rows += odd[0] * pool.y[where, None].astype(np.uint64)
+    _, group = np.unique(rows.view([("", np.uint64)] * 2), return_inverse=True)
+    return group.reshape(-1)
+
+
+def _hashes(rows: Array, odd: Array) -> Array:
+    """(N, 2) uint64: sums of the bits of rows (N, D), times odd numbers (D, 2)."""
+    # Of bits rather than of numbers, since missing ones are equal too; 0 for -0.
+    found = np.zeros((len(rows), 2), np.uint64)
+    for column, factors in zip(rows.T, odd, strict=True):
+        found += np.ascontiguousarray(column + np.float32(0)).view(np.uint32).astype(np.uint64)[:, None] * factors
+    return found
+
+
+def contents(pool: Pool, columns: Sequence[str] = ()) -> list[bytes]:
+    """What each sample is, without its label: the same wherever it stands, whatever stands beside it.
+
+    A row of a table is its cells in the order of its columns' names, or of those named; numbers are as models see them.
+    """
+    if not pool.table:
+        return [f"{x.dtype.str}{x.shape}".encode() + np.ascontiguousarray(x).tobytes() for x in map(np.asarray, pool.x)]
+    at = {column.name: i for i, column in enumerate(pool.table)}
+    cells = [_cells(pool, pool.table[at[name]], pool.x[:, at[name]]) for name in sorted(columns or at)]
+    return [json.dumps(row).encode() for row in zip(*cells, strict=True)]
+
+
+def _cells(pool: Pool, column: TableColumn, values: Array) -> list[str]:
+    if column.categories is None:
+        return ["" if value != value else repr(value) for value in (values + np.float32(0)).tolist()]
+    # A column of numbers becomes one of texts where a single text is added to it.
+    known = [number(text, pool.csv_format.decimal) for text in column.categories]
+    texts = [
+        text if value is None else repr(float(np.float32(value) + np.float32(0)))
+        for text, value in zip(column.categories, known, strict=True)
+    ]
+    return ["" if code < 0 else texts[code] for code in values.astype(np.int64).tolist()]
+
+
+def keyed(values: Iterable[bytes], key: bytes) -> list[bytes]:
+    """Hashes of 16 bytes (BLAKE2b), which tell nothing to anybody without the key of at most 64 bytes."""
+    return [hashlib.blake2b(value, key=key, digest_size=HASH).digest() for value in values]
+
+
+class HeldOut(NamedTuple):
+    """The rows of earlier federations that were in the test or the calibration split."""
+
+    columns: tuple[str, ...]
+    """Of a table, the columns that the rows are known by."""
+    test: Counter[bytes]
+    """How many rows of each keyed hash."""
+    calibration: Counter[bytes]
+
+
+def again_held_out(pool: Pool, splits: Splits, known: Sequence[HeldOut], key: bytes) -> Splits:
+    """The splits with rows back in test or calibration that once were there, so that they are never trained on.
+
+    Each takes the place of a row of the same label that was never held out, as long as there is one: sizes stay what
+    they were drawn to be. Nothing changes where all are where they were, or in the test split. Rows that are known by
+    columns that the table has no more are not recognised.
+    """
+    names = {column.name for column in pool.table}
+    known = [each for each in known if bool(each.columns) == bool(names) and set(each.columns) <= names]
+    where, place = np.concatenate([splits[name] for name in PROTECTED]), _places(splits)
+    hashes = {each.columns: keyed(contents(pool, each.columns), key) for each in known}
+    rows = [[hashes[each.columns][i] for i in where.tolist()] for each in known]
+    once = [each.test.keys() | each.calibration.keys() for each in known]
+    never = [not any(row[i] in held for row, held in zip(rows, once, strict=True)) for i in range(len(where))]
+    for each, row in zip(known, rows, strict=True):
+        _put_back(place, row, (each.test, each.test + each.calibration), pool.y[where], never)
+    return _split(splits, where, place)
+
+
+def _put_back(
+    place: LabelArray, row: Sequence[bytes], wanted: Sequence[Counter[bytes]], y: LabelArray, never: Sequence[bool]
+) -> None:
+    """Change places so that each of the first splits, with those before it, has as many of each row as are wanted."""
+    for rank, held in enumerate(wanted):
+        have = Counter(each for each, at in zip(row, place.tolist(), strict=True) if at <= rank)
+        free = [i for i in np.flatnonzero(place == rank).tolist() if never[i]]
+        for i in sorted(np.flatnonzero(place > rank).tolist(), key=lambda i: -place[i]):  # those to train on first
+            if have[row[i]] >= held[row[i]]:
+                continue
+            have[row[i]] += 1
+            other = next((j for j in free if y[j] == y[i]), None)
+            if other is not None:
+                free.remove(other)
+                place[other] = place[i]
+            place[i] = rank
+
+
+def _places(splits: Splits) -> LabelArray:
+    return np.repeat(np.arange(len(PROTECTED)), [len(splits[name]) for name in PROTECTED])
+
+
+def _split(splits: Splits, where: Index, place: LabelArray) -> Splits:
+    """The splits with every row in its place, in the order of the pool; those that are what they were stay so."""
+    found = {name: where[place == rank] for rank, name in enumerate(PROTECTED)}
+    return {
+        name: index if np.array_equal(found[name], index) else np.sort(found[name]) for name, index in splits.items()
+    }

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..core import ConfigurationError, Data, DataError, Silo, key
 from ..core.settings import check_seed, check_type
-from .image_format import ImageFormat
 from .pools import Array, Pool
 from .silos import Silos
+from .sources.images import ImageFormat
 
 Unknown = Literal["none", "classes", "domains"]
 

@@ -11,16 +11,15 @@ import numpy as np
 
 from ..core import DataWarning, Refused
 from ..core.settings import check_type
+from .build import read
+from .checks import check_usual
 from .pools import Pool, ordered
 from .settings import DataSettings
-from .source_names import check_source
-from .sources.by_name import csv_paths, guess, read
-from .sources.columns import ColumnContent, Reading, column_of, label_refusal
-from .sources.declared_sheets import Refusals, surveyed_sheets
-from .sources.read_sheets import check_same_columns, read_sheets
-from .sources.sheets import Sheet, missing
-from .sources.tables import check_labels, check_names, silos_of, warn_of_spaces
-from .unusual import check_usual
+from .sources import guess, parsed
+from .sources.tables import TableSource, check_labels, check_names, silos_of, warn_of_spaces
+from .tables.columns import ColumnContent, Reading, column_of, label_refusal
+from .tables.files import Sheet, check_same_columns, missing, read_sheets
+from .tables.harmonize import Refusals, surveyed_sheets
 
 
 def survey(source: str, target: str | None = None, silo: str | None = None, **declared: Any) -> dict[str, Any]:
@@ -39,11 +38,11 @@ def survey(source: str, target: str | None = None, silo: str | None = None, **de
     """
     check_type(source, str, "source", "a path or a source, as text")
     name = guess(source)
-    check_source("source", name)
-    if name.startswith("csv:"):
+    part, *_ = parsed(name)
+    if isinstance(part, TableSource):
         # Without a target a table has no classes yet.
         own = DataSettings(source="csv:any", target=target or "any", silo=silo, **declared)
-        return _table(name, Reading.of(own)._replace(target=target))
+        return _table(part, own.reading._replace(target=target))
     found = read(DataSettings(source=name, target=target, silo=silo, **declared))
     check_usual(found.pools)
     shapes = [list(each.x.shape[1:]) for each in found.pools]
@@ -68,9 +67,9 @@ def _part(pool: Pool) -> dict[str, Any]:
     }
 
 
-def _table(name: str, reading: Reading) -> dict[str, Any]:
+def _table(source: TableSource, reading: Reading) -> dict[str, Any]:
     found_wrong = Refusals()
-    sheets = read_sheets(csv_paths(name.partition(":")[2]), reading.separator)
+    sheets = read_sheets(source.paths(), reading.separator)
     sheets = surveyed_sheets(sheets, reading.declared, reading.decimal, reading.target, found_wrong)
     if reading.declared.dictionary:  # columns that it lacks are not read, and files may differ in them
         shared = set[str].intersection(*(set(sheet.columns) for sheet in sheets))
@@ -91,7 +90,7 @@ def _table(name: str, reading: Reading) -> dict[str, Any]:
     counts = Counter(name for sheet in sheets for name in silos_of(sheet, reading))
     names = ordered(list(counts)) if reading.silo else tuple(counts)
     return {
-        "source": name,
+        "source": str(source),
         "in_silos": len(sheets) > 1 or reading.silo is not None,
         **({"classes": list(classes)} if classes else {}),
         "columns": columns,

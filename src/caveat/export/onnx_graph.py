@@ -1,78 +1,111 @@
-"""A program as an ONNX model, step by step."""
+"""A graph of ONNX that nodes and constants are added to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from ..core import ConfigurationError
-from .onnx_builder import Graph, Ref
-from .onnx_steps import STEPS
-from .program import Program, Size, Value
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from onnx import ModelProto
+from .program import Size
 
-OPSET = 18
-
-
-def onnx_model(program: Program, metadata: Mapping[str, str]) -> ModelProto:
-    """The model that computes a program's outputs from a tensor "inputs" (batch, ...), with texts by name in it."""
-    from onnx import checker, helper, numpy_helper
-
-    graph, refs = Graph(), dict[int, Ref]()
-    of_call: dict[int, Any] = {}
-    for value in program.values:
-        if value.is_input:
-            refs[id(value)] = Ref("inputs", value.dtype, value.shape)
-        elif value.constant is not None:
-            refs[id(value)] = _constant(graph, value)
-        else:
-            refs[id(value)] = Ref(_step(graph, value, refs, of_call), value.dtype, value.shape)
-    for name, value in program.outputs.items():
-        graph.nodes.append(helper.make_node("Identity", [refs[id(value)].name], [name]))
-    outputs = [_info(graph, name, value) for name, value in program.outputs.items()]
-    made = helper.make_graph(
-        graph.nodes, "caveat", [_info(graph, "inputs", program.inputs)], outputs,
-        [numpy_helper.from_array(array, name) for name, array in graph.arrays],
-    )  # fmt: skip
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="caveat")
-    model.ir_version = 8
-    helper.set_model_props(model, dict(metadata))
-    checker.check_model(model)
-    return model
+TYPES = {
+    torch.float32: "FLOAT", torch.float64: "DOUBLE", torch.int64: "INT64", torch.int32: "INT32", torch.bool: "BOOL",
+    torch.uint8: "UINT8", torch.int8: "INT8", torch.float16: "FLOAT16",
+}  # fmt: skip
+"""ONNX's names of torch's types."""
 
 
-def _constant(graph: Graph, value: Value) -> Ref:
-    constant = value.constant
-    if constant is None:
-        raise ValueError("no constant")
-    name = graph.tensor(constant)
-    if tuple(constant.shape) != value.shape:
-        name = graph.add("Expand", name, graph.shape(value.shape))
-    return Ref(name, value.dtype, value.shape, constant)
+class Ref(NamedTuple):
+    """A tensor of the graph."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int | Size, ...]
+    constant: Tensor | None = None
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
 
 
-def _step(graph: Graph, value: Value, refs: Mapping[int, Ref], of_call: dict[int, Any]) -> str:
-    key = id(value.args)
-    if value.item is None or key not in of_call:
-        step = STEPS[value.operator.overloadpacket.__name__]
-        given = _given(value.args, refs), {name: _given(each, refs) for name, each in value.kwargs.items()}
-        try:
-            of_call[key] = step(graph, Ref("", value.dtype, value.shape), *given[0], **given[1])
-        except (NotImplementedError, TypeError, KeyError) as error:
-            raise ConfigurationError(
-                f"this model is none of ONNX: {value.operator}: {error}; try --format torch"
-            ) from error
-    return str(of_call[key] if value.item is None else of_call[key][value.item])
+class Graph:
+    """What steps add nodes and constants to."""
 
+    def __init__(self) -> None:
+        from onnx import TensorProto, helper
 
-def _given(value: Any, refs: Mapping[int, Ref]) -> Any:
-    if isinstance(value, Value):
-        return refs[id(value)]
-    return type(value)(_given(each, refs) for each in value) if isinstance(value, (list, tuple)) else value
+        self.helper, self.types = helper, TensorProto.DataType
+        self.nodes: list[Any] = []
+        self.constants: dict[Any, str] = {}
+        self.arrays: list[tuple[str, NDArray[Any]]] = []
+        self.shares: dict[str, tuple[str, str]] = {}
+        """By logarithms of a softmax, what it is the quotient of."""
+        self._sizes: dict[Size, str] = {}
+        self._count = 0
 
+    def type_of(self, dtype: torch.dtype) -> int:
+        return int(self.types.Value(TYPES[dtype]))
 
-def _info(graph: Graph, name: str, value: Value) -> Any:
-    shape = ["batch" if isinstance(size, Size) else size for size in value.shape]
-    return graph.helper.make_tensor_value_info(name, graph.type_of(value.dtype), shape)
+    def new(self) -> str:
+        self._count += 1
+        return f"v{self._count}"
+
+    def add(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """A node of one output, by its name."""
+        return self.several(kind, 1, *inputs, **attributes)[0]
+
+    def several(self, kind: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
+        outputs = [self.new() for _ in range(count)]
+        self.nodes.append(self.helper.make_node(kind, list(inputs), outputs, **attributes))
+        return outputs
+
+    def array(self, values: NDArray[Any]) -> str:
+        values = np.array(values, order="C")  # ascontiguousarray would make scalars vectors
+        key = values.dtype.str, values.shape, values.tobytes()
+        if key not in self.constants:
+            self.constants[key] = f"c{len(self.constants)}"
+            self.arrays.append((self.constants[key], values))
+        return self.constants[key]
+
+    def tensor(self, values: Tensor) -> str:
+        return self.array(values.numpy())
+
+    def number(self, value: float, dtype: torch.dtype) -> str:
+        return self.tensor(torch.tensor(value, dtype=dtype))
+
+    def integers(self, *values: int) -> str:
+        return self.array(np.array(values, dtype=np.int64))
+
+    def cast(self, value: Any, dtype: torch.dtype) -> str:
+        """The name of a tensor or number of a type."""
+        if not isinstance(value, Ref):
+            return self.number(value, dtype)
+        if value.dtype == dtype:
+            return value.name
+        if value.constant is not None and value.constant.shape == value.shape:
+            return self.tensor(value.constant.to(dtype))
+        return self.add("Cast", value.name, to=self.type_of(dtype))
+
+    def shape(self, sizes: Sequence[int | Size]) -> str:
+        """The name of a shape, some of which may be sizes of the batch."""
+        if not any(isinstance(size, Size) for size in sizes):
+            return self.integers(*(int(size) for size in sizes))  # type: ignore[arg-type]
+        return self.add("Concat", *(self.size(size) for size in sizes), axis=0)
+
+    def size(self, size: int | Size) -> str:
+        """The name of a tensor (1,) of a size."""
+        if not isinstance(size, Size):
+            return self.integers(size)
+        if size not in self._sizes:
+            found = self._sizes.get(Size(1, 0)) or self.add("Shape", "inputs", start=0, end=1)
+            self._sizes[Size(1, 0)] = found
+            if size.factor != 1:
+                found = self.add("Mul", found, self.integers(size.factor))
+            if size.summand:
+                found = self.add("Add", found, self.integers(size.summand))
+            self._sizes[size] = found
+        return self._sizes[size]

@@ -7,50 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from .onnx_layers import (
-    convolved,
-    exponential,
-    gelu,
-    pooled,
-    pooled_evenly,
-    product,
-    product_and,
-    softmax,
-)
-from .onnx_shapes import (
-    added_at,
-    copied,
-    embedded,
-    expanded,
-    filled_like,
-    flipped,
-    gathered,
-    indexed,
-    joined,
-    of_type,
-    padded,
-    permuted,
-    repeated,
-    reshaped,
-    rows_by,
-    same,
-    selected,
-    sliced,
-    split,
-    split_in,
-    stacked,
-    transposed,
-    turned,
-    unbound,
-    unsqueezed,
-)
-
-if TYPE_CHECKING:
-    from .onnx_builder import Graph, Ref
+from . import onnx_nodes as nodes
+from .onnx_graph import Graph, Ref
 
 Step = Callable[..., Any]
 
@@ -262,32 +224,32 @@ STEPS: dict[str, Step] = {
     "add": binary("Add"), "sub": binary("Sub"), "mul": binary("Mul"), "rsub": rsub, "div": divided,
     "maximum": binary("Max"), "minimum": binary("Min"), "remainder": remainder, "__rshift__": shifted_right,
     "bitwise_right_shift": shifted_right, "square": square, "pow": power, "rsqrt": rsqrt, "neg": unary("Neg"),
-    "abs": unary("Abs"), "exp": exponential, "log": unary("Log"), "sqrt": unary("Sqrt"), "erf": unary("Erf"),
+    "abs": unary("Abs"), "exp": nodes.exponential, "log": unary("Log"), "sqrt": unary("Sqrt"), "erf": unary("Erf"),
     "reciprocal": unary("Reciprocal"), "sigmoid": unary("Sigmoid"), "tanh": unary("Tanh"), "relu": unary("Relu"),
-    "sin": unary("Sin"), "cos": unary("Cos"), "sign": unary("Sign"),
-    "round": unary("Round"), "floor": unary("Floor"), "ceil": unary("Ceil"), "gelu": gelu,
-    "_softmax": softmax("Softmax"), "_log_softmax": softmax("LogSoftmax"), "clamp": clamped, "clamp_min": clamped,
-    "clamp_max": clamped_above, "nan_to_num": without_nan, "where": chosen, "masked_fill": masked,
-    "eq": compared("Equal"), "ne": compared("Equal", negated=True), "lt": compared("Less"),
-    "le": compared("LessOrEqual"), "gt": compared("Greater"), "ge": compared("GreaterOrEqual"),
-    "isnan": asked("IsNaN"), "isinf": asked("IsInf"), "logical_not": asked("Not"), "bitwise_not": asked("Not"),
-    "logical_and": logical("And"), "bitwise_and": logical("And"), "__and__": logical("And"),
-    "logical_or": logical("Or"), "bitwise_or": logical("Or"), "__or__": logical("Or"),
-    "logical_xor": logical("Xor"), "bitwise_xor": logical("Xor"),
-    "sum": reduced("ReduceSum"), "mean": reduced("ReduceMean"), "amax": reduced("ReduceMax"),
-    "amin": reduced("ReduceMin"), "prod": reduced("ReduceProd"), "any": whether("ReduceMax"),
-    "all": whether("ReduceMin"), "argmax": place_of("ArgMax"), "argmin": place_of("ArgMin"),
-    "max": extreme("ReduceMax", "ArgMax"), "min": extreme("ReduceMin", "ArgMin"),
-    "cumsum": summed_up, "sort": sorted_along,
-    "view": reshaped, "_unsafe_view": reshaped, "reshape": reshaped, "squeeze": reshaped, "permute": permuted,
-    "transpose": transposed, "t": turned, "unsqueeze": unsqueezed, "expand": expanded, "repeat": repeated,
-    "cat": joined, "stack": stacked, "select": selected, "slice": sliced, "split": split,
-    "split_with_sizes": split_in, "unbind": unbound, "index_select": rows_by, "embedding": embedded,
-    "gather": gathered, "index": indexed, "scatter_add": added_at, "flip": flipped, "constant_pad_nd": padded,
-    "clone": same, "detach": same, "alias": same, "contiguous": same, "lift_fresh_copy": same, "_to_copy": of_type,
-    "copy": copied, "zeros_like": filled_like(0), "ones_like": filled_like(1), "empty_like": filled_like(0),
-    "full_like": filled_like(None), "fill": filled_like(None),
-    "mm": product, "bmm": product, "matmul": product, "mv": product, "dot": product, "addmm": product_and,
-    "baddbmm": product_and, "convolution": convolved, "max_pool2d_with_indices": pooled, "avg_pool2d": pooled_evenly,
+    "sin": unary("Sin"), "cos": unary("Cos"), "sign": unary("Sign"), "round": unary("Round"), "floor": unary("Floor"),
+    "ceil": unary("Ceil"), "gelu": nodes.gelu, "_softmax": nodes.softmax("Softmax"),
+    "_log_softmax": nodes.softmax("LogSoftmax"), "clamp": clamped, "clamp_min": clamped, "clamp_max": clamped_above,
+    "nan_to_num": without_nan, "where": chosen, "masked_fill": masked, "eq": compared("Equal"),
+    "ne": compared("Equal", negated=True), "lt": compared("Less"), "le": compared("LessOrEqual"),
+    "gt": compared("Greater"), "ge": compared("GreaterOrEqual"), "isnan": asked("IsNaN"), "isinf": asked("IsInf"),
+    "logical_not": asked("Not"), "bitwise_not": asked("Not"), "logical_and": logical("And"),
+    "bitwise_and": logical("And"), "__and__": logical("And"), "logical_or": logical("Or"), "bitwise_or": logical("Or"),
+    "__or__": logical("Or"), "logical_xor": logical("Xor"), "bitwise_xor": logical("Xor"), "sum": reduced("ReduceSum"),
+    "mean": reduced("ReduceMean"), "amax": reduced("ReduceMax"), "amin": reduced("ReduceMin"),
+    "prod": reduced("ReduceProd"), "any": whether("ReduceMax"), "all": whether("ReduceMin"),
+    "argmax": place_of("ArgMax"), "argmin": place_of("ArgMin"), "max": extreme("ReduceMax", "ArgMax"),
+    "min": extreme("ReduceMin", "ArgMin"), "cumsum": summed_up, "sort": sorted_along, "view": nodes.reshaped,
+    "_unsafe_view": nodes.reshaped, "reshape": nodes.reshaped, "squeeze": nodes.reshaped, "permute": nodes.permuted,
+    "transpose": nodes.transposed, "t": nodes.turned, "unsqueeze": nodes.unsqueezed, "expand": nodes.expanded,
+    "repeat": nodes.repeated, "cat": nodes.joined, "stack": nodes.stacked, "select": nodes.selected,
+    "slice": nodes.sliced, "split": nodes.split, "split_with_sizes": nodes.split_in, "unbind": nodes.unbound,
+    "index_select": nodes.rows_by, "embedding": nodes.embedded, "gather": nodes.gathered, "index": nodes.indexed,
+    "scatter_add": nodes.added_at, "flip": nodes.flipped, "constant_pad_nd": nodes.padded, "clone": nodes.same,
+    "detach": nodes.same, "alias": nodes.same, "contiguous": nodes.same, "lift_fresh_copy": nodes.same,
+    "_to_copy": nodes.of_type, "copy": nodes.copied, "zeros_like": nodes.filled_like(0),
+    "ones_like": nodes.filled_like(1), "empty_like": nodes.filled_like(0), "full_like": nodes.filled_like(None),
+    "fill": nodes.filled_like(None), "mm": nodes.product, "bmm": nodes.product, "matmul": nodes.product,
+    "mv": nodes.product, "dot": nodes.product, "addmm": nodes.product_and, "baddbmm": nodes.product_and,
+    "convolution": nodes.convolved, "max_pool2d_with_indices": nodes.pooled, "avg_pool2d": nodes.pooled_evenly,
 }  # fmt: skip
 """By the name of an operator of torch."""

@@ -1,7 +1,9 @@
-"""One program for batches of any size, from what a function does to batches of two sizes.
+"""Recording of a function: the program, of torch's operators, that computes it for batches of any size.
 
-Numbers that differ between the two are sizes, k N + c of a batch of N. Whatever else differs makes a program of one
-batch alone, and is refused.
+What does not depend on the inputs is computed as always and becomes a constant: loaded weights, masks of MC dropout,
+temperatures, thresholds. Every other operator is written down. No branch may depend on inputs, and nothing random
+either: both are refused. The function is recorded for batches of two sizes. Numbers that differ between the two are
+sizes, k N + c of a batch of N. Whatever else differs makes a program of one batch alone, and is refused.
 """
 
 from __future__ import annotations
@@ -9,18 +11,187 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import decomposition_table
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_iter, tree_map
 
-from .operators import PLAIN
+from ..core import ConfigurationError
+from .decompositions import FUNCTIONS, OPERATORS, PLAIN
 from .program import Program, Size, Value, used
-from .recorder import Instead, NotRecordable, OperatorRecorder, Outputs
 
+Outputs = dict[str, Tensor]
+READING = {
+    Tensor.tolist,
+    Tensor.numpy,
+    Tensor.__array__,
+    Tensor.item,
+    Tensor.__bool__,
+    Tensor.__float__,
+    Tensor.__int__,
+}
+"""What makes plain numbers of a tensor."""
+SCALAR = torch.ops.aten._local_scalar_dense.default
+BRANCH = "a decision in Python depends on what the inputs are"
 SIZES = (5, 7)
 """Inputs of the two batches: fewer than any part into which a batch is cut on the way."""
 COUNTED = "what is computed depends on how many inputs there are"
+
+
+class NotRecordable(ConfigurationError):
+    """A function that is no list of operators."""
+
+
+class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes down what happens to a batch of inputs."""
+
+    def __init__(self, x: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.values: list[Value] = []
+        self._known: dict[int, Value] = {}
+        self._constants: dict[tuple[int, int], Value] = {}
+        self._stale: set[int] = set()
+        self._changed: dict[int, list[Tensor]] = {}
+        self._alive: list[Tensor] = []  # or another tensor would get the identity of one that is no more
+        self.inputs = self._know(x, Value(tuple(x.shape), x.dtype))
+
+    def knows(self, value: object) -> bool:
+        """Whether a tensor depends on the inputs."""
+        return isinstance(value, Tensor) and id(value) in self._known
+
+    def value(self, tensor: Tensor) -> Value:
+        """A tensor as a value: a constant, if it does not depend on the inputs."""
+        changed = () if id(tensor) in self._known else self._changed.get(_place(tensor), ())
+        if id(tensor) in self._stale or any(_overlap(tensor, each) for each in changed):
+            raise NotRecordable("a part of a tensor is written to, and then the whole is read")
+        if id(tensor) in self._known:
+            return self._known[id(tensor)]
+        key = id(tensor), tensor._version  # a workspace holds one model after another
+        if key not in self._constants:
+            with _disable_current_modes():
+                copy = tensor.detach().clone(memory_format=torch.contiguous_format)
+            self._constants[key] = Value(tuple(copy.shape), copy.dtype, constant=copy)
+            self.values.append(self._constants[key])
+            self._alive.append(tensor)
+        return self._constants[key]
+
+    def _know(self, tensor: Tensor, value: Value) -> Value:
+        self._known[id(tensor)] = value
+        self._stale.discard(id(tensor))
+        self._alive.append(tensor)
+        self.values.append(value)
+        return value
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not any(map(self.knows, tree_iter((args, kwargs)))) or _takes_type_alone(func):
+            return func(*args, **kwargs)
+        if func is SCALAR:
+            raise NotRecordable(BRANCH)
+        name = func.overloadpacket.__name__
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        if func._schema.is_mutable and not draws:
+            return self._change(func, args, kwargs)
+        if func in OPERATORS:
+            with self:
+                return OPERATORS[func](*args, **kwargs)
+        if name not in PLAIN and (decomposed := decomposition_table.get(func)) is not None:
+            with self:
+                return decomposed(*args, **kwargs)
+        if name not in PLAIN and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+            with self:
+                return func.decompose(*args, **kwargs)
+        if draws:
+            raise NotRecordable(f"every input draws random numbers of its own ({name})")
+        return self._write_down(func, args, kwargs)
+
+    def _write_down(self, func: Any, args: Any, kwargs: Any) -> Any:
+        given = tree_map(self._argument, tuple(args)), tree_map(self._argument, dict(kwargs))
+        with _disable_current_modes():
+            found = func(*args, **kwargs)
+        several = not isinstance(found, Tensor)
+        for i, each in enumerate(found if several else [found]):
+            if isinstance(each, Tensor):
+                self._know(each, Value(tuple(each.shape), each.dtype, func, *given, item=i if several else None))
+        return found
+
+    def _argument(self, value: Any) -> Any:
+        return self.value(value) if isinstance(value, Tensor) else value
+
+    def _change(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operator that writes into a tensor, as the one that makes a new tensor of the same numbers."""
+        kwargs = dict(kwargs)
+        target = kwargs.pop("out") if "out" in kwargs else args[0]
+        with self:
+            made = _functional(func)(*args, **kwargs)
+            shaped = torch.Tag.inplace_view in func.tags  # as `transpose_`, which changes no number
+            if not shaped and (made.dtype != target.dtype or made.shape != target.shape):
+                made = made.to(target.dtype).expand(target.shape)
+        value = self.value(made)
+        with _disable_current_modes():
+            func(*args, **kwargs) if shaped else target.copy_(made)
+        if not shaped:
+            place = _place(target)
+            self._changed.setdefault(place, []).append(target)
+            others = (each for each in self._alive if each is not target and _place(each) == place)
+            self._stale |= {id(each) for each in others if _overlap(each, target)}
+        self._known[id(target)] = value
+        self._stale.discard(id(target))
+        self._alive.append(target)
+        return target
+
+
+def _place(tensor: Tensor) -> int:
+    """Which memory a tensor is in."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one memory have numbers in common."""
+    with _disable_current_modes():
+        every = torch.arange(a.untyped_storage().nbytes() // a.element_size())
+        parts = [every.as_strided(each.size(), each.stride(), each.storage_offset()) for each in (a, b)]
+        return bool(torch.isin(*parts).any())
+
+
+def _takes_type_alone(func: Any) -> bool:
+    """Whether an operator takes nothing of a tensor but its type."""
+    return str(func).startswith("aten.new_")
+
+
+@cache
+def _functional(func: Any) -> Any:
+    """The operator that makes a tensor of what this one writes into one."""
+    schema = func._schema
+    packet = getattr(torch.ops.aten, schema.name.removeprefix("aten::").removesuffix("_"))
+    wanted = [(each.name, str(each.type)) for each in schema.arguments if not each.is_out]
+    for overload in packet.overloads():
+        found = getattr(packet, overload)
+        named = [(each.name, str(each.type)) for each in found._schema.arguments]
+        if named == wanted and not found._schema.is_mutable:
+            return found
+    raise NotRecordable(f"the model uses an operator that has no other form ({func})")
+
+
+class Instead(TorchFunctionMode):
+    """Has functions computed in another way that comes to the same, where the usual one is not to be recorded."""
+
+    def __init__(self, recorder: OperatorRecorder, batch: int) -> None:
+        super().__init__()
+        self.recorder, self.batch = recorder, batch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in READING and self.recorder.knows(args[0]):
+            raise NotRecordable(BRANCH)
+        if func in FUNCTIONS:
+            return FUNCTIONS[func](self.batch, *args, **kwargs)
+        return func(*args, **kwargs)
 
 
 def program_of(function: Callable[[Tensor], Outputs], sample: Callable[[int], Tensor]) -> Program:

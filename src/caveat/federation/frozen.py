@@ -14,10 +14,10 @@ from ..core import ConfigurationError, Data, DataError, Payload, Silo, SiloId
 from ..core.silo_info import SPLITS
 from ..core.text import escaped
 from ..data import DataSettings
+from ..data.agreement import OwnSilos
 from ..data.pools import Pool
-from ..data.rows import apart
-from ..data.schema.agreement import OwnSilos
-from ..data.sources.by_name import own_files, read_own
+from ..data.sources import read_silo, silo_files
+from ..data.splits import apart
 from ..files.payloads import read_payload, to_bytes
 from ..files.reading import check_file, record_of, sum_of_bytes
 from ..files.schema.record import SCHEMA
@@ -71,7 +71,7 @@ class FrozenData:
 
     def state(self) -> SourceState:
         """What the source looks like and holds."""
-        return state_of(own_files(self.settings, self.silo))
+        return state_of(silo_files(self.settings, self.silo))
 
     def made(self, pool: Pool, own: OwnSilos, source: SourceState, again: DataFile | None) -> tuple[DataFile, bytes]:
         """What is to be stored of a silo that has been read, for the first time or `again` where the tensors are gone.
@@ -89,7 +89,7 @@ class FrozenData:
                     f"silo {self.silo!r}: {self.settings.source} does not give the rows any more that {path} was made "
                     "of when the silo joined: put the source and [data] of silo.toml back as they were"
                 )
-        if looks_of(own_files(self.settings, self.silo)) != source.looks:
+        if looks_of(silo_files(self.settings, self.silo)) != source.looks:
             raise DataError(f"{self.settings.source} was written while it was read: begin again")
         indices = {split: index.numpy() for split, index in silo.indices.items() if split in SPLITS}
         if pool.table and (told := apart(pool, indices)):
@@ -114,7 +114,7 @@ class FrozenData:
         self._tidy(known)
         noticed = known.noticed if known.noticed is not None and known.noticed.rule == self.changed else None
         try:
-            files = own_files(self.settings, self.silo)
+            files = silo_files(self.settings, self.silo)
             looks = looks_of(files)
             if looks in (known.source.looks, noticed.looks if noticed else None):
                 return known
@@ -123,7 +123,7 @@ class FrozenData:
                 return self._write(known, noticed=noticed.model_copy(update={"looks": looks}))
             if now.holds == known.source.holds:
                 return self._write(known, source=now)
-            rows = rows_of(read_own(self.settings, self.silo), known.columns, self.key())
+            rows = rows_of(read_silo(self.settings, self.silo), known.columns, self.key())
         except (ConfigurationError, DataError, OSError) as error:
             return self._unreadable(known, error)
         change = change_of(read_payload(self.tensors(known))[ROWS], rows)

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..core import DataError
 from ..data import DataSettings
 from ..data.pools import Pool
-from ..data.rows import HeldOut, Rearrange, Splits, again_held_out, contents, keyed
+from ..data.splits import HeldOut, Rearrange, Splits, again_held_out, contents, keyed
 from ..files.reading import record_of
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import HeldOutFile, HeldOutRows

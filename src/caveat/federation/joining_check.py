@@ -13,8 +13,8 @@ from .. import config as configuration
 from ..config import Config, EngineSettings, MethodSettings, Uncertainty
 from ..core import DataError, DataWarning
 from ..data import DataSettings, survey
-from ..data.declared import DictionaryColumn
-from ..data.sources.columns import number
+from ..data.tables.columns import number
+from ..data.tables.dictionary import DictionaryColumn
 from ..training.fit import Training
 from .limits import BeyondLimits, Limits
 from .refusals import ToldRefusal

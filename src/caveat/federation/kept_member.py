@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..core import ConfigurationError, DataError, RunError, check_silo_name
-from ..data.declared import LabelCode, OwnColumn
+from ..data.tables.dictionary import LabelCode, OwnColumn
 from ..files.reading import read
 from ..files.schema.small_files import SiloKeeps
 from ..runs.local import Run

@@ -13,7 +13,7 @@ import torch
 
 from ..core import DataError, SiloId, check_silo_name
 from ..core.silo_info import FederationInfo, SiloInfo
-from ..data.schema.agreement import DataSchema, SharedSchema
+from ..data.schemas import DataSchema, SharedSchema
 from ..files.reading import read
 from ..files.schema.data import DataSchemaRecord, FederationFile, Member
 from ..files.schema.record import SCHEMA, as_json

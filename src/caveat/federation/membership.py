@@ -20,7 +20,8 @@ from flwr.app import RecordDict
 from .._version import __version__
 from ..core import DataError, RunError, SiloId, check_silo_name
 from ..data import DataSettings
-from ..data.schema.agreement import DataSchema, check_fits, shared_schema
+from ..data.agreement import check_fits, shared_schema
+from ..data.schemas import DataSchema
 from ..engines.flower_messages import GridMessages, comes_after, legible, pack, words_of
 from .members import Members
 from .name_keys import UNSIGNED, Asked, NameRefused

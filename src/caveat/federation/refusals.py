@@ -17,8 +17,8 @@ from ..core import ConfigurationError, DataError, Refused, Silo, SiloId
 from ..core.errors import MissingError
 from ..core.silo_info import SPLITS
 from ..data import DataSettings, Silos
-from ..data.declared import DictionaryColumn
-from ..data.sources.columns import number
+from ..data.tables.columns import number
+from ..data.tables.dictionary import DictionaryColumn
 from .silo_file import SiloFile
 from .terms import Terms
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from ..core import DataError, Silo
 from ..core.silo_info import SPLITS, SiloInfo
 from ..data import DataSettings, Preparation, Silos, augmented, splits_record
-from ..data.declared import NOTHING
+from ..data.agreement import OwnSilos, own_silos, silos_of
 from ..data.pools import Pool
-from ..data.rows import Rearrange
-from ..data.schema.agreement import OwnSilos, SharedSchema, own_silos, silos_of
-from ..data.sources.by_name import read_own
+from ..data.schemas import SharedSchema
+from ..data.sources import read_silo
+from ..data.splits import Rearrange
+from ..data.tables.dictionary import NOTHING
 from ..files.schema.small_files import DataFile
 from .frozen import FrozenData
 from .held_out import HELD_OUT, hold_out, rearranged_by, row_key
@@ -94,7 +95,7 @@ class SiloData:
         return own.silos[0]
 
     def _read(self, terms: Terms, settings: DataSettings) -> tuple[Pool, OwnSilos]:
-        pool = read_own(settings, self.file.silo)
+        pool = read_silo(settings, self.file.silo)
         return pool, silos_of(pool, settings, terms.config.seed, agreement(terms), self.rearranged(settings))
 
     def _freeze(self, terms: Terms, frozen: FrozenData, again: DataFile | None) -> DataFile:

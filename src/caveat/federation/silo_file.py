@@ -20,9 +20,9 @@ from ..config.text import parse
 from ..core import ConfigurationError, DataError, RunError, SiloId, check_silo_name
 from ..core.devices import find_device
 from ..data import DataSettings
-from ..data.declared import DictionaryColumn, LabelCode, OwnColumn, as_lists
-from ..data.schema.agreement import own_settings
-from ..data.schema.schemas import reason
+from ..data.agreement import own_settings
+from ..data.schemas import reason
+from ..data.tables.dictionary import DictionaryColumn, LabelCode, OwnColumn, as_lists
 from ..files.writing import close_to_others
 from .frozen import CHANGES
 from .limits import Limits

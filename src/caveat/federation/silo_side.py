@@ -16,7 +16,8 @@ from .. import config as configuration
 from ..core import ConfigurationError, DataError, Payload, RunError, Silo, SiloId, Update
 from ..core.devices import find_device
 from ..data import Silos
-from ..data.schema.agreement import DataSchema, own_schema, shared_schema
+from ..data.agreement import own_schema, shared_schema
+from ..data.schemas import DataSchema
 from ..engines.executor import Executor
 from ..engines.flower_messages import NEVER, Order
 from ..files.ledger import Ledger
@@ -52,7 +53,7 @@ class SiloSide:
     file: SiloFile
 
     def introduce(self, terms: Terms) -> dict[str, str | int]:
-        """What everyone has to know of its data before there is an agreement: see `data.schema.records.DataSchema`."""
+        """What everyone has to know of its data before there is an agreement: see `data.schemas.DataSchema`."""
         self.file.limits.check_begin(self.file.silo, terms, self.file.state)
         silo = self.file.silo
         with told_by_rule(self.file, terms):

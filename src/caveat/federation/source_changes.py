@@ -14,7 +14,7 @@ import torch
 
 from ..core import DataError, Tensors
 from ..data.pools import Array, Pool
-from ..data.rows import HASH, contents, keyed
+from ..data.splits import HASH, contents, keyed
 from ..files.reading import sum_of
 from ..files.schema.small_files import SourceState
 

@@ -12,7 +12,7 @@ from .._version import __version__
 from ..config import Config
 from ..core import DataError, SiloId
 from ..core.errors import cut
-from ..data.schema.agreement import SharedSchema
+from ..data.schemas import SharedSchema
 from ..nn.probe import Said
 
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from functools import cache
-
-from scipy.optimize import brentq
-from scipy.stats import binomtest
+from collections.abc import Callable
 
 _TINY = 1e-9
 
 
-@cache
 def wilson(hits: int, count: int) -> tuple[float, float]:
     """The 95 % score interval of a share of `count` > 0 trials (Wilson, 1927)."""
-    low, high = binomtest(hits, count).proportion_ci(method="wilson")
-    return float(low), float(high)
+    low, high = score_interval(hits / count, count)
+    return low if hits else 0.0, high if hits < count else 1.0
 
 
 def score_interval(share: float, count: float) -> tuple[float, float]:
@@ -40,6 +36,14 @@ def auroc_interval(value: float, positives: int, negatives: int) -> tuple[float,
         return (t - value) ** 2 - z * z * variance
 
     # At 0 and at 1 itself the variance is 0, too: the bound that is meant lies beyond.
-    low = 0.0 if value <= _TINY else float(brentq(beyond, 0, value - _TINY))
-    high = 1.0 if value >= 1 - _TINY else float(brentq(beyond, value + _TINY, 1))
+    low = 0.0 if value <= _TINY else _root(beyond, 0.0, value - _TINY)
+    high = 1.0 if value >= 1 - _TINY else _root(beyond, value + _TINY, 1.0)
     return low, high
+
+
+def _root(f: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function is 0 between two numbers at which its signs differ, by bisection to all digits."""
+    rises = f(high) > 0
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (low, middle) if (f(middle) > 0) == rises else (middle, high)
+    return middle

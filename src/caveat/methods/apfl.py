@@ -1,12 +1,12 @@
-"""APFL: every silo answers with a mixture of its own model and the federation's, and learns how much of each.
+"""APFL: every silo predicts with a learned mixture of its local model and the global model.
 
 Deng et al., Adaptive Personalized Federated Learning, arXiv 2003.13461, 2020, Algorithm 1: parameters are mixed, not
 logits.
 
-Ours: alpha takes a step with every batch (the authors' code: one per round, with a term that draws it to 0), by the
-training's optimiser but without its weight decay, which would draw it to 0 too; a silo's own model starts as the
-federation's of its first round; and the mixture's BatchNorm has statistics of its own, measured on the mixture while it
-trains, since those of two models do not mix.
+Our choices: alpha is updated with every batch (authors' code: once per round, with a term that pulls it to 0), by the
+same optimizer but without weight decay, which would also pull it to 0; a silo's local model starts from the global
+model of its first round; and the BatchNorm statistics of the mixture are measured on the mixture during training,
+because the statistics of two models cannot be mixed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .fedavg import FedAvg
 
 
 class Mixture(nn.Module):
-    """A silo's own model v and the shared one w of the same build, mixed as alpha v + (1 - alpha) w."""
+    """Mixture alpha v + (1 - alpha) w of a silo's local model v and the global model w, of one architecture."""
 
     def __init__(self, own: nn.Module, shared: nn.Module, alpha: Tensor) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Mixture(nn.Module):
         self.alpha = nn.Parameter(alpha.clone())
 
     def parts(self) -> Tensors:
-        """The mixed parameters; the gradient of w is no concern of the mixture."""
+        """Mixed parameters; w gets no gradient from the mixture."""
         w = learning(self.shared)
         return {name: self.alpha * v + (1 - self.alpha) * w[name].detach() for name, v in learning(self.own).items()}
 
@@ -48,14 +48,14 @@ class Mixture(nn.Module):
 
 @frozen_settings
 class APFL(FedAvg):
-    """FedAvg, and at every silo a mixture of its own model and the federation's (Deng et al., 2020)."""
+    """FedAvg with a mixture of the local and the global model at every silo (Deng et al., 2020)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
 
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Weight of the silo's own model in the mixture, at the start if it is adaptive: 0 is FedAvg, 1 is Local."""
+    """Weight of the local model in the mixture, or its initial weight if adaptive: 0 is FedAvg, 1 is Local."""
     adaptive: bool = True
-    """Learn a weight per silo, or keep the one given."""
+    """Learn the weight of each silo, or keep `alpha` fixed."""
 
     def __post_init__(self) -> None:
         if self.training.state == "shared":
@@ -74,7 +74,7 @@ class APFL(FedAvg):
         return Update({"model": snapshot(mixture.shared)}, site.examples), state | kept
 
     def both(self, mixture: Mixture, down: Payload) -> Loss:
-        """The shared model's loss, whose gradient is w's, and the mixture's, whose gradients are v's and alpha's."""
+        """Loss of the global model, with gradients for w, plus loss of the mixture, with gradients for v and alpha."""
         shared, mixed = self.objective(mixture.shared, down), self.objective(mixture, down)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class APFL(FedAvg):
         return loss
 
     def mixture(self, down: Payload, state: State, site: Site) -> Mixture:
-        """The mixture of the silo's own model, in a copy of the workspace, and the broadcast one, in the workspace."""
+        """Mixture of the local model (in a copy of the workspace) and the broadcast model (in the workspace)."""
         own = load(deepcopy(site.module), state.get("own", down["model"]))
         alpha = state["mixture"]["alpha"] if "mixture" in state else torch.full((), self.alpha, device=site.device)
         return Mixture(own, load(site.module, down["model"]), alpha)
@@ -100,5 +100,5 @@ class APFL(FedAvg):
 
 @torch.no_grad()
 def clip(alpha: Tensor) -> None:
-    """Put a weight that an optimiser has moved back between 0 and 1."""
+    """Clip a weight to [0, 1] after an optimizer step."""
     alpha.clamp_(0, 1)

@@ -1,14 +1,14 @@
-"""Ditto: every silo keeps a model of its own near the federation's, which FedAvg trains.
+"""Ditto: every silo trains a personalized model that stays close to the global model of FedAvg.
 
 Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, Algorithm 1 with FedAvg as the
-solver of the global model. A silo's own model v takes steps on F_k(v) + lambda / 2 ||v - w||^2, w being the model that
-was broadcast, and never leaves the silo.
+solver of the global model. A silo's personalized model v minimizes F_k(v) + lambda / 2 ||v - w||^2, where w is the
+broadcast model, and never leaves the silo.
 
-Where paper and released code differ or are silent: lambda is given (paper; the code can also choose one per step on
-held-out data); the two models train one after the other on batches of their own (paper; the code takes a step of each
-per batch), so that the federation's model is that of FedAvg to the bit.
-Ours: the mean is weighted by n_k (both: uniform); a silo's own model starts as the federation's of its first round, and
-trains as long as that does; and the statistics of its BatchNorm are its own.
+Where paper and released code differ or are silent: lambda is fixed (paper; the code can also choose it per step on
+held-out data); the two models are trained one after the other, each on its own batches (paper; the code takes a step of
+each per batch), so the global model is bit-identical to that of FedAvg.
+Our choices: the mean is weighted by n_k (both: uniform); the personalized model starts from the global model of the
+silo's first round, trains for as many steps as the global model, and has its own BatchNorm statistics.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from .fedavg import FedAvg
 
 @frozen_settings
 class Ditto(FedAvg):
-    """FedAvg, and at every silo a model of its own that stays near it (Li et al., 2021)."""
+    """FedAvg with a personalized model at every silo that stays close to the global model (Li et al., 2021)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
 
     lam: Annotated[float, Field(ge=0, le=LARGE)] = 0.1
-    """Lambda, the weight of half the squared distance to the federation's model; 0 is training alone. Paper: 0.05 to
-    2."""
+    """Lambda, the weight of half the squared distance to the global model; 0 is local training. Paper: 0.05 to 2."""
 
     def __post_init__(self) -> None:
         self.training.leave("ditto", "a silo trains two models, one after the other", "state")
@@ -51,7 +50,7 @@ class Ditto(FedAvg):
         return update, state | {"own": snapshot(own)}
 
     def near(self, own: nn.Module, down: Payload) -> Loss:
-        """h_k(v; w) = F_k(v) + lambda / 2 ||v - w||^2, of parameters alone."""
+        """h_k(v; w) = F_k(v) + lambda / 2 ||v - w||^2, over parameters only (no buffers)."""
         loss = self.objective(own, down)
 
         def with_distance(x: Tensor, y: Tensor) -> Tensor:

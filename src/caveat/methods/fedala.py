@@ -1,17 +1,18 @@
-"""FedALA: before a silo trains, it mixes its model and the federation's, number by number, as suits its data best.
+"""FedALA: before training, every silo mixes its model with the global model, with learned element-wise weights.
 
-Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI 2023, Algorithm 1. Of the
-lower layers a silo takes the federation's w. Of the upper ones it takes v + (w - v) * W, element by element, v being
-the model that it came to in its last round. W begins at 1, which is FedAvg. It is learnt by gradient descent on the
-mixture's loss over a part of the training data, cut to 0..1 after every step, and stays at the silo with v. The first
-time it is learnt until the loss has settled, later in one pass. Then the silo trains the mixture, keeps and sends it.
+Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI 2023, Algorithm 1. For
+the lower layers a silo takes those of the global model w. For the upper layers it takes v + (w - v) * W, element-wise,
+where v is the silo's model after its last round. W starts at 1, which is FedAvg. It is learned by gradient descent on
+the loss of the mixture over a fraction of the training data, is clipped to [0, 1] after every step, and stays at the
+silo with v. The first time it is learned until the loss has converged, later in one pass. Then the silo trains the
+mixture, keeps it and sends it.
 
-Where paper and released code differ or are silent: a silo answers with the model that it has trained (paper; the code
-measures the mixture before it is trained); the part of the data is drawn at random in every round (paper; the code:
-neighbours in a file); upper layers are counted in layers (paper; the code: in tensors).
-Ours: W is learnt with the model as in evaluation, so that it moves no statistics of BatchNorm, which are the
-federation's until the silo trains; a pass's loss is the mean of its batches (code: the last one); ten passes may be
-enough (code: eleven); and after 100 W counts as settled.
+Where paper and released code differ or are silent: a silo predicts with the trained model (paper; the code evaluates
+the mixture before it is trained); the fraction of the data is drawn at random in every round (paper; the code:
+neighbors in a file); upper layers are counted in layers (paper; the code: in tensors).
+Our choices: W is learned in evaluation mode, so the BatchNorm statistics remain those of the global model until the
+silo trains; the loss of a pass is the mean over its batches (code: the last batch); ten passes may be enough (code:
+eleven); and after 100 passes W counts as converged.
 """
 
 from __future__ import annotations
@@ -32,35 +33,35 @@ from .fedavg import FedAvg
 from .fedper import path_of_part
 
 RECENT = 10
-"""Passes whose losses tell whether W has settled."""
+"""Number of passes whose losses decide whether W has converged."""
 SETTLED = 0.1
-"""Standard deviation of these losses, in nats, below which it has."""
+"""Standard deviation of these losses, in nats, below which W has converged."""
 MOST = 100
-"""Passes after which it counts as settled."""
+"""Maximum number of passes."""
 
 
 @frozen_settings
 class FedALA(FedAvg):
-    """FedAvg whose silos mix their model and the federation's, weight by weight, as they begin (Zhang et al., 2023)."""
+    """FedAvg with an element-wise mixture of local and global model before training (Zhang et al., 2023)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
 
     upper: Literal["last", "head", "all"] = "last"
-    """What is mixed: the last linear layer (paper), the head, all behind the encoder's tokens, or the whole model."""
+    """What is mixed: last (the last linear layer; paper), head (all layers after the encoder), or all."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """s: share of the training data on which the mixture is learnt, drawn anew in every round."""
+    """s: fraction of the training data on which the mixture is learned, drawn again in every round."""
     eta: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
-    """Learning rate of the mixture's weights; 0 is FedAvg."""
+    """Learning rate of the mixture weights; 0 is FedAvg."""
 
     def init_server(self, site: Site) -> State:
-        self.mixed(site.module)  # says what a module of one's own lacks
+        self.mixed(site.module)  # raises if a custom module lacks a part
         return super().init_server(site)
 
     def init_silo(self, site: Site) -> State:
         return {}
 
     def mixed(self, module: nn.Module) -> list[str]:
-        """Names of the parameters of the upper layers."""
+        """Names of the parameters of the upper layers, which are mixed."""
         if self.upper == "all":
             return list(learning(module))
         path = path_of_part(module, self.upper, self.name, "upper")
@@ -74,7 +75,7 @@ class FedALA(FedAvg):
         return Update({"model": model}, site.examples), state | kept | {"own": model}
 
     def mix(self, w: Tensors, state: State, site: Site) -> Tensors:
-        """Learn W and leave the mixture in the workspace, which holds w; return W."""
+        """Learn W and load the mixture into the workspace, which holds w; return W."""
         names, v = self.mixed(site.module), state["own"]
         weights = state.get("weights") or {name: torch.ones_like(w[name]) for name in names}
         part = torch.randperm(site.examples)[: max(1, round(self.share * site.examples))]
@@ -89,7 +90,7 @@ class FedALA(FedAvg):
         return weights
 
     def one_pass(self, w: Tensors, v: Tensors, weights: Tensors, site: Site, part: Tensor) -> tuple[Tensors, float]:
-        """W after a step per batch of a part of the training data, given by positions, and the mean loss."""
+        """Update W once per batch of the training examples at these positions; return it with the mean loss."""
         module = site.module.eval()
         parameters = {name: p for name, p in learning(module).items() if name in weights}
         losses = []
@@ -113,13 +114,13 @@ class FedALA(FedAvg):
 
 
 def mixture(w: Tensors, v: Tensors, weights: Tensors) -> Tensors:
-    """v + (w - v) * W, of the tensors that W has."""
+    """v + (w - v) * W, for the tensors in W."""
     return {name: v[name] + (w[name] - v[name]) * each for name, each in weights.items()}
 
 
 @torch.no_grad()
 def put(module: nn.Module, tensors: Tensors) -> None:
-    """Put some of a module's parameters in place."""
+    """Overwrite some of a module's parameters in place."""
     parameters = learning(module)
     for name, tensor in tensors.items():
         parameters[name].copy_(tensor)

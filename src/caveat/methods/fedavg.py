@@ -1,4 +1,4 @@
-"""FedAvg: the n_k-weighted mean of locally trained models.
+"""FedAvg: the mean of locally trained models, weighted by n_k, their number of training examples.
 
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
 """
@@ -24,11 +24,11 @@ class FedAvg(Method):
     """The n_k-weighted mean of locally trained models (McMahan et al., 2017)."""
 
     rounds: Annotated[int, Field(gt=0, le=MANY)] = 20
-    """Rounds of training."""
+    """Number of training rounds."""
     training: Training = Training()
-    """How a silo trains in one round."""
+    """Local training of a silo in one round."""
     mc_samples: Annotated[int, Field(gt=0, le=10_000)] = 20
-    """Passes of MC dropout per prediction."""
+    """Number of MC dropout passes per prediction."""
 
     def init_server(self, site: Site) -> State:
         shared, _ = split(snapshot(site.module), self.private(site.module))
@@ -42,9 +42,9 @@ class FedAvg(Method):
 
     @property
     def linear(self) -> Weights | None:
-        """`Round.linear` of training: "examples" while `average` is the one below, which needs only means.
+        """`Round.linear` of training: "examples" for the `average` below, which needs means only.
 
-        A subclass that overrides `average` has None here, unless it overrides this too.
+        It is None for a subclass that overrides `average`, unless it overrides this property, too.
         """
         return "examples" if type(self).average is FedAvg.average else None
 
@@ -62,7 +62,7 @@ class FedAvg(Method):
 
     @property
     def softmax(self) -> bool:
-        """True while `answer` and `ask` are the ones below; a subclass that overrides them may say otherwise."""
+        """True for the `answer` and `ask` below; a subclass that overrides one of them may override this."""
         return type(self).answer is FedAvg.answer and type(self).ask is FedAvg.ask
 
     def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
@@ -74,21 +74,21 @@ class FedAvg(Method):
         return {whose: self.ask(module, x, whose) for whose, module in self.loaded(down, state, site)}
 
     def ask(self, module: nn.Module, x: Tensor, whose: Decision) -> Prediction:
-        """The prediction of the model that was loaded into a module."""
+        """Predict with the model loaded into a module."""
         return Prediction.from_logits(in_batches(lambda part: self.sampled(module, part), x, dim=1), whose)
 
     def sampled(self, module: nn.Module, x: Tensor) -> Tensor:
-        """(S, N, C) logits of passes of MC dropout, for inputs (N, ...)."""
+        """Logits (S, N, C) of S passes of MC dropout for inputs (N, ...)."""
         return mc_dropout(module, x, self.mc_samples)
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:
-        """The loss a silo minimises, as a function of a batch: a subclass that overrides this has one of its own."""
+        """Loss that a silo minimizes, as a function of a batch; subclasses override it."""
         return lambda x, y: self.training.cross_entropy(module(x), y)
 
     def fitted(self, module: nn.Module) -> frozenset[str] | None:
-        """What stays at the silo, while `train` is the one above; a subclass that overrides it may say otherwise."""
+        """Names of trained tensors that stay at the silo; None for a subclass that overrides `train`."""
         return self.private(module) if type(self).train is FedAvg.train else None
 
     def private(self, module: nn.Module) -> frozenset[str]:
-        """Names of the tensors that never leave a silo."""
+        """Names of the tensors that never leave a silo; none in FedAvg."""
         return frozenset()

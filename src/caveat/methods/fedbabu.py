@@ -1,4 +1,4 @@
-"""FedBABU: silos share a body that was trained under one fixed random head, and fine-tune it in the end.
+"""FedBABU: silos train a shared body under one fixed random head, and fine-tune it after the last round.
 
 Oh et al., FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022, Algorithm 1.
 """
@@ -22,24 +22,24 @@ from .fedper import names_below, path_of_part
 
 @frozen_settings
 class FedBABU(FedAvg):
-    """FedAvg of a body under a fixed random head; silos fine-tune copies in the end (Oh et al., 2022)."""
+    """FedAvg of the body under a fixed random head, with fine-tuning at the end (Oh et al., 2022)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
 
     stays: Literal["head", "last"] = "head"
-    """What is fixed until then: the head, all behind the encoder's tokens, or the last linear layer alone."""
+    """What is fixed during training: head (everything after the encoder), or last (the last linear layer only)."""
     fine_tune: Literal["all", "head"] = "all"
-    """What a silo fine-tunes of its copy after the last round: all of it, or the head alone."""
+    """What a silo fine-tunes after the last round: the whole model, or the head only."""
     fine_tune_epochs: Annotated[int, Field(gt=0, le=MANY)] = 5
-    """Passes over a silo's data to fine-tune its copy, at the learning rate that training has come to."""
+    """Epochs of fine-tuning, at the final learning rate of training."""
 
     def private(self, module: nn.Module) -> frozenset[str]:
-        """The head, which no silo trains before it fine-tunes: none has to send one."""
+        """The head, which is not trained before fine-tuning, so no silo sends it."""
         return names_below(module, path_of_part(module, self.stays, self.name))
 
     def init_server(self, site: Site) -> State:
-        self.private(site.module)  # says what a module of one's own lacks
-        # With the head: the server's is every silo's, whenever it joins.
+        self.private(site.module)  # raises if a custom module lacks a part
+        # The head is included: every silo gets the server's head, whenever it joins.
         return {"model": snapshot(site.module)}
 
     def init_silo(self, site: Site) -> State:
@@ -66,7 +66,7 @@ class FedBABU(FedAvg):
         return server | {"model": server["model"] | replies.mean("model")}
 
     def personalise(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        """Fine-tune a copy of the federation's model, and keep it."""
+        """Fine-tune a copy of the global model, and keep it."""
         module = load(site.module, down["model"])
         training = replace(self.training, local_epochs=self.fine_tune_epochs, local_steps=None)
         loss = self.objective(module, down)
@@ -80,8 +80,8 @@ class FedBABU(FedAvg):
 def fit_alone(training: Training, site: Site, loss: Loss, path: str) -> None:
     """Train one part of the site's module.
 
-    Everything else keeps every bit, statistics of BatchNorm included: it is used as in evaluation, so that the part
-    learns from the features that it will be given when it predicts.
+    Everything else stays bit-identical, including BatchNorm statistics: it runs in evaluation mode, so the part learns
+    from the features that it gets at prediction.
     """
     module = site.module
     rest = frozenset(name for name, _ in module.named_parameters()) - names_below(module, path)

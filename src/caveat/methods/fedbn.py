@@ -1,4 +1,4 @@
-"""FedBN: FedAvg in which every batch normalisation stays at its silo.
+"""FedBN: FedAvg in which all batch normalization layers stay at the silo.
 
 Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021.
 """
@@ -17,7 +17,7 @@ from .fedavg import FedAvg
 
 @frozen_settings
 class FedBN(FedAvg):
-    """FedAvg in which batch normalisation, weights and statistics, stays at the silo (Li et al., 2021)."""
+    """FedAvg with batch normalization (weights and statistics) kept at the silo (Li et al., 2021)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
 
@@ -25,4 +25,4 @@ class FedBN(FedAvg):
         return normalisation(module)
 
     def remark(self, module: nn.Module) -> str:
-        return "" if self.private(module) else f"{self.name}: nothing in this model is batch normalised: it is fedavg"
+        return "" if self.private(module) else f"{self.name}: this model has no batch normalization; it equals fedavg"

@@ -1,17 +1,17 @@
-"""FedDC: every silo knows how far it drifts from the global model, and is pulled to where that drift ends at it.
+"""FedDC: every silo tracks its drift from the global model, and corrects for it in training and in aggregation.
 
 Gao et al., FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and Correction, CVPR 2022,
-Algorithm 1. A silo minimises L_k(theta) + alpha/2 ||theta + h_k - w||^2 + <theta, g_k - g> / (eta K), with K steps of
+Algorithm 1. A silo minimizes L_k(theta) + alpha/2 ||theta + h_k - w||^2 + <theta, g_k - g> / (eta K), with K steps of
 rate eta per round, and then adds its update theta_k - w to its drift h_k; the new w is the mean of theta_k + h_k.
 
-Where paper and released code differ, we follow the code: g_k, the silo's last update, is taken without the part that
-g_k - g had in it (paper: the whole update; the term then cancels itself in every second round), which makes
-c_k = -g_k / (eta K) SCAFFOLD's control variate with option II. And as in the code, silos outside the cohort count in
-the means of h and g by their last values: h_k vanishes in the mean over all silos only.
-Ours: every silo counts once (code: alpha is divided by a silo's share of the examples); eta and K are the silo's own
-in the round that g_k is from (code: one K for all, eta before its decay); gradients are not clipped (code: at 10); the
-terms are added to the gradient and not to the loss, which is the same; and buffers (statistics of BatchNorm) have no
-gradient, so that they are averaged as in FedAvg. Without its last term, FedDC is FedDyn with g_k = -alpha h_k there.
+Where paper and released code differ, we follow the code: g_k, the silo's last update, excludes the contribution of
+g_k - g (paper: the whole update; the term then cancels itself in every second round), which makes
+c_k = -g_k / (eta K) SCAFFOLD's control variate with option II. As in the code, silos outside the cohort enter the
+means of h and g with their last values: h_k vanishes in the mean over all silos only.
+Our choices: all silos have the same weight (code: alpha is divided by a silo's fraction of the examples); eta and K are
+those of the silo in the round of g_k (code: one K for all, eta before its decay); gradients are not clipped (code: at
+10); the terms are added to the gradient instead of the loss, which is equivalent; and buffers (BatchNorm statistics)
+have no gradient and are averaged as in FedAvg. Without its last term, FedDC is FedDyn with g_k = -alpha h_k.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .scaffold import with_changes
 
 @frozen_settings
 class FedDC(FedAvg):
-    """Local drift that is tracked, penalised and added to what is averaged (Gao et al., 2022)."""
+    """FedAvg with local drift that is tracked, penalized and corrected for in aggregation (Gao et al., 2022)."""
 
     training: Training = Training(optimizer="sgd", lr=0.05)
-    """How a silo trains in one round: sgd without momentum, since updates stand for mean gradients."""
+    """Local training of a silo in one round: sgd without momentum, because updates stand for mean gradients."""
     alpha: Annotated[float, Field(ge=0, le=LARGE)] = 0.01
-    """Weight of half the squared distance to the global model less the silo's drift."""
+    """Weight of half the squared distance to the global model minus the silo's drift."""
 
     def __post_init__(self) -> None:
         if self.training.optimizer != "sgd" or self.training.momentum:

@@ -1,13 +1,13 @@
-"""FedDisco: in the mean of silos' models those count less whose classes are distributed further from uniform.
+"""FedDisco: silos whose class distribution is further from uniform get a lower weight in the mean of models.
 
 Ye et al., FedDisco: Federated Learning with Discrepancy-Aware Collaboration, ICML 2023. A silo's weight is
-ReLU(n_k / n - a d_k + b), divided by the sum of all; n are the examples of all silos of the round, and d_k is the
-discrepancy between the silo's distribution of training labels and the uniform one. A silo tells d_k, one number, and
-not how many examples of which class it has.
+ReLU(n_k / n - a d_k + b), divided by the sum over silos; n is the number of examples of all silos in the round, and d_k
+is the discrepancy between the silo's distribution of training labels and the uniform one. A silo sends d_k, a single
+number, but not its class counts.
 
-As in the released code, Kullback-Leibler divergences are divided by their sum over the silos of a round, so that `a`
-means as much whatever the number of classes; Euclidean distances are taken as they are.
-Ours: where no silo has a weight above 0, they weigh n_k as in FedAvg (the code fails).
+As in the released code, Kullback-Leibler divergences are divided by their sum over the silos of a round, so the
+effect of `a` does not depend on the number of classes; Euclidean distances are not normalized.
+Our choice: if no silo has a positive weight, silos are weighted by n_k as in FedAvg (the code fails).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .fedavg import FedAvg
 
 @frozen_settings
 class FedDisco(FedAvg):
-    """FedAvg in which silos weigh the less, the further their classes are from balanced (Ye et al., 2023)."""
+    """FedAvg with lower weights for silos with imbalanced classes (Ye et al., 2023)."""
 
     discrepancy: Literal["kl", "l2"] = "kl"
-    """How far a silo's distribution of classes is from uniform: the Kullback-Leibler divergence, as a share of those of
-    all silos in a round, or the Euclidean distance."""
+    """Discrepancy of a silo's class distribution from uniform: Kullback-Leibler divergence (kl), normalized by the sum
+    over the silos of a round, or Euclidean distance (l2)."""
     a: Annotated[float, Field(ge=0, le=LARGE)] = 0.5
-    """Weight of the discrepancy beside a silo's share of all examples; with b = 0 too, 0 is FedAvg."""
+    """Weight of the discrepancy relative to a silo's fraction of all examples; a = b = 0 is FedAvg."""
     b: Annotated[float, Field(ge=0, le=LARGE)] = 0.1
-    """What is added to every silo's weight."""
+    """Constant that is added to every silo's weight."""
 
     @property
     def linear(self) -> Weights | None:
@@ -49,7 +49,7 @@ class FedDisco(FedAvg):
         return update, after
 
     def from_uniform(self, y: Tensor, classes: int) -> Tensor:
-        """d_k, at least 0: how far the distribution of labels (N,) is from the uniform one of so many classes."""
+        """d_k >= 0, the discrepancy of the distribution of labels (N,) from uniform over the classes."""
         shares = torch.bincount(y.cpu(), minlength=classes).double() / len(y)
         if self.discrepancy == "l2":
             return (shares - 1 / classes).square().sum().sqrt()
@@ -61,7 +61,7 @@ class FedDisco(FedAvg):
         return server | {"model": replies.mean("model", self.weights(n, d).tolist())}
 
     def weights(self, n: Tensor, d: Tensor) -> Tensor:
-        """(S,) weights that add up to 1, from silos' examples (S,) and discrepancies (S,)."""
+        """Weights (S,) that sum to 1, from numbers of examples (S,) and discrepancies (S,)."""
         if self.discrepancy == "kl" and d.sum() > 0:
             d = d / d.sum()
         found = torch.relu(n / n.sum() - self.a * d + self.b)

@@ -1,11 +1,12 @@
-"""FedDyn: every silo's loss is tilted by its own last gradient, so that silos and federation agree where they all rest.
+"""FedDyn: a linear term from each silo's last gradient makes local optima consistent with the global optimum.
 
-Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Algorithm 1. A silo minimises
+Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Algorithm 1. A silo minimizes
 f_k(theta) - <g_k, theta> + alpha/2 ||theta - w||^2, at whose minimum f_k has the gradient g_k - alpha (theta_k - w),
-the next g_k; the server's h is the mean of the g_k of all silos. As in the paper every silo counts once, whatever n_k.
+the next g_k; the server's h is the mean of the g_k of all silos. As in the paper, all silos have the same weight,
+whatever n_k.
 
-Ours: the two terms are added to the gradient and not to the loss, which is the same for any optimiser; and buffers
-(statistics of BatchNorm) have no gradient, so that they are averaged as in FedAvg.
+Our choices: the two terms are added to the gradient instead of the loss, which is equivalent for any optimizer; and
+buffers (BatchNorm statistics) have no gradient and are averaged as in FedAvg.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from .fedavg import FedAvg
 
 @frozen_settings
 class FedDyn(FedAvg):
-    """Local losses with a linear and a proximal term that follow the silo's own gradient (Acar et al., 2021)."""
+    """FedAvg with a linear and a proximal term in the local loss (dynamic regularization; Acar et al., 2021)."""
 
     alpha: Annotated[float, Field(gt=0, le=LARGE)] = 0.01
-    """Weight of half the squared distance to the global model; the server steps along the silos' gradients by its
-    inverse. Paper: 0.1, 0.01 or 0.001."""
+    """Weight of half the squared distance to the global model; its inverse is the server's step along the silos'
+    gradients. Paper: 0.1, 0.01 or 0.001."""
 
     def init_server(self, site: Site) -> State:
         return super().init_server(site) | {"gradient": zeros(site.module)}

@@ -1,16 +1,16 @@
-"""FedIIR: silos train so that the gradient of their classifier is that of all silos together.
+"""FedIIR: silos align the gradient of their classifier with the mean gradient of all silos.
 
 Guo et al., Out-of-Distribution Generalization of Federated Learning via Implicit Invariant Relationships, ICML 2023,
-Algorithm 1. Before a round of training silos tell the mean gradient of the classifier at the federation's model, and
-the server keeps a moving average of it over rounds. In training, the squared distance from a batch's gradient to this
-average is added to the loss, and has a gradient of its own, through second derivatives.
+Algorithm 1. Before a training round, silos send the mean gradient of the classifier at the global model, and the server
+keeps a moving average of it over rounds. In training, the squared distance from a batch's gradient to this average is
+added to the loss and is differentiated, too, through second derivatives.
 
-Where paper and released code differ or are silent: the average begins at 0 and is not divided by what is lacking then
-(code). A silo's gradient is of the mean loss over its examples, and silos weigh by n_k, so that it is the gradient of
-all data (code: the mean over batches, of which a silo's last one is smaller), as do their models (code: uniform).
-Ours: the classifier is the last linear layer (code for rotated MNIST) or the head (the code has three layers for
-photographs); the gradient that is told is of the model as in evaluation; and with partial participation the silos that
-tell it are drawn apart from those that train.
+Where paper and released code differ or are silent: the average starts at 0 without bias correction (code). A silo's
+gradient is that of the mean loss over its examples, and silos are weighted by n_k, which gives the gradient over all
+data (code: the mean over batches, of which a silo's last one is smaller); models are weighted likewise (code: uniform).
+Our choices: the classifier is the last linear layer (code for rotated MNIST) or the head (code for photographs: three
+layers); the gradient is computed in evaluation mode; and with partial participation the silos that send gradients are
+sampled independently of those that train.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from .fedper import path_of_part
 
 @frozen_settings
 class FedIIR(FedAvg):
-    """FedAvg whose silos keep their classifier's gradient near that of all, for unseen domains (Guo et al., 2023)."""
+    """FedAvg with aligned classifier gradients, for generalization to unseen domains (Guo et al., 2023)."""
 
     penalty: Annotated[float, Field(ge=0, le=LARGE)] = 0.001
     """Weight of the squared distance between gradients; 0 is FedAvg."""
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    """How much of the average gradient stays from round to round."""
+    """Momentum of the moving average of gradients over rounds."""
     classifier: Literal["last", "head"] = "last"
-    """Whose gradients: the last linear layer's, or those of the head, all behind the encoder's tokens."""
+    """Classifier whose gradients are aligned: the last linear layer (last), or all layers after the encoder (head)."""
 
     def of_classifier(self, module: nn.Module) -> Tensors:
-        """The classifier's parameters, by name."""
+        """Parameters of the classifier, by name."""
         path = path_of_part(module, self.classifier, self.name, "classifier")
         return {name: p for name, p in learning(module).items() if name.startswith(f"{path}." if path else "")}
 
@@ -62,7 +62,7 @@ class FedIIR(FedAvg):
         return {"model": server["model"], "gradient": server["gradient"]}
 
     def tell(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        """The gradient of the mean loss over a silo's training data."""
+        """Gradient of the mean loss over a silo's training data."""
         module = load(site.module, down["model"] | state["model"]).eval()
         parameters, n = self.of_classifier(module), site.examples
         total = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
@@ -79,7 +79,7 @@ class FedIIR(FedAvg):
         return server | {"gradient": kept}
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:
-        """Cross-entropy, and how far the classifier's gradient is from the average."""
+        """Cross-entropy plus the penalty on the distance of the classifier's gradient from the average."""
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             value = self.training.cross_entropy(module(x), y)
@@ -92,5 +92,5 @@ class FedIIR(FedAvg):
 
 
 def from_none(sent: Payload, reply: Payload) -> Payload:
-    """`Round.origin` where silos send gradients: their norms are bounded like those of changes."""
+    """`Round.origin` if silos send gradients: their norms are bounded like those of updates."""
     return {"gradient": {name: torch.zeros_like(tensor) for name, tensor in reply.get("gradient", {}).items()}}

@@ -2,9 +2,9 @@
 
 Arivazhagan et al., Federated Learning with Personalization Layers, arXiv 1912.00818, 2019, Algorithms 1 and 2.
 
-Ours: every silo's head starts as the same random one. The head is all behind the encoder's tokens, its hidden layer
-included: with a large hidden layer most parameters stay at the silo. With `stays` = "last" it is the last linear layer
-alone.
+Our choices: all silos start with the same random head. The head is everything after the encoder, including the hidden
+layer: with a large hidden layer most parameters stay at the silo. With `stays` = "last" it is the last linear layer
+only.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from .fedavg import FedAvg
 
 @frozen_settings
 class FedPer(FedAvg):
-    """FedAvg of everything but the head, which stays at the silo (Arivazhagan et al., 2019)."""
+    """FedAvg of all layers except the head, which stays at the silo (Arivazhagan et al., 2019)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
 
     stays: Literal["head", "last"] = "head"
-    """What stays at the silo: the head, all behind the encoder's tokens, or the last linear layer alone."""
+    """What stays at the silo: head (everything after the encoder), or last (the last linear layer only)."""
 
     def private(self, module: nn.Module) -> frozenset[str]:
         return names_below(module, path_of_part(module, self.stays, self.name))
 
 
 def path_of_part(module: nn.Module, part: str, method: str, setting: str = "stays") -> str:
-    """Where a module's head is ("head"), or its last linear layer ("last"), as a setting of the method says.
+    """Return the path of a module's head ("head") or of its last linear layer ("last").
 
-    Raises ConfigurationError, which says what a module of one's own lacks, if it has none.
+    Raises ConfigurationError if the module has none; the error names what a custom module lacks.
     """
     if part == "head":
         if not isinstance(getattr(module, "head", None), nn.Module):
@@ -55,9 +55,9 @@ def path_of_part(module: nn.Module, part: str, method: str, setting: str = "stay
 
 
 def names_below(module: nn.Module, path: str) -> frozenset[str]:
-    """Names of the tensors of a part of a module.
+    """Return the names of the tensors of a part of a module.
 
-    Raises ConfigurationError if one of them is tied to a tensor elsewhere: it cannot both stay and travel.
+    Raises ConfigurationError if one of them is tied to a tensor outside the part: it cannot both stay and be sent.
     """
     inside = frozenset(f"{path}.{name}" for name in module.get_submodule(path).state_dict())
     every = dict(module.named_parameters(remove_duplicate=False))

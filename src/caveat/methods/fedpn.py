@@ -1,18 +1,18 @@
-"""FedPN: posterior networks, whose evidence says which model knows an input: the silo's own or the federation's.
+"""FedPN: posterior networks, whose evidence decides between the local and the global model for every input.
 
 Kotelevskii et al., Dirichlet-Based Uncertainty Quantification for Personalized Federated Learning with Improved
-Posterior Networks, IJCAI 2024, Algorithm 1 and appendix A.3. First encoder, head and one density per class are
-trained together; then every silo freezes the encoder and trains a head and densities of its own. Which of the two
-answers is a matter of `caveat.wrappers.switched`.
+Posterior Networks, IJCAI 2024, Algorithm 1 and appendix A.3. First, encoder, head and one density per class are
+trained together; then every silo freezes the encoder and trains a local head and local densities. The switch between
+the two models is in `caveat.wrappers.switched`.
 
-Where paper and released code differ: the encoder is averaged too (code; Algorithm 1 forgets it), all by n_k, a
-class's density over the silos that have the class, by n_kc; in training the density is that of the true class
-(code), in prediction the mixture of classes, by the silo's shares or uniform (both). The gradient that eq. 8 stops is
-the one to the densities' parameters (code); to stop it before the embedding too is an option. Adam's moments are
-averaged and sent along like the model (code; the paper has SGD): silos of two or three classes stay together by it.
-Ours, each with the paper's behaviour as an option: embeddings of images are normalised, or -log p(z) is lowered by
-shrinking them all to a point; -log p(z) moves the densities alone unless wanted; and an input counts with some
-evidence in training even where the densities have none, or the head would not learn from it (`floor`).
+Where paper and released code differ: the encoder is averaged, too (code; Algorithm 1 omits it), weighted by n_k,
+and the density of a class over the silos that have the class, weighted by n_kc; training uses the density of the true
+class (code), prediction the mixture over classes, with the silo's class frequencies or uniform (both). Eq. 8 stops the
+gradient to the parameters of the densities (code); stopping it before the embedding, too, is an option. Adam's moments
+are averaged and sent with the model (code; the paper uses SGD), which keeps silos with two or three classes together.
+Our choices, each with the paper's behaviour as an option: embeddings of images are normalized, because -log p(z) could
+be lowered by shrinking them all to a point; -log p(z) trains the densities only; and training uses a minimum evidence
+for every input, because the head learns nothing from an input without evidence (`floor`).
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ from ..training.optimizers import Moments
 from ..uncertainty.dirichlet import dirichlet_entropy
 
 DENSITIES = "posterior.flows."
-"""Part of the names of the densities' tensors, and of those of their moments."""
+"""Part of the names of the tensors of the densities, and of their moments."""
 
 
 @frozen_settings
 class FedPN(Method):
-    """Posterior networks that switch between the silo's and the federation's model (FedPN, IJCAI 2024)."""
+    """Posterior networks that switch between the local and the global model (FedPN, IJCAI 2024)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
     policy: ClassVar[str] = "switch"
@@ -71,33 +71,33 @@ class FedPN(Method):
     rounds: Annotated[int, Field(gt=0, le=MANY)] = 20
     """Rounds of training."""
     training: Training = Training()
-    """How a silo trains in one round."""
+    """Local training of a silo in one round."""
     layers: Annotated[int, Field(gt=0, le=10_000)] = 30
-    """Radial layers of each class's density."""
+    """Number of radial flow layers of each class density."""
     gamma: Annotated[float, Field(ge=0, le=LARGE)] = 0.01
-    """Weight of -log p(z), the likelihood of embeddings."""
+    """Weight of -log p(z), the negative log-likelihood of embeddings."""
     entropy: Annotated[float, Field(ge=0, le=LARGE)] = 0.0
-    """lambda: weight of the Dirichlet's entropy, which keeps evidence small."""
+    """lambda: weight of the entropy of the Dirichlet distribution, which keeps evidence small."""
     stop_gradient: Literal["densities", "embedding", "none"] = "densities"
-    """What the expected cross-entropy must not move through the evidence: the densities (eq. 8), nor the embedding
-    either, or none, which is the loss of NatPN (eq. 6) if gamma is 0."""
+    """What gets no gradient of the expected cross-entropy through the evidence: the densities (eq. 8), densities and
+    embedding, or none of them, which is the loss of NatPN (eq. 6) if gamma is 0."""
     floor: float = 0.0
-    """Least log-evidence with which an input counts in training: the cross-entropy of one that the densities do not
-    cover yet would teach the head nothing. Paper: none, for instance -50."""
+    """Minimum log-evidence of an input in training, because the head learns nothing from inputs that the densities do
+    not cover yet. Paper: none; set it to -50, for example."""
     density_trains_encoder: bool = False
-    """Whether -log p(z) moves the encoder too (released code), or the densities alone."""
+    """Whether -log p(z) trains the encoder, too (released code), or the densities only."""
     density_rounds: Annotated[int, Field(ge=0, le=MANY)] = 0
-    """Rounds after `rounds`, in which the densities alone are trained, as in NatPN; paper: none."""
+    """Number of rounds after `rounds` that train the densities only, as in NatPN. Paper: none."""
     moments: bool = True
-    """With adam and adamw: start a round from the mean of the silos' moments (released code), so that silos with other
-    classes do not drift apart, or afresh."""
+    """adam and adamw: start a round from the mean of the silos' moments (released code), which keeps silos with
+    different classes from drifting apart, or from zero."""
     normalise: bool | None = None
-    """Normalise each embedding, or take it as it is (paper). By default behind convolutions alone: it hides how far out
-    an input is, which is what tells rows of a table from all others."""
+    """Normalize each embedding; paper: no. Default: after convolutions only, because normalization hides the norm of an
+    embedding, which is what distinguishes unfamiliar rows of a table."""
     personal_epochs: Annotated[int, Field(gt=0, le=MANY)] = 10
-    """Epochs with Adam in which a silo trains its own head and densities, the encoder frozen."""
+    """Epochs with Adam in which a silo trains its local head and densities, with the encoder frozen."""
     personal_lr: Annotated[float, Field(gt=0, le=LARGE)] = 0.001
-    """Learning rate of those, and of `density_rounds`, which are of one epoch."""
+    """Learning rate of these epochs, and of `density_rounds`, which have one epoch each."""
 
     def __post_init__(self) -> None:
         self.training.leave("fedpn", "method.moments says whether Adam's moments are shared", "state")
@@ -122,13 +122,13 @@ class FedPN(Method):
         )
 
     def fitted(self, module: nn.Module) -> frozenset[str]:
-        """Nothing in training: what is a silo's own is made after it."""
+        """Nothing is private in training: local parts are trained after it."""
         return frozenset()
 
     def broadcast(self, server: State) -> Payload:
         return {"model": server["model"]}
 
-    # Stage one: everything is federated.
+    # Stage 1: all parts are federated.
 
     def resume(self, server: State) -> Payload:
         return self.broadcast(server) | {"moments": server["moments"]}
@@ -154,17 +154,17 @@ class FedPN(Method):
         return self.update(trained, network, site), state
 
     def update(self, trained: Tensors, network: PosteriorNetwork, site: Site) -> Update:
-        """Trained tensors, and from how many examples of each class."""
+        """Trained tensors, with the number of training examples of each class."""
         counts = torch.bincount(site.train.y, minlength=network.posterior.classes)
         return Update({"model": trained, "classes": {"examples": counts}}, site.examples)
 
     def embedded(self, site: Site, tokens: Tensor, module: nn.Module) -> Site:
-        """A site whose training inputs are behind the encoder already, and whose workspace is what follows it."""
+        """A site whose training inputs are features of the encoder, and whose workspace is the rest of the model."""
         data = Data(tokens, site.train.y)
         return Site(site.id, data, site.validation, site.calibration, module, round=site.round)
 
     def objective(self, posterior: Posterior, encoder: nn.Module) -> Loss:
-        """The loss of eq. 8, as a function of inputs and labels."""
+        """Return the loss of eq. 8, as a function of inputs and labels."""
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             tokens = encoder(x)
@@ -181,7 +181,7 @@ class FedPN(Method):
         return loss
 
     def densities(self, flows: RadialFlows, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """log p(z) for its own sake, and for the expected cross-entropy: the same numbers with other gradients."""
+        """log p(z) for the likelihood term, and for the expected cross-entropy: equal values, different gradients."""
         learning = z if self.density_trains_encoder else z.detach()
         if self.stop_gradient == "densities":
             return flows.log_prob_twice(learning, z, y)
@@ -197,13 +197,13 @@ class FedPN(Method):
         return server | averaged
 
     def owned(self, server: State, replies: Replies, group: str) -> Tensors:
-        """The mean of a group over silos, of the densities' tensors over the silos that own the class."""
+        """Mean of a group over silos; for tensors of the densities, over the silos that have the class."""
         found = server[group] | replies.mean(group)
         examples = replies.stack("classes", "examples").double()
         for name, mean in found.items():
             if DENSITIES not in name or not mean.ndim:
                 continue
-            # A silo without a class has nothing to say about its density: its copy has not moved.
+            # A silo without examples of a class has not trained its density.
             of_silos = replies.stack(group, name).double()
             weight = examples.view(*examples.shape, *[1] * (of_silos.ndim - 2))
             owners = (weight * of_silos).sum(0) / weight.sum(0).clamp_min(1)
@@ -211,7 +211,7 @@ class FedPN(Method):
             found[name] = torch.where(weight.sum(0) > 0, owners.to(mean.dtype), kept)
         return found
 
-    # Stage two: a head and densities of the silo's own.
+    # Stage 2: local head and local densities.
 
     def personalise(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         network = self.network(down, site)
@@ -222,10 +222,10 @@ class FedPN(Method):
         return Update({}, site.examples), state | {"own": snapshot(own), "classes": {"shares": shares}}
 
     def of_its_own(self, epochs: int) -> Training:
-        """How parts behind the frozen encoder are trained: with Adam, whatever trains all of it."""
+        """Training of the parts after the frozen encoder: with Adam, whatever optimizer stage 1 uses."""
         return Training(local_epochs=epochs, lr=self.personal_lr, batch_size=self.training.batch_size)
 
-    # Prediction: both models over one pass of the encoder.
+    # Prediction: both models share one pass of the encoder.
 
     def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
         network = self.network(down, site)
@@ -237,7 +237,7 @@ class FedPN(Method):
     def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
         network = self.network(down, site)
         posterior, tokens = network.posterior, in_batches(network.eval().encoder, x)
-        uniform = torch.full((posterior.classes,), 1 / posterior.classes)  # on the CPU, as `ask` takes it
+        uniform = torch.full((posterior.classes,), 1 / posterior.classes)  # on the CPU, as `ask` expects it
         answers = {Decision.GLOBAL: self.ask(posterior, tokens, uniform, Decision.GLOBAL)}
         if "own" in state:
             load(posterior, state["own"])
@@ -256,5 +256,5 @@ class FedPN(Method):
         return Prediction.from_dirichlet(log_alpha(log_probs, evidence), whose, evidence)
 
     def network(self, down: Payload, site: Site) -> PosteriorNetwork:
-        """The federation's model, in the site's workspace."""
+        """Load the global model into the site's workspace."""
         return expect(PosteriorNetwork, load(site.module, down["model"]))

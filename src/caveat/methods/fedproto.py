@@ -1,19 +1,18 @@
-"""FedProto: silos share no model, only what their models make of each class in the mean, its prototype.
+"""FedProto: silos share prototypes, the mean representation of each class, instead of models.
 
 Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022, Algorithm 1. Every silo
-trains a model of its own, of whatever encoder. To the cross-entropy comes lambda times how far its representations of
-a batch are from the federation's prototypes of their classes; a class that has none yet adds nothing. After training a
-silo sends the mean representation of each class and how many examples it is of; the server averages by these numbers.
-A silo sends nothing of a class of which it has fewer than five examples: the mean of one is that example.
+trains a local model, with any encoder. The loss is the cross-entropy plus lambda times the distance of the batch's
+representations from the global prototypes of their classes; a class without a prototype adds nothing. After training, a
+silo sends the mean representation of each class with its number of examples; the server averages with these weights.
+A silo sends no prototype of a class with fewer than five examples: the mean of one example is that example.
 
 Where paper and released code differ or are silent: the distance is the mean square over examples and units (code; the
-paper's sum over classes of distances between prototypes has no gradient but through these); the mean weighs silos by
-their examples of the class (eq. 6, whose further division by the number of silos would shrink prototypes; the code:
-uniform); a silo predicts by its model's logits (code; the paper: or by the nearest prototype, which says no
-probabilities).
-Ours: a representation is the head's first hidden layer, before its dropout, so that models need as many hidden units,
-and nothing else in common; a silo's prototypes are those of its trained model, as in evaluation (code: of the last
-epoch's batches); and a class that nobody sends in a round keeps its prototype.
+paper sums distances between prototypes over classes); silos are weighted by their examples of the class (eq. 6, whose
+further division by the number of silos would shrink prototypes; the code: uniform); a silo predicts with the logits of
+its model (code; the paper: or with the nearest prototype, which gives no probabilities).
+Our choices: a representation is the first hidden layer of the head, before its dropout, so models must have equal
+numbers of hidden units and nothing else in common; prototypes are those of the trained model in evaluation mode (code:
+of the last epoch's batches); and a class that no silo sends in a round keeps its prototype.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from .moon import representations
 
 @frozen_settings
 class FedProto(FedAvg):
-    """Silos' own models, of any encoder, which share the mean representation of each class alone (Tan et al., 2022)."""
+    """Local models with any encoder, which share only the mean representation of each class (Tan et al., 2022)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
     personal: ClassVar[bool] = True
 
     lam: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
-    """Lambda, the weight of the distance to the federation's prototypes; 0 is training alone."""
+    """Lambda, the weight of the distance to the global prototypes; 0 is local training."""
 
     def __post_init__(self) -> None:
         if self.training.state == "shared":
@@ -82,7 +81,7 @@ class FedProto(FedAvg):
         return Update({"prototypes": sent}, site.examples), state | {"own": snapshot(own)}
 
     def near(self, own: Model, shared: Tensors) -> Loss:
-        """Cross-entropy, and the mean square from representations to the prototypes of their classes."""
+        """Cross-entropy plus the mean square distance of representations to the prototypes of their classes."""
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = own.head.hidden(own.encoder(x))
@@ -93,7 +92,7 @@ class FedProto(FedAvg):
         return loss
 
     def schedule(self) -> Iterable[Round]:
-        # Prototypes are means of a silo's data, and no changes of what it was sent.
+        # Prototypes are means of a silo's data, not updates of the broadcast.
         return (replace(step, origin=nothing) for step in super().schedule())
 
     def average(self, server: State, replies: Replies, site: Site) -> State:
@@ -110,8 +109,8 @@ class FedProto(FedAvg):
 
 
 def prototypes(own: nn.Module, site: Site, classes: int) -> Tensors:
-    """What leaves a silo: (C, H) mean representations of its training data by class, and of how many (C,) each is; 0
-    for a class of which it has fewer than `LEAST`.
+    """What a silo sends: mean representations (C, H) of its training data by class, and the counts (C,) behind them; 0
+    for a class with fewer than `LEAST` examples.
     """
     z, y = representations(own, site.train.x), site.train.y
     counts = torch.bincount(y, minlength=classes)
@@ -123,7 +122,7 @@ def prototypes(own: nn.Module, site: Site, classes: int) -> Tensors:
 
 @torch.no_grad()
 def sizes(module: nn.Module, method: str) -> tuple[int, int]:
-    """A model's classes and hidden units. Raises ConfigurationError if it has no encoder and head."""
+    """Return a model's numbers of classes and hidden units. Raises ConfigurationError if it has no encoder and head."""
     model = parts(module, method).eval()
     tokens = next(model.parameters()).new_zeros(1, model.tokens, model.features)
     hidden = model.head.hidden(tokens)

@@ -20,7 +20,7 @@ from .fedavg import FedAvg
 
 @frozen_settings
 class FedProx(FedAvg):
-    """FedAvg with a term that keeps silos near the global model (Li et al., 2020)."""
+    """FedAvg with a proximal term that keeps silos close to the global model (Li et al., 2020)."""
 
     mu: Annotated[float, Field(ge=0, le=LARGE)] = 0.01
     """Weight of half the squared distance to the global model; 0 is FedAvg."""

@@ -1,9 +1,9 @@
-"""FedRep: silos share a representation, and fit heads of their own to it.
+"""FedRep: silos share a representation and train local heads on it.
 
 Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021, Algorithm 1.
 
-Ours: the mean is weighted by n_k (the paper: uniform). BatchNorm's statistics are no parameters and follow the silo's
-data in both stages: a head fitted to features of the federation's statistics does not fit the body's own training.
+Our choices: the mean is weighted by n_k (paper: uniform). BatchNorm statistics follow the silo's data in both stages: a
+head trained on features with global statistics would not fit the features in training of the body.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .fedper import FedPer
 
 @frozen_settings
 class FedRep(FedPer):
-    """FedPer that trains the silo's head first and the shared body after it (Collins et al., 2021)."""
+    """FedPer that trains the local head first, then the shared body (Collins et al., 2021)."""
 
     head_epochs: Annotated[int, Field(gt=0, le=MANY)] = 10
-    """Passes over a silo's data per round for its head alone; those of the body are the training's."""
+    """Epochs per round for the head; the body has those of `training`."""
 
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         module = load(site.module, down["model"] | state["model"])

@@ -1,15 +1,15 @@
-"""FedRoD: one body and two last layers, a generic one for balanced classes and a silo's own for its classes.
+"""FedRoD: one body with two last layers, a generic one for balanced classes and a personalized one.
 
 Chen & Chao, On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022, Algorithm 1
-with the linear personalised predictor. Body and generic layer learn from the balanced softmax (Ren et al., NeurIPS
-2020): logits plus log n_c for the n_c training examples that the silo has of class c, so that what classes a silo
-happens to have does not move them. The silo's own layer learns from the plain cross-entropy of the sum of both layers'
-logits, in which body and generic layer are constants. The federation's model is the body with the generic layer; the
-silo's is the body with the sum of both layers, which is again one linear layer.
+with the linear personalized predictor. Body and generic layer are trained with the balanced softmax (Ren et al.,
+NeurIPS 2020), logits plus log n_c for the silo's n_c training examples of class c, which removes the effect of the
+silo's class frequencies. The personalized layer is trained with the cross-entropy of the sum of both layers' logits,
+with body and generic layer as constants. The global model is the body with the generic layer; the personalized model is
+the body with the sum of both layers, which is again a linear layer.
 
-The paper's hypernetwork, which makes the own layer of a newcomer from its labels, is left out.
-Ours: the layer is the last linear one of a model, behind its hidden units; a silo's own begins at 0, so that its
-model begins as the federation's.
+The paper's hypernetwork, which generates the personalized layer of a new silo from its labels, is not implemented.
+Our choices: the layer is the last linear layer of the model, after the hidden units; the personalized layer starts at
+0, so the personalized model starts as the global one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .fedper import names_below, path_of_part
 
 @frozen_settings
 class FedRoD(FedAvg):
-    """A generic last layer for balanced classes, and a silo's own that is added to it (Chen & Chao, 2022)."""
+    """A generic last layer for balanced classes plus a personalized one at every silo (Chen & Chao, 2022)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
 
@@ -49,7 +49,7 @@ class FedRoD(FedAvg):
         return super().init_server(site)
 
     def check_last(self, site: Site) -> None:
-        """Raises ConfigurationError unless the module ends in a linear layer that learns, and is tied to no other."""
+        """Raise ConfigurationError unless the module ends in a trainable linear layer without tied weights."""
         module = site.module
         try:
             path = self.path(module)
@@ -58,7 +58,7 @@ class FedRoD(FedAvg):
             ends = False
         if not ends:
             raise ConfigurationError(
-                f"{self.name} needs a model that ends in a linear layer that learns, which {type(module).__name__} "
+                f"{self.name} needs a model that ends in a trainable linear layer, which {type(module).__name__} "
                 "does not",
                 "model",
             )
@@ -68,7 +68,7 @@ class FedRoD(FedAvg):
         return {}
 
     def path(self, module: nn.Module) -> str:
-        """Where the module's last linear layer is."""
+        """Path of the module's last linear layer."""
         return path_of_part(module, "last", self.name)
 
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
@@ -90,7 +90,7 @@ class FedRoD(FedAvg):
         return Update({"model": snapshot(module)}, site.examples), state | {"layer": snapshot(own)}
 
     def both(self, module: nn.Module, own: nn.Linear, hidden: list[Tensor], counts: Tensor) -> Loss:
-        """The sum of both losses of a batch; `hidden` holds what the generic layer was given in its pass."""
+        """Sum of both losses of a batch; `hidden` holds the input of the generic layer."""
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             generic = module(x)
@@ -105,30 +105,30 @@ class FedRoD(FedAvg):
             yield Decision.LOCAL, load(site.module, self.added(site.module, down["model"], state["layer"]))
 
     def added(self, module: nn.Module, model: Tensors, layer: Tensors) -> Tensors:
-        """A model with the silo's own layer added to its last one: their logits add up."""
+        """Add the personalized layer to the last layer of a model: their logits add up."""
         path = self.path(module)
         return model | {f"{path}.{name}": model[f"{path}.{name}"] + tensor for name, tensor in layer.items()}
 
 
 def last_path(site: Site) -> str:
-    """Where the linear layer is whose outputs the site's module says. Raises ConfigurationError if there is none."""
+    """Return the path of the linear layer that outputs the logits. Raises ConfigurationError if there is none."""
     module = site.module
-    if isinstance(module, Model):  # what comes before its head may be somewhere else
+    if isinstance(module, Model):  # the encoder may be on another device
         tokens = next(module.head.parameters()).new_zeros(1, module.tokens, module.features)
         return f"head.{last_layer(module.head, tokens).name}"
     return last_layer(module, site.train.x.new_zeros(1, *site.train.x.shape[1:])).name
 
 
 def own_layer(generic: nn.Linear, state: State) -> nn.Linear:
-    """A silo's own layer, at 0 if it has none yet."""
+    """Return a silo's personalized layer, or zeros if it has none yet."""
     own = deepcopy(generic)
     load(own, state.get("layer") or zeros(own))
     return own
 
 
 def balanced_softmax(logits: Tensor, y: Tensor, counts: Tensor) -> Tensor:
-    """The mean of -log(n_y e^l_y / sum_c n_c e^l_c) over logits (N, C) and labels (N,), where `counts` (C,) are n_c.
+    """Mean of -log(n_y e^l_y / sum_c n_c e^l_c) over logits (N, C) and labels (N,), where `counts` (C,) are n_c.
 
-    A class that has none gets no gradient.
+    A class without examples gets no gradient.
     """
     return F.cross_entropy(logits + counts.to(logits.dtype).log(), y)

@@ -1,16 +1,15 @@
-"""FedSR: a representation that is drawn from a Gaussian and holds little beside what tells the classes apart.
+"""FedSR: a stochastic representation, regularized to hold little except what separates the classes.
 
 Nguyen et al., FedSR: A Simple and Effective Domain Generalization Method for Federated Learning, NeurIPS 2022. The
-encoder says of every input a mean and a standard deviation for each number of its representation z, of which one is
-drawn; a linear layer classifies it. To the cross-entropy come the norm of z (L2R), and the divergence of z's Gaussian
-from one of the input's class, r(z|y), which the silo learns (CMI). A prediction is the mean over `mc_samples` draws.
+encoder outputs the mean and standard deviation of a Gaussian representation z; a sample of z is classified by a linear
+layer. The loss is the cross-entropy plus the norm of z (L2R) plus the divergence of its Gaussian from a learned
+Gaussian of the class, r(z|y) (CMI). A prediction is the mean over `mc_samples` samples.
 
-Where paper and released code differ or are silent: r(z|y) and the number C by which z is multiplied before it is
-compared with it stay at the silo (code; C is not in the paper); the mean weighs silos by n_k as in FedAvg (code:
-uniform, of silos that take as many steps each).
-Ours: what says the mean and the standard deviation is a linear layer behind the head's first hidden layer, and the head
-ends there (both: the last layer of a ResNet); a draw at prediction is the same for all inputs; and what needs one
-pass, such as Laplace's posterior, is of z's mean.
+Where paper and released code differ or are silent: r(z|y) and the scale C of z in CMI stay at the silo (code; C is
+not in the paper); silos are weighted by n_k as in FedAvg (code: uniform, with equal numbers of steps).
+Our choices: a linear layer after the first hidden layer of the head outputs mean and standard deviation, and the head
+ends there (both: the last layer of a ResNet); a sample at prediction is the same for all inputs; and estimators that
+need one pass, such as the Laplace posterior, use the mean of z.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from .fedproto import sizes
 
 @frozen_settings
 class FedSR(FedAvg):
-    """FedAvg of a short Gaussian representation that is alike within classes (Nguyen et al., 2022)."""
+    """FedAvg of a regularized stochastic representation, for unseen domains (Nguyen et al., 2022)."""
 
     l2r: Annotated[float, Field(ge=0, le=LARGE)] = 0.01
-    """Weight of the representation's norm."""
+    """Weight of the squared norm of the representation (L2R)."""
     cmi: Annotated[float, Field(ge=0, le=LARGE)] = 0.001
-    """Weight of the divergence from the Gaussian of an input's class, in nats."""
+    """Weight of the divergence from the Gaussian of the input's class, in nats (CMI)."""
     units: Annotated[int, Field(gt=0, le=MANY)] | None = None
-    """Numbers of a representation; by default as many as the head has hidden units."""
+    """Dimension of the representation; default: the number of hidden units of the head."""
 
     def build(self, model: nn.Module) -> nn.Module:
         model = parts(model, self.name)
@@ -52,7 +51,7 @@ class FedSR(FedAvg):
         return Model(model.encoder, head, model.tokens, model.features)
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:
-        """Cross-entropy of a drawn representation, L2R and CMI."""
+        """Cross-entropy of a sampled representation plus L2R plus CMI."""
         model = expect(Model, module)
         gaussian, classifier = expect(GaussianUnits, model.head[-2]), model.head[-1]
 
@@ -66,6 +65,6 @@ class FedSR(FedAvg):
         return loss
 
     def private(self, module: nn.Module) -> frozenset[str]:
-        """The Gaussians of the classes, and the scale at which they are compared."""
+        """Gaussians of the classes, and the scale C of the representation."""
         paths = [path for path, part in module.named_modules() if isinstance(part, GaussianUnits)]
         return frozenset().union(*(names_below(module, path) for path in paths))

@@ -1,12 +1,12 @@
-"""FML: silos keep models of their own, of any architecture, and learn together with a copy of the federation's.
+"""FML: every silo trains a local model, of any architecture, in mutual learning with a copy of the global model.
 
 Shen et al., Federated Mutual Learning, arXiv 2006.16765, 2020; Algorithm 1 and eq. 1 and 2 as in FMLU (`fmlu.py`).
-The copy that a silo trains and sends is called its meme. The two models meet in their predictions only: each is a
-teacher that the other's loss does not move.
+The copy that a silo trains and sends is called its meme. The two models interact through predictions only: each
+is the other's teacher, and gets no gradient as a teacher.
 
-Where paper and released code differ or are silent: both models take a step per batch, from the same two passes
-(code); BatchNorm's statistics are averaged like weights (code: summed into the server's old ones); a silo's own
-optimiser starts afresh every round like the meme's (code: persists, which matters with momentum only).
+Where paper and released code differ or are silent: both models take a step per batch, from the same two forward passes
+(code); BatchNorm statistics are averaged like weights (code: added to the server's old ones); the optimizer of the
+local model is reset every round, like that of the meme (code: kept, which matters with momentum only).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from .fedavg import FedAvg
 
 @frozen_settings
 class FML(FedAvg):
-    """Mutual learning of the federation's model and each silo's own, of any architecture (Shen et al., 2020)."""
+    """Mutual learning of the global model and local models of any architecture (Shen et al., 2020)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
     personal: ClassVar[bool] = True
 
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """Weight of the labels in the loss of a silo's own model; the rest is the meme's predictions."""
+    """Weight of the labels in the loss of the local model; the rest is imitation of the meme."""
     beta: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """Weight of the labels in the loss of the meme; the rest is the predictions of the silo's own model."""
+    """Weight of the labels in the loss of the meme; the rest is imitation of the local model."""
     weights: Literal["uniform", "examples"] = "uniform"
-    """uniform: every silo's meme counts as much (paper); examples: by its training examples."""
+    """Weights of memes in the mean. uniform: equal (paper); examples: numbers of training examples."""
 
     def __post_init__(self) -> None:
         if self.training.state == "shared":
@@ -56,7 +56,7 @@ class FML(FedAvg):
         return self.update(meme, site), state | {"own": snapshot(own)}
 
     def own(self, state: State, site: Site) -> nn.Module:
-        """The silo's own model, freshly drawn if it has none yet."""
+        """Return the silo's local model, newly initialized if it has none yet."""
         own = expect(nn.Module, site.own)
         if "own" in state:
             return load(own, state["own"])
@@ -64,11 +64,11 @@ class FML(FedAvg):
         return own
 
     def update(self, meme: nn.Module, site: Site) -> Update:
-        """What the silo sends of its trained meme."""
+        """Update that the silo sends: its trained meme."""
         return Update({"model": snapshot(meme)}, site.examples)
 
     def mutual(self, meme: Tensor, own: Tensor, y: Tensor) -> Tensor:
-        """The sum of eq. 1 and 2, from the logits (N, C) of both models; each term moves one of the two."""
+        """Sum of eq. 1 and 2, from the logits (N, C) of both models; each term trains one of the two."""
         return learn(meme, own, y, self.beta, 1 - self.beta) + learn(own, meme, y, self.alpha, 1 - self.alpha)
 
     @property
@@ -86,9 +86,9 @@ class FML(FedAvg):
 
 
 def learn(student: Tensor, teacher: Tensor, y: Tensor, label: float | Tensor, imitation: float | Tensor) -> Tensor:
-    """The mean over a batch of label * CE(y, student) + imitation * KL(teacher || student), from logits (N, C).
+    """Mean over a batch of label * CE(y, student) + imitation * KL(teacher || student), from logits (N, C).
 
-    Weights are numbers or (N,); the teacher gets no gradient.
+    Weights are numbers or tensors (N,); the teacher gets no gradient.
     """
     log_student, log_teacher = student.log_softmax(-1), teacher.detach().log_softmax(-1)
     divergence = F.kl_div(log_student, log_teacher, log_target=True, reduction="none").sum(-1)

@@ -1,14 +1,14 @@
-"""FMLU: federated mutual learning in which whoever is uncertain has less to say.
+"""FMLU: federated mutual learning weighted by uncertainty.
 
 Pham, FMLU: Weighted Federated Mutual Learning with Uncertainty-aware Balancing Scheme, Algorithm 2, eq. 3 and 4. The
-uncertainty is the entropy H of a prediction; a teacher weighs e^-H, from 1 down to 1/K for K classes, and so does a
-silo's meme at the server.
+uncertainty is the entropy H of a prediction; a teacher has the weight e^-H, between 1/K and 1 for K classes, and so has
+a silo's meme at the server.
 
-Where the paper is silent: in the loss each example has its teacher's weight, which gets no gradient, or a model could
-lower the loss by making the other uncertain; at the server H is the mean entropy over a silo's validation split, which
-neither model was trained on. The paper says "private data", which may be the training split: `entropy_on` = "train".
-Each of the two can be switched off, as in Table 4; without both this is FML. `shuffled` is a control of ours: as much
-certainty, but not where it belongs.
+Where the paper is silent: in the loss each example has its teacher's weight, which gets no gradient (otherwise a model
+could lower the loss by making the other uncertain); at the server H is the mean entropy over a silo's validation split,
+on which neither model was trained. The paper says "private data", which may be the training split: `entropy_on` =
+"train". Each weighting can be switched off, as in Table 4; without both this is FML. `shuffled` is our control: the
+same weights, randomly permuted.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from .fml import FML, learn
 
 @frozen_settings
 class FMLU(FML):
-    """FML in which predictions and models weigh the less, the more uncertain they are (FMLU, Pham)."""
+    """FML with lower weights for uncertain predictions and uncertain models (FMLU, Pham)."""
 
     weigh_loss: bool = True
-    """A teacher's predictions count as much as it is certain of each; otherwise by alpha and beta, as in FML."""
+    """Weight each prediction of a teacher by its certainty; otherwise by alpha and beta, as in FML."""
     weigh_mean: bool = True
-    """Memes count as much as they are certain on data of their silo, in the server's mean; otherwise as in FML."""
+    """Weight memes in the server's mean by their certainty on data of their silo; otherwise as in FML."""
     entropy_on: Literal["validation", "train"] = "validation"
-    """Inputs over which a meme's certainty at the server is measured: held out, or those that it was trained on."""
+    """Split on which the certainty of a meme is measured: held-out inputs, or those it was trained on."""
     scaled: bool = False
-    """Divide each example's loss by the sum of its weights, which otherwise exceeds that of FML (paper)."""
+    """Divide the loss of each example by the sum of its weights; otherwise the loss exceeds that of FML (paper)."""
     shuffled: bool = False
-    """A control: certainties are dealt at random to the examples of a batch, and to the silos' memes at the server."""
+    """Control: permute certainties at random over the examples of a batch, and over memes at the server."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,13 +61,13 @@ class FMLU(FML):
             )
 
     def mutual(self, meme: Tensor, own: Tensor, y: Tensor) -> Tensor:
-        """The sum of eq. 3 and 4, from the logits (N, C) of both models; or that of FML, unless `weigh_loss`."""
+        """Sum of eq. 3 and 4, from the logits (N, C) of both models; the loss of FML unless `weigh_loss`."""
         if not self.weigh_loss:
             return super().mutual(meme, own, y)
         return self.imitate(meme, own, y) + self.imitate(own, meme, y)
 
     def imitate(self, student: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
-        """One of eq. 3 and 4: the student's loss, in which each example has e^-H of the teacher for its weight."""
+        """One of eq. 3 and 4: the student's loss, in which each example has the weight e^-H of the teacher."""
         certainty = torch.exp(-entropy(teacher.detach().softmax(-1))).to(student.dtype)
         if self.shuffled:
             certainty = certainty[brought(torch.randperm(len(certainty)), certainty.device)]
@@ -81,7 +81,7 @@ class FMLU(FML):
         return update
 
     def uncertainty(self, meme: nn.Module, site: Site) -> Tensors:
-        """The mean entropy in nats of what a meme predicts of the silo's validation split, or of what it learnt."""
+        """Mean entropy in nats of a meme's predictions on the silo's validation or training split."""
         split = site.validation if self.entropy_on == "validation" else site.train
         logits = in_batches(meme.eval(), split.x)
         return {"entropy": entropy(logits.double().softmax(-1)).mean()}
@@ -96,7 +96,7 @@ class FMLU(FML):
             return super().average(server, replies, site)
         certainty = torch.exp(-replies.stack("uncertainty", "entropy"))
         if self.shuffled:
-            with seeded("shuffled", *certainty.tolist()):  # the engine seeds works of silos, not the server's
+            with seeded("shuffled", *certainty.tolist()):  # the engine seeds tasks of silos, not aggregation
                 certainty = certainty[torch.randperm(len(certainty))]
         if self.weights == "examples":
             certainty = certainty * torch.tensor([update.examples for update in replies.updates.values()])

@@ -1,15 +1,15 @@
-"""IFCA: several models for as many clusters of silos, of which every silo trains the one that fits its data best.
+"""IFCA: one model per cluster of silos; every silo trains the model with the lowest loss on its data.
 
 Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020, Algorithm 1 with averaging of
-models (option II). In a round a silo is sent all models, picks the one of least loss on its training data, trains it
-and sends it back with its choice; every model becomes the mean of those that were trained from it. A cluster that
-nobody picks keeps its model. Models begin at random, each drawn by itself.
+models (option II). In a round a silo receives all models, selects the one with the lowest loss on its training data,
+trains it, and sends it with its choice; every model becomes the mean of the copies trained from it. A cluster that no
+silo selects keeps its model. Models are initialized at random, independently.
 
-Where paper and released code differ or are silent: the training loss decides, after training too (paper; the code tests
-with the model of least test loss). The loss that decides is as in evaluation, without dropout.
-Ours: means are weighted by n_k (both: uniform); after the last round of training every silo picks once more, among the
-models as they ended; and a silo that has picked none yet answers by the one that most silos picked last.
-A model whose weights were given, and none drawn, gives all clusters the same beginning: then this is FedAvg.
+Where paper and released code differ or are silent: the training loss decides, also after training (paper; the code
+tests with the model of lowest test loss). This loss is computed in evaluation mode, without dropout.
+Our choices: means are weighted by n_k (both: uniform); after the last training round every silo selects once more among
+the final models; and a silo that has not selected a model yet predicts with the one that most silos selected last.
+A model with given initial weights, none of them random, makes all clusters equal: then this is FedAvg.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from .fedavg import FedAvg
 
 @frozen_settings
 class IFCA(FedAvg):
-    """A model for each of several clusters of silos, which find their cluster by training loss (Ghosh et al., 2020)."""
+    """One model per cluster of silos; silos find their cluster by training loss (Ghosh et al., 2020)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
 
     clusters: Annotated[int, Field(gt=0, le=100)] = 2
-    """k, the number of models; 1 is FedAvg. All of them are sent to every silo, which sends one."""
+    """k, the number of models; 1 is FedAvg. Every silo receives all of them and sends one."""
 
     def __post_init__(self) -> None:
         self.training.leave("ifca", "a silo may train another model than in the round before", "state")
 
     def init_server(self, site: Site) -> State:
-        """The models, the first one as it was built, and how many silos picked each."""
+        """Models (the first one as built), and how many silos selected each."""
         models = {0: snapshot(site.module)}
         module = deepcopy(site.module)
         for cluster in range(1, self.clusters):
@@ -74,7 +74,7 @@ class IFCA(FedAvg):
         return Update(payload, site.examples), state | chosen(cluster)
 
     def nearest(self, down: Payload, site: Site) -> int:
-        """The cluster whose model has the least mean loss on the silo's training data, the first of several."""
+        """Cluster whose model has the lowest mean loss on the silo's training data; the first one of ties."""
         losses = []
         for cluster in range(self.clusters):
             module = load(site.module, model_of(down, cluster)).eval()
@@ -92,7 +92,7 @@ class IFCA(FedAvg):
         return server | {"model": model, "clusters": {"silos": picked.sum(0)}}
 
     def settle(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        """Pick a model for good."""
+        """Select the final model."""
         return Update({}, site.examples), state | chosen(self.nearest(down, site))
 
     def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
@@ -106,21 +106,21 @@ class IFCA(FedAvg):
             reset(copy)
         before, after = snapshot(module), snapshot(copy)
         drawn = any(not torch.equal(tensor, after[name]) for name, tensor in before.items())
-        same = "none of this model's weights is drawn at random, so that all clusters are the same: it is fedavg"
+        same = "no weight of this model is random, so all clusters are equal; it equals fedavg"
         return "" if drawn else f"{self.name}: {same}"
 
 
 def model_of(down: Payload, cluster: int) -> Tensors:
-    """The tensors of a cluster's model, by their own names."""
+    """Tensors of a cluster's model, by their names in the module."""
     prefix = f"{cluster}."
     return {name.removeprefix(prefix): t for name, t in down["model"].items() if name.startswith(prefix)}
 
 
 def picked_model(sent: Payload, reply: Payload) -> Payload:
-    """`Round.origin`: a silo changes the model of the cluster that it says it picked."""
+    """`Round.origin`: a silo updates the model of the cluster that it reports."""
     return {"model": model_of(sent, int(reply["clusters"]["picked"].argmax()))} if "clusters" in reply else {}
 
 
 def chosen(cluster: int) -> State:
-    """What a silo keeps of its choice."""
+    """State that records a silo's choice."""
     return {"cluster": {"picked": torch.tensor(cluster)}}

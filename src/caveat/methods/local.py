@@ -1,6 +1,6 @@
-"""Local: every silo trains by itself, with the rounds and steps of the federated methods.
+"""Local: every silo trains alone, for the same rounds and steps as in federated methods.
 
-The lower bound that any federation has to beat; a round's only traffic is the number of examples.
+This is the baseline that a federation has to beat. The only traffic of a round is the number of examples.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .fedavg import FedAvg
 
 @frozen_settings
 class Local(FedAvg):
-    """No federation: every silo trains by itself, for as many steps."""
+    """No federation: every silo trains alone, for the same number of steps."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
     federated: ClassVar[bool] = False

@@ -1,13 +1,13 @@
-"""MOON: while a silo trains, what it sees in an input stays near what the global model sees in it.
+"""MOON: a contrastive loss keeps a silo's representations close to those of the global model.
 
 Li, He & Song, Model-Contrastive Federated Learning, CVPR 2021, Algorithm 1 with the contrast of eq. 3:
 l = -log exp(sim(z, z_glob) / tau) / (exp(sim(z, z_glob) / tau) + exp(sim(z, z_prev) / tau)), sim the cosine, z the
-representation by the model in training, z_glob by the one that was broadcast, z_prev by the silo's at the end of
-its last round. z_glob and z_prev are those of evaluation, without gradient.
+representation by the model in training, z_glob by the one that was broadcast, z_prev by the silo's model at
+the end of its last round. z_glob and z_prev are computed in evaluation mode, without gradient.
 
-Ours: z is the head's first hidden layer, before its dropout (paper: a projection head of its own); the silo's last
-round may be long ago; and the contrast is left out in a silo's first round, which has no previous model (with the
-broadcast one in its place the contrast would be log 2 for any z).
+Our choices: z is the first hidden layer of the head, before its dropout (paper: a separate projection head); the silo's
+last round may be many rounds ago; and a silo's first round, which has no previous model, has no contrastive loss (with
+the broadcast model in its place the loss would be log 2 for any z).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from .fedavg import FedAvg
 
 @frozen_settings
 class MOON(FedAvg):
-    """FedAvg with a contrast: near the global model's representation, far from the silo's last (Li et al., 2021)."""
+    """FedAvg with a model-contrastive loss (Li et al., 2021)."""
 
     mu: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
-    """Weight of the contrast beside the cross-entropy; 0 is FedAvg. Paper: 0.1, 1, 5 or 10."""
+    """Weight of the contrastive loss; 0 is FedAvg. Paper: 0.1, 1, 5 or 10."""
     temperature: Annotated[float, Field(gt=0, le=LARGE)] = 0.5
-    """tau: differences of cosines are divided by it."""
+    """tau, the temperature of the contrastive loss."""
 
     def build(self, model: nn.Module) -> nn.Module:
         return parts(model, self.name)
@@ -46,14 +46,14 @@ class MOON(FedAvg):
             return update, after | {"previous": update.payload["model"]}
         z_prev = representations(load(site.module, state["previous"]), site.train.x)
         z_glob = representations(load(site.module, down["model"]), site.train.x)
-        # Labels are replaced by positions: a batch then finds its representations, computed once for all epochs.
+        # Positions replace labels: a batch looks up its representations, which are computed once for all epochs.
         positions = site.train.labelled(torch.arange(site.examples, device=site.device))
         self.training.fit(replace(site, train=positions), self.contrasted(site.module, site.train.y, z_glob, z_prev))
         model = snapshot(site.module)
         return Update({"model": model}, site.examples), state | {"previous": model}
 
     def contrasted(self, module: nn.Module, y: Tensor, z_glob: Tensor, z_prev: Tensor) -> Loss:
-        """The loss of a batch of inputs and their positions among the labels and representations."""
+        """Loss of a batch of inputs and their positions among the labels and representations."""
         encoder, head = halves(module)
 
         def loss(x: Tensor, at: Tensor) -> Tensor:
@@ -65,18 +65,18 @@ class MOON(FedAvg):
         return loss
 
     def contrast(self, z: Tensor, z_glob: Tensor, z_prev: Tensor) -> Tensor:
-        """(N, H) representations each to the mean of eq. 3 in nats, as a function of the cosines' difference."""
+        """Mean of eq. 3 in nats over representations (N, H), as a function of the difference of cosines."""
         nearer = F.cosine_similarity(z, z_prev) - F.cosine_similarity(z, z_glob)
         return F.softplus(nearer / self.temperature).mean()
 
 
 def halves(module: nn.Module) -> tuple[nn.Module, Head]:
-    """A model's encoder and head."""
+    """Return the encoder and head of a model."""
     model = expect(Model, module)
     return model.encoder, model.head
 
 
 def representations(module: nn.Module, x: Tensor) -> Tensor:
-    """(N, ...) inputs to (N, H) units of the head's first hidden layer, in evaluation."""
+    """Map inputs (N, ...) to units (N, H) of the first hidden layer of the head, in evaluation mode."""
     encoder, head = halves(module.eval())
     return in_batches(lambda part: head.hidden(encoder(part)), x)

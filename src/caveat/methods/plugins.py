@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..core import ConfigurationError, Method
+from ..core import ConfigurationError
 from ..core.errors import CaveatError, cut, shown
 from . import METHODS, register
 
@@ -113,6 +113,8 @@ def import_file(file: Path) -> ModuleType:
 
 
 def _import_entry(point: EntryPoint) -> None:
+    from ..core import Method
+
     found: Any = point.load()
     if isinstance(found, type) and issubclass(found, Method) and found not in METHODS.values():
         register(found)

@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-from ..core import ConfigurationError, Method
+from ..core import ConfigurationError
 from ..core.errors import shown
+
+if TYPE_CHECKING:  # it imports torch
+    from ..core import Method
 
 NEEDED = ("schedule", "broadcast", "answer")
 """What `Method` leaves to its subclasses."""
-Registered = TypeVar("Registered", bound=type[Method])
+Registered = TypeVar("Registered", bound="type[Method]")
 """A class that `register` hands back as it is."""
 
 
-class Methods(Mapping[str, type[Method]]):
-    """The methods by the name that a configuration gives them; `register` adds one. Looking one up imports nothing."""
+class Methods(Mapping[str, "type[Method]"]):
+    """The methods by the name that a configuration gives them; `register` adds one. Looking one up imports no plugin.
 
-    def __init__(self, own: Mapping[str, type[Method]]) -> None:
-        self._own, self._added = dict(own), dict[str, type[Method]]()
+    Those of caveat's own are given as "module.Class" of this folder, and imported where they are looked up.
+    """
+
+    def __init__(self, own: Mapping[str, str]) -> None:
+        self._own, self._added = dict(own), dict[str, "type[Method]"]()
 
     def __getitem__(self, name: str) -> type[Method]:
-        return self._own[name] if name in self._own else self._added[name]
+        if name not in self._own:
+            return self._added[name]
+        module, _, kind = self._own[name].partition(".")
+        found: type[Method] = getattr(import_module(f".{module}", __package__), kind)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own or name in self._added
+
+    def about(self, name: str) -> str:
+        """The first line of a method's docstring; for those of caveat's own, nothing is imported."""
+        if name not in self._own:
+            return _first_line(self._added[name].__doc__)
+        module, _, kind = self._own[name].partition(".")
+        tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8"))
+        classes = {each.name: each for each in tree.body if isinstance(each, ast.ClassDef)}
+        return _first_line(ast.get_docstring(classes[kind]))
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self._own, *self._added])
@@ -51,14 +76,20 @@ class Methods(Mapping[str, type[Method]]):
         self._added[name] = cls
 
 
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0]
+
+
 def _checked(cls: object) -> str:
     """The name of a class of a method. Raises ConfigurationError, in one line, where it is none to be built."""
+    from ..core import Method
+
     if not isinstance(cls, type) or not issubclass(cls, Method):
         raise ConfigurationError(f"register({shown(cls)}): expected a subclass of caveat.Method")
     place = _place(cls)
     if "__pydantic_fields__" not in vars(cls):
         raise ConfigurationError(f"{place}: its settings are not frozen; put @caveat.frozen_settings above the class")
-    first = (cls.__doc__ or "").strip().partition("\n")[0]
+    first = _first_line(cls.__doc__)
     if not first or first.startswith((f"{cls.__name__}(", "Settings:")):
         raise ConfigurationError(f"{place}: no docstring; its first line is what `caveat list methods` shows")
     if lacking := [name for name in NEEDED if getattr(cls, name) is getattr(Method, name)]:

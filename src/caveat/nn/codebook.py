@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
@@ -129,6 +128,8 @@ def kmeans(points: Tensor, count: int, seed: int, limit: int = 20_000) -> Tensor
     distinct: Tensor = torch.unique(points, dim=0)
     if len(distinct) <= count:
         return distinct
+    from sklearn.cluster import KMeans  # scikit-learn takes a second to import
+
     with threadpool_limits(1):
         model = KMeans(count, n_init=1, random_state=seed % 2**32).fit(points.double().numpy())
     centres: Tensor = torch.from_numpy(model.cluster_centers_)

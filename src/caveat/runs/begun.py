@@ -14,7 +14,7 @@ from .. import data
 from ..config import Config
 from ..core import ConfigurationError, DataError, Method, SiloId
 from ..core.errors import OtherBeginning
-from ..data.population import Population
+from ..data.silos import Population
 from ..files.reading import manifest_of, read_plain, record_of, sum_of
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import BegunCode, BegunData, BegunInit, SettingsFile

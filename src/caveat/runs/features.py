@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -41,6 +40,8 @@ def features(
     found = [_pooled(extractor(silo.name)(silo.test.x[chosen[silo.name]])) for silo in shown]
     if not found or not _comparable(found):
         return None
+    from sklearn.decomposition import PCA  # scikit-learn takes a second to import
+
     first, *_ = stages = list(found[0])
     with threadpool_limits(1):  # threads sum in other orders
         pca = PCA(2, svd_solver="full").fit(np.concatenate([each[first] for each in found]))

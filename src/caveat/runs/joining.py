@@ -12,10 +12,10 @@ from typing import Any
 from .. import data, metrics
 from ..config import Federation
 from ..core import ConfigurationError, DataError, Method, SiloId, Site, State, horizon
-from ..data.build import with_augment
-from ..data.schema.agreement import SharedSchema, own_settings, own_silos
-from ..data.schema.schemas import SharedColumn
+from ..data.agreement import own_settings, own_silos
+from ..data.schemas import SharedColumn, SharedSchema
 from ..data.settings import Labels, Shift, Streams
+from ..data.user_data import with_augment
 from ..engines.one_thread import one_thread
 from ..files.checkpoints import ServerStore
 from ..files.locks import locked

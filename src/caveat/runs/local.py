@@ -16,7 +16,7 @@ from .. import data
 from ..core import Answers, ConfigurationError, DataWarning, Prediction, SiloId, horizon
 from ..core.silo_info import FederationInfo, positive_class
 from ..data.pools import Array
-from ..data.population import Population
+from ..data.silos import Population
 from ..data.splits import NAMES
 from ..engines.executor import Executor
 from ..engines.processes.pool import EmbeddedEngine

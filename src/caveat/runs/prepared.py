@@ -18,13 +18,12 @@ from ..core.silo import LateData
 from ..core.silo_info import SPLITS
 from ..data import Normalise, Preparation
 from ..data.checks import written
-from ..data.declared import NOTHING, Declared
-from ..data.image_format import ImageFormat
 from ..data.pools import CsvFormat, TableColumn
-from ..data.population import SiloNames
-from ..data.scaling import Scaling
-from ..data.sequences import SequenceFormat
-from ..data.table_encoding import Encoder, TableLayout
+from ..data.sequences import Scaling, SequenceFormat
+from ..data.silos import SiloNames
+from ..data.sources.images import ImageFormat
+from ..data.tables.dictionary import NOTHING, Declared
+from ..data.tables.encoding import Encoder, TableLayout
 from ..files.reading import read
 from ..files.schema.data import (
     DeclaredRecord,

@@ -9,10 +9,9 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from ..config import one_of
 from ..core import CaveatError, ConfigurationError, Payload, RunError, SiloId, State, horizon
 from ..core.aggregation import all_finite
-from ..core.errors import DIVERGED, Diverged
+from ..core.errors import DIVERGED, Diverged, one_of
 from ..core.settings import plain
 from ..engines.checks.norms import NormBound
 from ..engines.rounds import FinishedRound

@@ -7,10 +7,17 @@ needs no pytest; within one, a violation is a failed test. `SmallFederation` run
 of what it computes.
 """
 
-from .checked import CheckedMethod
 from .contract import CHECKS, check_method
-from .federation import SmallFederation, small_model, small_silos
-from .same import Violation, assert_same, assert_same_states, flat
+from .federation import (
+    CheckedMethod,
+    SmallFederation,
+    Violation,
+    assert_same,
+    assert_same_states,
+    flat,
+    small_model,
+    small_silos,
+)
 
 __all__ = [
     "CHECKS",

@@ -15,31 +15,30 @@ from typing import Any
 from ..core import ConfigurationError, Method, RunError
 from ..core.settings import help_of
 from ..methods import METHODS
-from . import conduct, predicting, same_bits
-from .checked import CheckedMethod, Manifest, explained
-from .same import Violation
+from . import checks
+from .federation import CheckedMethod, Manifest, Violation, explained
 
 CHECKS: dict[str, Callable[[CheckedMethod], None]] = {
     check_of.__name__: check_of
     for check_of in (
-        predicting.predictions_are_well_formed,
-        predicting.in_the_end_a_silo_can_ask_the_models_that_are_declared,
-        predicting.a_prediction_does_not_depend_on_the_inputs_beside_it,
-        predicting.a_prediction_needs_no_data_of_the_silo,
-        conduct.nothing_passed_in_is_mutated,
-        conduct.only_what_the_manifest_names_leaves_a_silo,
-        conduct.no_work_of_a_schedule_sees_the_test_split,
-        conduct.no_prediction_sees_a_label_of_the_test_split,
-        conduct.what_it_reports_has_names_of_its_own,
-        same_bits.weights_left_in_the_workspace_mean_nothing,
-        same_bits.two_workers_give_the_bits_of_one,
-        same_bits.resumed_run_equals_uninterrupted,
-        same_bits.a_round_done_twice_after_a_kill_changes_nothing,
-        same_bits.order_in_which_silos_answer_is_free,
-        same_bits.evaluation_changes_no_bit_of_training,
-        same_bits.permuting_test_labels_changes_no_bit,
-        same_bits.partial_participation_is_the_same_whatever_the_workers,
-        predicting.a_silo_that_joins_late_predicts_before_and_after_its_first_round,
+        checks.predictions_are_well_formed,
+        checks.in_the_end_a_silo_can_ask_the_models_that_are_declared,
+        checks.a_prediction_does_not_depend_on_the_inputs_beside_it,
+        checks.a_prediction_needs_no_data_of_the_silo,
+        checks.nothing_passed_in_is_mutated,
+        checks.only_what_the_manifest_names_leaves_a_silo,
+        checks.no_work_of_a_schedule_sees_the_test_split,
+        checks.no_prediction_sees_a_label_of_the_test_split,
+        checks.what_it_reports_has_names_of_its_own,
+        checks.weights_left_in_the_workspace_mean_nothing,
+        checks.two_workers_give_the_bits_of_one,
+        checks.resumed_run_equals_uninterrupted,
+        checks.a_round_done_twice_after_a_kill_changes_nothing,
+        checks.order_in_which_silos_answer_is_free,
+        checks.evaluation_changes_no_bit_of_training,
+        checks.permuting_test_labels_changes_no_bit,
+        checks.partial_participation_is_the_same_whatever_the_workers,
+        checks.a_silo_that_joins_late_predicts_before_and_after_its_first_round,
     )
 }
 """By name, everything that is asked of every method."""
@@ -72,7 +71,7 @@ def check_method(method: Method, manifest: Manifest | str | Path) -> None:
             try:
                 each(trial)
             except Violation:
-                same_bits.the_same_run_gives_the_same_bits(trial)  # or else that is what is wrong, whatever was seen
+                checks.the_same_run_gives_the_same_bits(trial)  # or else that is what is wrong, whatever was seen
                 raise
             except RunError as error:
                 raise Violation(

@@ -1,15 +1,21 @@
-"""A small federation: three silos whose data differ, a model with BatchNorm and dropout, seconds per method."""
+"""A small federation to check methods on: three silos whose data differ, a model with BatchNorm and dropout.
+
+One method takes seconds. `CheckedMethod` holds its runs, and `assert_same` says how two differ.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from ..core import Data, Method, Silo, SiloId, Site, State
+from ..core import Data, Method, Payload, Silo, SiloId, Site, State
 from ..core.devices import CPU
 from ..engines.checks.norms import NormBound
 from ..engines.executor import Executor, channels_last
@@ -24,6 +30,38 @@ from ..wrappers.evaluation import Evaluated
 
 LATEST = 10**6
 """A round after all others."""
+Manifest = Mapping[str, Mapping[str, list[str]]]
+"""By class, then by group, the names of the tensors that leave a silo: of modules' parts, or "*" for all."""
+
+
+class Violation(AssertionError):
+    """What a method does not keep of the contract, in one sentence."""
+
+
+def check(condition: object, message: str) -> None:
+    """Raises Violation unless the condition holds; `assert` would not under `python -O`."""
+    if not condition:
+        raise Violation(message)
+
+
+def flat(payload: Payload) -> dict[str, Tensor]:
+    """Tensors by "GROUP/NAME"."""
+    return {f"{group}/{name}": tensor for group, named in payload.items() for name, tensor in named.items()}
+
+
+def assert_same(a: Payload, b: Payload) -> None:
+    """Raises Violation unless both have the same tensors, bit by bit."""
+    one, other = flat(a), flat(b)
+    check(one.keys() == other.keys(), f"other tensors: {sorted(one.keys() ^ other.keys())}")
+    for name in one:
+        check(torch.equal(one[name], other[name]), f"{name} is another")
+
+
+def assert_same_states(a: Mapping[SiloId, State], b: Mapping[SiloId, State]) -> None:
+    """Raises Violation unless both have the same silos with the same states, bit by bit."""
+    check(a.keys() == b.keys(), f"other silos: {sorted(a.keys() ^ b.keys())}")
+    for name in a:
+        assert_same(a[name], b[name])
 
 
 def small_model(seed: int = 0) -> Model:
@@ -153,3 +191,45 @@ class SmallFederation:
     def states(self, until: int = LATEST) -> dict[SiloId, State]:
         """What every silo has kept."""
         return {name: kept_state(self.place, name, until) for name in self.place.silos}
+
+
+def chain(method: Method) -> list[Method]:
+    """The method, and what it is wrapped around."""
+    return [method, *chain(method.base)] if isinstance(method, Wrapper) else [method]
+
+
+@dataclass(frozen=True)
+class CheckedMethod:
+    """A method to be checked, a new folder for its files, and what it declares to send."""
+
+    method: Method
+    folder: Path
+    manifest: Manifest = field(default_factory=dict)
+    model: Callable[[], nn.Module] | None = None
+    """What makes another model than the small one."""
+
+    @cached_property
+    def whole(self) -> SmallFederation:
+        """The method's whole schedule with one worker, uninterrupted."""
+        federation = self.federation("whole")
+        federation.run()
+        return federation
+
+    def federation(self, name: str, **more: Any) -> SmallFederation:
+        """The method at its start, in a folder of its own."""
+        return SmallFederation(self.method, self.folder / name, model=self.model, **more)
+
+    def same_as_whole(self, other: SmallFederation, what: str) -> None:
+        """Raises Violation, saying what makes a difference, unless another run came to the same bits."""
+        with explained(what):
+            assert_same(self.whole.server, other.server)
+            assert_same_states(self.whole.states(), other.states())
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Puts before a Violation what it is a violation of."""
+    try:
+        yield
+    except Violation as error:
+        raise Violation(f"{what}: {error}") from None

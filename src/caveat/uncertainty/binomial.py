@@ -8,8 +8,9 @@ from functools import cache
 import numpy as np
 import torch
 from scipy.special import betainc
-from scipy.stats import beta, nbinom
 from torch import Tensor
+
+from .distributions import beta_quantile, negative_binomial_quantile
 
 
 def clopper_pearson_upper(errors: Tensor, answered: Tensor, delta: float) -> Tensor:
@@ -22,7 +23,7 @@ def clopper_pearson_upper(errors: Tensor, answered: Tensor, delta: float) -> Ten
         raise ValueError(f"delta is {delta}, but must lie in (0, 1)")
     e, a = np.asarray(errors, dtype=np.float64), np.asarray(answered, dtype=np.float64)
     right = a - e
-    return torch.as_tensor(np.where(right > 0, beta.ppf(1 - delta, e + 1, np.maximum(right, 1)), 1.0))
+    return torch.as_tensor(np.where(right > 0, beta_quantile(1 - delta, e + 1, np.maximum(right, 1)), 1.0))
 
 
 def bounded(errors: Tensor, answered: Tensor, risk: float, delta: float) -> Tensor:
@@ -44,7 +45,7 @@ def answers_needed(errors: int, risk: float, delta: float) -> int:
     The bound is at most `risk` when Binomial(answers, risk) <= errors has probability at most delta: when the number
     of right answers before error number errors + 1, negative binomial, is rarely so large.
     """
-    return errors + 1 + int(nbinom.ppf(1 - delta, errors + 1, risk))
+    return errors + 1 + negative_binomial_quantile(1 - delta, errors + 1, risk)
 
 
 SURE = 0.1

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
-from scipy.stats import chi2
 from torch import Tensor
 
 from ...core.text import percent
 from ...files.schema.audit import AccuracyRecord, Finding, Verdict
 from ...files.schema.summary import Summary
 from ...metrics import EceTest, ece_test
+from ...uncertainty.distributions import chi_squared_tail
 from .findings import CONFIDENCE, open_because
 from .observations import Observation, Observed, Spread
 
@@ -155,7 +155,7 @@ def among_silos(ps: Sequence[float]) -> float:
     """
     if len(ps) == 1:
         return ps[0]
-    fisher = float(chi2.sf(-2 * sum(map(math.log, ps)), 2 * len(ps)))
+    fisher = chi_squared_tail(-2 * sum(map(math.log, ps)), 2 * len(ps))
     return min(1.0, 2 * fisher, 2 * len(ps) * min(ps))
 
 

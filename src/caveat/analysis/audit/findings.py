@@ -17,10 +17,10 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from ...files.schema.audit import Finding, Verdict
 from ...uncertainty import plug_in_mutual_information
+from ...uncertainty.distributions import ranks as ranked
 from .observations import (
     LOGITS,
     Jackknifed,
@@ -291,7 +291,7 @@ def _ranks(values: NDArray[np.float64]) -> Ranks | None:
     """None where values are all the same, or not finite."""
     if not np.isfinite(values).all() or np.ptp(values) == 0:
         return None
-    centred = rankdata(values) - (len(values) + 1) / 2
+    centred = ranked(values) - (len(values) + 1) / 2
     return np.asarray(centred / np.linalg.norm(centred), dtype=np.float64)
 
 

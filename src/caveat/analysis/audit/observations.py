@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.stats import sem, spearmanr, t
 from torch import Tensor
 
 from ...core import Prediction, SiloId
+from ...uncertainty.distributions import ranks, student_quantile
 
 LOGITS = "logit_variance"
 """The variance of logits under a posterior of the last layer."""
@@ -64,7 +64,7 @@ def rank_correlation(a: Tensor, b: Tensor) -> float | None:
     one, other = a.numpy(), b.numpy()
     if not (np.isfinite(one).all() and np.isfinite(other).all()) or min(np.ptp(one), np.ptp(other)) == 0:
         return None
-    return float(spearmanr(one, other).statistic)
+    return float(np.asarray(np.corrcoef(ranks(one), ranks(other)))[1, 0])
 
 
 def partial_correlation(ab: float, ac: float, bc: float) -> float:
@@ -103,7 +103,9 @@ class Spread:
     def half(self) -> float:
         """Half the width of Student's 95 % interval for the mean; infinite for fewer than two seeds."""
         count = len(self.values)
-        return float(t.ppf(0.975, count - 1) * sem(self.values)) if count > 1 else math.inf
+        if count < 2:
+            return math.inf
+        return student_quantile(0.975, count - 1) * float(np.std(self.values, ddof=1)) / math.sqrt(count)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -138,7 +140,7 @@ class Jackknifed:
         if count < 3:
             return math.inf
         error = math.sqrt((count - 1) * float(np.var(self.without)))
-        return float(t.ppf(0.975, count - 1)) * error
+        return student_quantile(0.975, count - 1) * error
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -13,11 +13,10 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
-from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor
 
-from ...config import one_of
 from ...core import ConfigurationError, Decision, Prediction
+from ...core.errors import one_of
 from ...files.writing import write_bytes
 from ...runs.configured import open_run
 from ...runs.local import Run
@@ -105,6 +104,8 @@ def _wrong(found: Prediction, y: Tensor) -> float | None:
 
 def _separation(own: Tensor, told: Tensor) -> tuple[float, float]:
     """AUROC and FPR at 95 % found, foreign inputs being positive."""
+    from sklearn.metrics import roc_auc_score, roc_curve  # scikit-learn takes a second to import
+
     label = torch.cat([torch.zeros(len(own)), torch.ones(len(told))]).numpy()
     values = torch.cat([own, told]).double().nan_to_num(nan=UNKNOWN, posinf=UNKNOWN, neginf=-UNKNOWN).numpy()
     false, true, _ = roc_curve(label, values)

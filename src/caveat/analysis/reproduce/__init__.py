@@ -1,5 +1,5 @@
 """Tables of the papers, run again: what to run at which scale, and what the paper prints."""
 
-from .table import Scale, absent, grid, listing, missing, named, seeds_of, tables
+from ..._lazy import attach
 
-__all__ = ["Scale", "absent", "grid", "listing", "missing", "named", "seeds_of", "tables"]
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -1,4 +1,4 @@
-"""Tables of papers as files: what to run at which scale, what the paper prints, and the list of all tables."""
+"""Tables of papers as TOML files below `tables/`, and the list of all tables."""
 
 from __future__ import annotations
 
@@ -12,22 +12,15 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from ...config import one_of
-from ...config.text import toml
 from ...core import ConfigurationError
+from ...core.errors import one_of
 from ...files.schema.grid import (
     Contrast,
     Measure,
-    MethodVariant,
-    PaperFigure,
-    Published,
     Refinement,
-    Sets,
-    Setting,
     TuningPlan,
 )
 from ...terminal.tables import Heading, TextTable, text_table
-from ..compare.grid import Grid
 
 FOLDER = Path(__file__).parent / "tables"
 Keys = dict[str, Any]
@@ -198,49 +191,6 @@ def missing(table: PaperTable) -> list[str]:
 def absent(table: PaperTable) -> list[str]:
     """The packages that the table needs and that are not installed."""
     return [name for name in table.packages if find_spec(name) is None]
-
-
-def grid(table: PaperTable, scale: Scale, seeds: tuple[int, ...], command: str = "") -> Grid:
-    """The comparison that makes the table again."""
-    shared: Keys = getattr(table, scale)
-    columns = tuple(
-        Setting(part.name, part.recipe or table.recipe,
-               _sets(shared | part.sets | getattr(part, scale)))
-        for part in table.columns
-    )  # fmt: skip
-    return Grid(
-        title=f"{table.title} ({scale} scale)",
-        rows=tuple(
-            MethodVariant(part.name, _sets(part.sets | getattr(part, scale)), part.tuning, part.note, part.then)
-            for part in table.rows
-        ),
-        columns=columns,
-        seeds=seeds,
-        tuning=table.tuning,
-        rounds_of=table.rounds_of,
-        measures=table.measures,
-        command=command,
-        about=table.differs,
-        published=Published(table.source, table.differs, _figures(table), tuple(c.told for c in table.claims)),
-        contrasts=table.contrasts,
-    )
-
-
-def _figures(table: PaperTable) -> tuple[PaperFigure, ...]:
-    return tuple(
-        PaperFigure(row.name, column, measure, value)
-        for row in table.rows
-        for column, found in row.figures.items()
-        for measure, value in found.items()
-    )
-
-
-def _sets(keys: Keys) -> Sets:
-    return tuple(f"{key}={_text(value)}" for key, value in keys.items())
-
-
-def _text(value: Any) -> str:
-    return toml(tuple(value) if isinstance(value, list) else value)
 
 
 def listing() -> TextTable:

@@ -1,1 +1,156 @@
-"""Where samples come from, before they are silos."""
+"""The data sources: which there are, how their names are parsed, and how several are read as one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...core import ConfigurationError, DataError, SiloId
+from ..pools import DataSource, Pool
+from .arrays import DigitsSource, NpySource, NpzSource
+from .base import Source, SourceSettings, locate
+from .hub import HubSource
+from .images import ImageSource
+from .tables import TableSource
+
+
+class EachSilosOwnSource(Source):
+    """No data here: every silo of a federation on Flower has a source of its own."""
+
+    name = "silos"
+    form = "silos"
+    about = "every silo reads its own: for a federation between machines (caveat flower init)"
+    keys = (NpzSource.keys | ImageSource.keys | TableSource.keys) - {"silo", "codes", "columns"}
+    for_one_silo = False
+    alone = "every silo reads its own"
+
+    def read(self, settings: SourceSettings) -> DataSource:
+        raise ConfigurationError(
+            "data.source = 'silos': every silo reads its own; for a federation on Flower (`caveat flower init`)"
+        )
+
+
+SOURCES: dict[str, type[Source]] = {
+    kind.name: kind
+    for kind in (DigitsSource, NpzSource, TableSource, NpySource, ImageSource, HubSource, EachSilosOwnSource)
+}
+"""All sources by name. The first that recognises a bare path reads it."""
+JOIN = " + "
+"""What stands between the parts of a joined source."""
+FORMS = ", ".join(kind.form for kind in SOURCES.values() if kind is not EachSilosOwnSource)
+HELP = (
+    f'{FORMS}; or several of them, each but csv a domain or more, joined by "{JOIN}"; or silos: every silo of a '
+    "federation on Flower reads its own."
+)
+"""The help text of `data.source`."""
+
+
+def parsed(source: str, key: str = "source") -> tuple[Source, ...]:
+    """The sources that one is joined of, usually one; `key` is that of `[data]`, for messages.
+
+    Raises ConfigurationError unless all are written as sources and can be joined.
+    """
+    texts = source.split(JOIN)
+    parts = tuple(_parsed(text, source, key, len(texts) > 1) for text in texts)
+    if alone := next((part for part in parts if part.alone and (len(parts) > 1 or key != "source")), None):
+        raise ConfigurationError(
+            f"data.{key} = {source!r}: {alone.name} cannot be joined to other sources or be that of a stream: "
+            f"{alone.alone}",
+            f"data.{key}",
+        )
+    given = next((part for part in parts if part.in_silos), None)
+    if given is not None and key == "source" and any(type(part) is not type(given) for part in parts):
+        raise ConfigurationError(
+            f"data.{key} = {source!r}: {str(given)!r} comes in silos and can only be joined to others that do",
+            f"data.{key}",
+        )
+    return parts
+
+
+def _parsed(text: str, source: str, key: str, joined: bool) -> Source:
+    name, _, place = text.partition(":")
+    kind = SOURCES.get(name)
+    if kind is None or bool(place) != (":" in kind.form):
+        raise ConfigurationError(
+            f"data.{key} = {source!r}{f', part {text!r}' * joined}: expected {FORMS}, or several joined by "
+            f"{JOIN!r}{'; or silos' * (key == 'source')}",
+            f"data.{key}",
+        )
+    return kind(place)
+
+
+def guess(path: str) -> str:
+    """The source that a bare path, or several joined by " + ", stand for; a source stays as it is."""
+    parts = path.split(JOIN)
+    if len(parts) > 1:
+        return JOIN.join(map(guess, parts))
+    name, colon, _ = path.partition(":")
+    if name in SOURCES and (colon or ":" not in SOURCES[name].form):
+        return path
+    if kind := kind_of(locate(path)):
+        return str(kind(path))
+    raise DataError(f"{path}: expected an .npz, .csv or .parquet file, or a folder of such tables or of images")
+
+
+def kind_of(path: Path) -> type[Source] | None:
+    """The kind of source that an existing file or folder is; None if no source recognises it."""
+    return next((kind for kind in SOURCES.values() if kind.recognizes(path)), None)
+
+
+def read_source(source: str, settings: SourceSettings, key: str = "source") -> DataSource:
+    """All that a source holds, or several joined; images of different domains can differ in shape.
+
+    Raises DataError for what cannot be used, and if domains of joined sources share a name or classes differ.
+    """
+    parts = parsed(source, key)
+    sources = [part.read(settings) for part in parts]
+    if len(parts) == 1:
+        return sources[0]
+    pools = tuple(pool for each in sources for pool in each.pools)
+    domains = [pool.domain for pool in pools]
+    if len(set(domains)) < len(domains):
+        raise DataError(
+            f"{source}: several domains are called {max(domains, key=domains.count)!r}, expected one name each"
+        )
+    classes = pools[0].classes
+    for part, each in zip(parts, sources, strict=True):
+        if each.pools[0].classes != classes:
+            raise DataError(
+                f"{part} has {_listed(each.pools[0].classes)} but {parts[0]} {_listed(classes)}; expected the same"
+            )
+    return DataSource(pools, sources[0].given)
+
+
+def _listed(classes: Sequence[str]) -> str:
+    return f"{len(classes)} classes ({', '.join(classes[:10])}{', ...' if len(classes) > 10 else ''})"
+
+
+def read_silo(settings: SourceSettings, silo: SiloId) -> Pool:
+    """The pool of one silo, from a source of its own or from the part of one that has the silo's name.
+
+    Its classes, and categories where it is a table, are its own, whatever other parts have. Raises DataError.
+    """
+    return dataclasses.replace(source_of_silo(settings.source).read_silo(settings, silo), domain=silo)
+
+
+def silo_files(settings: SourceSettings, silo: SiloId) -> tuple[Path, ...]:
+    """The files that `read_silo` reads, those of its folder if it is one. Raises DataError where there are none."""
+    return source_of_silo(settings.source).silo_files(silo)
+
+
+def source_of_silo(source: str) -> Source:
+    """The source that one silo names. Raises ConfigurationError for several, and for one that no silo can read."""
+    part, *others = parsed(source)
+    if others or not part.for_one_silo:
+        forms = ", ".join(kind.form for kind in SOURCES.values() if kind.for_one_silo)
+        raise ConfigurationError(f"data.source = {source!r} is none that one silo can read: expected one of {forms}")
+    return part
+
+
+def places(source: str) -> set[str]:
+    """The files and folders that a source is read from, as absolute paths however they were written."""
+    found = set[str]()
+    for part in parsed(source):
+        found |= {str(path.resolve()) for path in part.paths()} or {str(part)}
+    return found

@@ -1,4 +1,4 @@
-"""Sources of ready arrays: scikit-learn's digits, npz files, the user's own."""
+"""Sources of arrays: scikit-learn's digits, npz files, and npy files that are mapped into memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import cast
 
 import numpy as np
 
-from ...core import DataError, DataWarning
+from ...core import DataError, DataWarning, SiloId
 from ...core.devices import memory
 from ..lazy import ArrayRows, JoinedRows
-from ..pools import Array, Pool, check_classes, input_array, label_array, paired, whole_numbers
-from ..settings import Kind
+from ..pools import Array, DataSource, Kind, Pool, check_classes, input_array, label_array, paired, whole_numbers
+from .base import Source, SourceSettings, file_of_silo, locate, the_one_of
 
 LARGE = 1 << 28
 """Bytes of arrays up to which it does not matter how small a file holds them."""
@@ -26,6 +26,75 @@ WHOLE = "inputs of {} are taken for features; set data.kind to 'tokens' if they 
 """What is said of whole numbers in two dimensions that nobody has named."""
 MOST_EXPANDED = 200
 """Arrays that are so many times larger than their file hold next to nothing: images shrink to a tenth at best."""
+
+
+class DigitsSource(Source):
+    name = form = "digits"
+    about = "1,797 handwritten digits of 8x8 pixels that come with scikit-learn"
+
+    def read(self, settings: SourceSettings) -> DataSource:
+        return DataSource((digits(),))
+
+    def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
+        return digits()
+
+
+class NpzSource(Source):
+    name = "npz"
+    form = "npz:PATH[,PATH...]"
+    about = "arrays x_train, y_train, x_test, y_test, or x, y; several files: one domain each"
+    keys = frozenset({"kind"})
+    suffixes = (".npz",)
+
+    def read(self, settings: SourceSettings) -> DataSource:
+        return DataSource(npz_pools(self.paths(), settings.kind))
+
+    def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
+        """The pool of one silo's file, whose labels need not be 0, 1, 2, ... if other silos have files of their own.
+
+        Its classes are those that the file names, or else the numbers that it has samples of.
+        """
+        path = file_of_silo(self.paths(), silo)
+        arrays = read_npz(path)
+        x, y, x_test, y_test = _parts(arrays, str(path))
+        if "classes" in arrays:
+            classes = _class_names(arrays, path)
+        else:
+            y = label_array(y, str(path))
+            numbers = np.unique(y)
+            if y_test is not None:
+                y_test = label_array(y_test, f"{path} (test)")
+                numbers = np.union1d(numbers, y_test)
+                y_test = np.searchsorted(numbers, y_test)
+            y, classes = np.searchsorted(numbers, y), [str(number) for number in numbers]
+        return pools_of([(x, y, x_test, y_test)], [path.stem], [str(path)], classes, settings.kind)[0]
+
+
+class NpySource(Source):
+    name = "npy"
+    form = "npy:DIR"
+    about = "DIR/SILO/x.npy and y.npy, read as they are needed: arrays larger than memory"
+    keys = frozenset({"kind"})
+    in_silos = True
+
+    def read(self, settings: SourceSettings) -> DataSource:
+        """A pool for each folder with x.npy and y.npy, and maybe x_test.npy and y_test.npy, by name."""
+        (folder,) = self.paths()
+        silos = _npy_folders(folder)
+        if not silos:
+            raise DataError(f"{folder}: no folders with x.npy and y.npy, expected SILO/x.npy and SILO/y.npy")
+        return DataSource(_npy_pools(silos, settings.kind), given=True)
+
+    def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
+        """The pool of one silo: of the folder itself, of the only one in it, or of the one with the silo's name."""
+        (folder,) = self.paths()
+        if not (folder / "x.npy").exists():
+            folder = the_one_of({path.name: path for path in _npy_folders(folder)}, silo, str(folder))
+        return _npy_pools([folder], settings.kind)[0]
+
+    @classmethod
+    def recognizes(cls, path: Path) -> bool:
+        return path.is_dir() and any(path.glob("*/x.npy"))
 
 
 def digits() -> Pool:
@@ -104,6 +173,14 @@ def _class_names(arrays: dict[str, Array], path: Path) -> list[str]:
         raise DataError(f"{path}: array 'classes' holds bytes that are not UTF-8 ({error.object!r})") from None
 
 
+def npz(path: str | Path, kind: Kind | None = None) -> Pool:
+    """The samples of an npz file: x_train, y_train, x_test, y_test or x, y; raises DataError if it cannot be used.
+
+    `kind` says what x holds, as `data.kind` does.
+    """
+    return npz_pools([locate(str(path))], kind)[0]
+
+
 def npz_pools(paths: Sequence[Path], kind: Kind | None = None) -> tuple[Pool, ...]:
     """One pool per file; classes are numbered alike in all of them."""
     contents = [read_npz(path) for path in paths]
@@ -117,25 +194,6 @@ def npz_pools(paths: Sequence[Path], kind: Kind | None = None) -> tuple[Pool, ..
     return pools_of(parts, domains, [str(path) for path in paths], names[0] if names else None, kind)
 
 
-def own_npz_pool(path: Path, kind: Kind | None = None) -> Pool:
-    """The pool of one silo's file, where other silos have files of their own: its labels need not be 0, 1, 2, ...
-
-    Its classes are those that the file names, or else the numbers that it has samples of.
-    """
-    arrays = read_npz(path)
-    x, y, x_test, y_test = _parts(arrays, str(path))
-    if "classes" in arrays:
-        return pools_of([(x, y, x_test, y_test)], [path.stem], [str(path)], _class_names(arrays, path), kind)[0]
-    y = label_array(y, str(path))
-    numbers = np.unique(y)
-    if y_test is not None:
-        y_test = label_array(y_test, f"{path} (test)")
-        numbers = np.union1d(numbers, y_test)
-        y_test = np.searchsorted(numbers, y_test)
-    parts = [(x, np.searchsorted(numbers, y), x_test, y_test)]
-    return pools_of(parts, [path.stem], [str(path)], [str(number) for number in numbers], kind)[0]
-
-
 def pools_of(
     parts: Sequence[tuple[Array, Array, Array | None, Array | None]],
     domains: Sequence[str],
@@ -145,7 +203,7 @@ def pools_of(
 ) -> tuple[Pool, ...]:
     """Pools of arrays (x, y, x of the test part, y of the test part), their labels checked against each other.
 
-    Their inputs can still differ in shape: `image_format.common_format` finds one for all.
+    Their inputs can still differ in shape: `images.common_format` finds one for all.
     """
     pools, labels = [], []
     for (x, y, x_test, y_test), domain, origin in zip(parts, domains, origins, strict=True):
@@ -200,3 +258,32 @@ def _parts(arrays: dict[str, Array], origin: str) -> tuple[Array, Array, Array |
         x_train = np.concatenate([x_train, arrays["x_val"]])
         y_train = np.concatenate([y_train, arrays["y_val"]])
     return x_train, y_train, arrays.get("x_test"), arrays.get("y_test")
+
+
+def _npy_folders(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise DataError(f"{folder}: a file, expected a folder SILO/x.npy and SILO/y.npy")
+    return sorted(path for path in folder.iterdir() if (path / "x.npy").exists())
+
+
+def _npy_pools(silos: Sequence[Path], kind: Kind | None) -> tuple[Pool, ...]:
+    parts = []
+    for silo in silos:
+        y = np.array(_mapped(silo / "y.npy"))
+        tested = (silo / "x_test.npy").exists()
+        test = (_mapped(silo / "x_test.npy"), np.array(_mapped(silo / "y_test.npy"))) if tested else (None, None)
+        parts.append((_mapped(silo / "x.npy"), y, *test))
+    return pools_of(parts, [silo.name for silo in silos], [str(silo) for silo in silos], None, kind)
+
+
+def _mapped(path: Path) -> Array:
+    """The array of a file, of which pages are read when they are needed."""
+    try:
+        found: object = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file, expected x.npy and y.npy beside each other") from None
+    except Exception as error:  # whatever numpy raises for a damaged file, and for one of pickled objects
+        raise DataError(f"{path}: not a readable npy file ({error})") from None
+    if not isinstance(found, np.ndarray):
+        raise DataError(f"{path}: several arrays, expected an npy file of one")
+    return found

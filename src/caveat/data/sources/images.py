@@ -1,21 +1,30 @@
-"""Folders of images: DIR/SILO/CLASS/*.png|jpg|jpeg, where the folders of the first level are the silos."""
+"""Images: folders DIR/SILO/CLASS/*.png|jpg|jpeg, and the one size and number of channels that images are brought to."""
 
 from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import numpy as np
+import torch
 from PIL import Image, UnidentifiedImageError
+from torch.nn.functional import interpolate
 
-from ...core import DataError
-from ..image_format import check_image_memory, resized
+from ...core import ConfigurationError, DataError, SiloId
+from ...core.devices import check_memory
+from ...core.settings import check_type
 from ..lazy import LazyRows, PartRows, written
-from ..pools import Array, Index, Pool, ordered
+from ..pools import Array, DataSource, Index, Pool, check_alike, ordered
+from .base import Source, SourceSettings, the_one_of
 
+CHUNK = 1024
+"""Images resized at a time: bounds the memory for float32 copies."""
+LUMA = (19595, 38470, 7471)
+"""ITU-R 601-2 weights of red, green and blue in 65,536ths, as Pillow has them for mode "L"."""
 SUFFIXES = {".png", ".jpg", ".jpeg"}
 UNREAD = {
     ".avif", ".bmp", ".dcm", ".dib", ".emf", ".eps", ".gif", ".heic", ".heif", ".ico", ".jfif", ".jp2", ".jpe", ".nii",
@@ -38,50 +47,139 @@ MODES = {"1": "L", "L": "L", "LA": "L", "P": "RGB", "PA": "RGB", "RGB": "RGB", "
 """Pillow's name of how pixels are stored, and of how they are read."""
 
 
-def image_pools(
-    folder: Path, size: int | None = None, exif_rotation: bool = True, lazy: bool = False
-) -> tuple[Pool, ...]:
-    """One pool per silo folder, its images resized if a size is given, and decoded when they are needed if `lazy`.
+@dataclass(frozen=True)
+class ImageFormat:
+    """The size and the number of channels that raw images (N, H, W, C) uint8 are brought to."""
 
-    The classes are the class folders of all silos together. Images are turned upright as their EXIF data say, unless
-    `exif_rotation` is off. Raises DataError for images that no class folder holds.
+    size: int | None = None
+    """Pixels of both sides; None leaves sizes as they are."""
+    channels: int | None = None
+    """1 or 3; None leaves colours as they are."""
+    exif_rotation: bool = True
+    """Whether the images of files are turned upright as their EXIF data say when they are read."""
+
+    def shape(self, images: Array) -> tuple[int, ...]:
+        """The shape (H, W, C) that one of the images gets."""
+        height, width, channels = images.shape[1:]
+        if {channels, self.channels} == {1, 3}:
+            channels = self.channels
+        return (height, width, channels) if self.size is None else (self.size, self.size, channels)
+
+    def __call__(self, images: Array) -> Array:
+        """The images, resized and then recoloured; the array itself where it has this shape already.
+
+        Raises DataError if it has neither one channel nor three and should have another number.
+        """
+        if self.size is not None:
+            images = resized(images, self.size)
+        return images if self.channels is None else recoloured(images, self.channels)
+
+
+def common_format(pools: Sequence[Pool], size: int | None, channels: int | None) -> ImageFormat:
+    """The format that gives the inputs of all pools one shape; one that changes nothing where they have it already.
+
+    Without `channels`, grey images become coloured where others are. Raises DataError, with names and shapes, for
+    inputs that cannot be brought to one shape, ConfigurationError if features are to get a size or channels.
     """
-    if not folder.is_dir():
-        raise DataError(f"{folder}: a file, expected a folder SILO/CLASS/*.png|jpg")
-    if not _folders(folder):
-        raise DataError(f"{folder}: no silo folders, expected SILO/CLASS/*.png|jpg")
-    _check_no_images(folder)
-    return _pools(_folders(folder), size, exif_rotation, lazy)
+    if not all(pool.images for pool in pools):
+        for name, value in (("size", size), ("channels", channels)):
+            if value is not None and not any(pool.images for pool in pools):
+                raise ConfigurationError(f"data.{name} = {value} is for images, these inputs are features")
+        check_alike(pools, [pool.x.shape[1:] for pool in pools])
+        return ImageFormat()
+    found = [pool.x.shape[-1] for pool in pools]
+    if channels is None and (size is not None or len(set(found)) > 1):
+        channels = max(found)
+    for pool, own in zip(pools, found, strict=True):
+        if channels in (1, 3) and own not in (1, 3):
+            raise DataError(f"{pool.origin or pool.domain}: images of {own} channels, expected 1 or 3")
+    image_format = ImageFormat(size, channels)
+    check_alike(pools, [image_format.shape(pool.x) for pool in pools])
+    return image_format
 
 
-def own_image_pool(
-    folder: Path, name: str, size: int | None = None, exif_rotation: bool = True, lazy: bool = False
-) -> Pool:
-    """The pool of the silo `name` alone, its images resized if a size is given.
+def resized(images: Array, size: int) -> Array:
+    """Images of `size` x `size` pixels from (N, H, W, C) uint8; the array itself where they are of that size.
 
-    The folder is the silo's own, CLASS/*.png|jpg, or one of silos, SILO/CLASS/*.png|jpg: then the silo is the one
-    called so, or the only one. Raises DataError if it is not there.
+    Bilinear, over all the pixels that a smaller image's pixel covers (no aliasing), rounded; sides that differ are
+    stretched to one length.
     """
-    if not folder.is_dir():
-        raise DataError(f"{folder}: a file, expected a folder CLASS/*.png|jpg or SILO/CLASS/*.png|jpg")
-    inner = _folders(folder)
-    if inner and not any(map(_folders, inner)):
-        return _pools([folder], size, exif_rotation, lazy)[0]
-    _check_no_images(folder)
-    return _pools([the_one_of({path.name: path for path in inner}, name, str(folder))], size, exif_rotation, lazy)[0]
+    check_type(images, np.ndarray, "images", "an array (N, H, W, C)")
+    check_type(size, (int, np.integer), "size", "a whole number of pixels")
+    if size < 1:
+        raise ConfigurationError(f"size = {size}: expected at least 1 pixel", "size")
+    if images.shape[1:3] == (size, size):
+        return images
+    result = np.empty((len(images), size, size, images.shape[-1]), np.uint8)
+    for start in range(0, len(images), CHUNK):
+        chunk = images[start : start + CHUNK].transpose(0, 3, 1, 2).astype(np.float32, order="C")
+        small = interpolate(torch.from_numpy(chunk), (size, size), mode="bilinear", antialias=True)
+        result[start : start + CHUNK] = small.round_().clamp_(0, 255).byte().movedim(1, -1).numpy()
+    return result
 
 
-def the_one_of(named: Mapping[str, Path], silo: str, origin: str) -> Path:
-    """The file or folder of a silo: the only one, or the one with its name. Raises DataError if there is none."""
-    if len(named) == 1:
-        return next(iter(named.values()))
-    if silo not in named:
-        found = ", ".join(list(named)[:10]) or "nothing"
-        raise DataError(f"{origin}: {found}; expected one called {silo!r}, as the silo is, or one alone")
-    return named[silo]
+def check_image_memory(count: int, size: int, of_pixel: int) -> None:
+    """Raises ConfigurationError if so many images of `size` x `size` pixels, of so many bytes each, cannot be kept."""
+    check_memory(count * size**2 * of_pixel, f"data.size = {size}: {count:,} images of that size take", "data.size")
 
 
-def _pools(folders: Sequence[Path], size: int | None, exif_rotation: bool, lazy: bool) -> tuple[Pool, ...]:
+def recoloured(images: Array, channels: int) -> Array:
+    """Grey images (N, H, W, 1) from coloured (N, H, W, 3) by their luma, or coloured from grey by repeating; uint8.
+
+    The array itself where it has as many channels. Raises DataError for other numbers of channels than 1 and 3.
+    """
+    check_type(images, np.ndarray, "images", "an array (N, H, W, C)")
+    found = images.shape[-1]
+    if found == channels:
+        return images
+    if {found, channels} != {1, 3}:
+        raise DataError(f"images of {found} channels to be made ones of {channels}, expected 1 or 3")
+    if channels == 3:
+        return np.repeat(images, 3, axis=-1)
+    luma = images @ np.array(LUMA, dtype=np.uint32)
+    return ((luma + (1 << 15)) >> 16).astype(np.uint8)[..., None]
+
+
+class ImageSource(Source):
+    """Folders of images. The classes are the class folders of all silos together."""
+
+    name = "images"
+    form = "images:DIR"
+    about = "DIR/SILO/CLASS/*.png or *.jpg: silos and classes are folders"
+    keys = frozenset({"lazy", "exif_rotation"})
+    in_silos = True
+
+    def read(self, settings: SourceSettings) -> DataSource:
+        """One pool per silo folder. Raises DataError for images that no class folder holds."""
+        (folder,) = self.paths()
+        if not folder.is_dir():
+            raise DataError(f"{folder}: a file, expected a folder SILO/CLASS/*.png|jpg")
+        if not _folders(folder):
+            raise DataError(f"{folder}: no silo folders, expected SILO/CLASS/*.png|jpg")
+        _check_no_images(folder)
+        return DataSource(_pools(_folders(folder), settings), given=True)
+
+    def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
+        """The pool of one silo. Raises DataError if it is not there.
+
+        The folder is the silo's own, CLASS/*.png|jpg, or one of silos, SILO/CLASS/*.png|jpg: then the silo is the one
+        called so, or the only one.
+        """
+        (folder,) = self.paths()
+        if not folder.is_dir():
+            raise DataError(f"{folder}: a file, expected a folder CLASS/*.png|jpg or SILO/CLASS/*.png|jpg")
+        inner = _folders(folder)
+        if inner and not any(map(_folders, inner)):
+            return _pools([folder], settings)[0]
+        _check_no_images(folder)
+        return _pools([the_one_of({path.name: path for path in inner}, silo, str(folder))], settings)[0]
+
+    @classmethod
+    def recognizes(cls, path: Path) -> bool:
+        return path.is_dir()
+
+
+def _pools(folders: Sequence[Path], settings: SourceSettings) -> tuple[Pool, ...]:
     """A pool for each silo's folder, in which there is a folder for each class."""
     for silo in folders:
         _check_no_images(silo)
@@ -97,11 +195,11 @@ def _pools(folders: Sequence[Path], size: int | None, exif_rotation: bool, lazy:
     labels = [[classes.index(kind) for kind in ordered(list(kinds)) for _ in kinds[kind]] for kinds in silos.values()]
     cuts = np.cumsum([len(y) for y in labels])[:-1]
     parts: Sequence[Array]
-    if lazy:
-        rows = ImageRows(files, size, exif_rotation)
+    if settings.lazy:
+        rows = ImageRows(files, settings.size, settings.exif_rotation)
         parts = [cast(Array, PartRows(rows, index)) for index in np.split(np.arange(len(files)), cuts)]
     else:
-        parts = np.split(read_images(files, size, exif_rotation), cuts)
+        parts = np.split(read_images(files, settings.size, settings.exif_rotation), cuts)
     return tuple(
         Pool(part, np.array(y, dtype=np.int64), classes, silo.name, origin=str(silo))
         for silo, part, y in zip(silos, parts, labels, strict=True)

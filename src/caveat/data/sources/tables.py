@@ -9,18 +9,61 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core import ConfigurationError, DataError, DataWarning, Refused
+from ...core import ConfigurationError, DataError, DataWarning, Refused, SiloId
 from ...core.devices import FLOAT, check_memory
 from ..lazy import some_rows
 from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, TableColumn, ordered, shown
-from .columns import ColumnContent, Reading, features_of, label_refusal
-from .declared_sheets import declared_rows, declared_sheets
-from .parquet import ParquetSheet
-from .read_sheets import check_same_columns, read_sheet, read_sheets
-from .sheets import Sheet, missing, spaces
-from .table_rows import encoded_rows, mapped_rows
+from ..tables.columns import ColumnContent, Reading, features_of, label_refusal
+from ..tables.encoding import encoded_rows, mapped_rows
+from ..tables.files import SUFFIX, ParquetSheet, Sheet, check_same_columns, missing, read_sheet, read_sheets, spaces
+from ..tables.harmonize import declared_rows, declared_sheets
+from .base import Source, SourceSettings, file_of_silo
 
 MEND_ROW = "mend the cell (empty, ? or NA where the value is missing), or leave the row out; none of the file is read"
+
+
+class TableSource(Source):
+    name = "csv"
+    form = "csv:PATH[,PATH...]"
+    about = "tables (csv or parquet) with data.target; data.silo names the silo, or each file is one"
+    keys = frozenset({
+        "target", "silo", "classes", "codes", "dictionary", "columns", "categorical", "numeric", "decimal", "separator",
+        "duplicates", "lazy",
+    })  # fmt: skip
+    suffixes = (".csv", SUFFIX)
+    alone = "a table's columns are its own"
+
+    def read(self, settings: SourceSettings) -> DataSource:
+        return csv_source(self.paths(), settings.reading, settings.lazy)
+
+    def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
+        path = file_of_silo(self.paths(), silo)
+        return csv_source([path], settings.reading._replace(silo=None), settings.lazy).pools[0]
+
+    def paths(self) -> list[Path]:
+        """The files that are named, csv or parquet, and all of a folder. Raises DataError for a folder without any."""
+        paths: list[Path] = []
+        for found in super().paths():
+            paths += map(_not_special, _tables(found)) if found.is_dir() else [found]
+            if found.is_dir() and not _tables(found):
+                raise DataError(f"{found}: no csv or parquet files in this folder")
+        return paths
+
+    @classmethod
+    def recognizes(cls, path: Path) -> bool:
+        return bool(_tables(path)) if path.is_dir() else super().recognizes(path)
+
+
+def _tables(folder: Path) -> list[Path]:
+    """The csv and parquet files of a folder."""
+    return sorted((*folder.glob("*.csv"), *folder.glob(f"*{SUFFIX}")))
+
+
+def _not_special(path: Path) -> Path:
+    """The path of a file or folder. Raises DataError for a pipe or a device, which may never end."""
+    if not path.is_file() and not path.is_dir():
+        raise DataError(f"{path}: neither a file nor a folder, expected one of them")
+    return path
 
 
 def csv_source(paths: Sequence[Path], reading: Reading, lazy: bool = False) -> DataSource:

@@ -9,7 +9,7 @@ from itertools import groupby
 from statistics import mean
 
 from ...core import Method, Round, Silo, SiloId
-from ...data.population import Population
+from ...data.silos import Population
 from ...data.splits import NAMES
 from ..local import LocalRun
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
 
-from scipy.stats import binom, poisson
-
 from ....core.text import percent
 from ....files.run_folder import RunFolder
 from ....files.schema.figures import Reliability
 from ....files.schema.summary import SiloRecord
+from ....uncertainty.distributions import binomial_tail, poisson_tail
 from ...charts.diagrams import reliability_diagram, risk_curve, small_reliability_diagram
 from ...charts.svg import Chart
 from .guarantee import kept
@@ -76,7 +75,7 @@ class SureErrors:
     @property
     def too_many(self) -> bool:
         """Whether there are far more than announced, and more than chance explains."""
-        by_chance = float(poisson.sf(self.wrong - 1, max(self.expected, 1e-9)))
+        by_chance = poisson_tail(self.wrong, max(self.expected, 1e-9))
         return self.wrong >= 2 * self.expected and by_chance < _SURELY
 
 
@@ -111,7 +110,7 @@ class Confidence:
     @property
     def many_off(self) -> bool:
         """Whether more silos are off than chance, which puts 5 % of them there, explains."""
-        return bool(self.off) and float(binom.sf(len(self.off) - 1, len(self.judged), _LEVEL)) < _LEVEL
+        return bool(self.off) and binomial_tail(len(self.off), len(self.judged), _LEVEL) < _LEVEL
 
     @property
     def untrustworthy(self) -> bool:

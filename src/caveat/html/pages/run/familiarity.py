@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
-from scipy.stats import betabinom
 
 from ....core.text import count, decimal, listed, percent, percent_tick, plural
 from ....files.run_folder import RunFolder
 from ....files.schema.figures import INSIDE, NOBODY, Metrics, Separation, Stream
 from ....files.schema.summary import SiloRecord
+from ....uncertainty.distributions import beta_binomial_moments, beta_binomial_tail
 from ...charts.axes import ticks, written
 from ...charts.dots import Dot, dot_plot, dots
 from ...charts.svg import Chart, group, line, text
@@ -90,7 +90,7 @@ def too_many(silo: SiloRecord, alarm: float, silos: int) -> bool:
         return False
     k = math.floor(alarm * (n + 1) + 1e-9)
     found = round(share * inputs)
-    return found > 0 and (k == 0 or float(betabinom.sf(found - 1, inputs, k, n + 1 - k)) < _LEVEL / silos)
+    return found > 0 and (k == 0 or beta_binomial_tail(found, inputs, k, n + 1 - k) < _LEVEL / silos)
 
 
 def too_many_in_all(silos: Sequence[SiloRecord], alarm: float) -> bool:
@@ -103,8 +103,8 @@ def too_many_in_all(silos: Sequence[SiloRecord], alarm: float) -> bool:
         k = math.floor(alarm * (n + 1) + 1e-9)
         found += (silo.test.unfamiliar or 0.0) * inputs
         if k:
-            mean += float(betabinom.mean(inputs, k, n + 1 - k))
-            variance += float(betabinom.var(inputs, k, n + 1 - k))
+            of_silo = beta_binomial_moments(inputs, k, n + 1 - k)
+            mean, variance = mean + of_silo[0], variance + of_silo[1]
     return found - mean > _ONE_SIDED * math.sqrt(variance)
 
 

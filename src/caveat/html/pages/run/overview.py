@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from markupsafe import Markup, escape
-from scipy.stats import t as student
 
 from ....core.text import decimal, percent, plural, signed, size
 from ....files.run_folder import RunFolder
+from ....uncertainty.distributions import student_quantile
 from ...charts.svg import Chart, element
 from ...templates import Table, column, table, words
 from .classification import beside_majority
@@ -132,7 +132,7 @@ def _compared(run: RunFolder, name: str, other: RunFolder, about: str) -> str:
     mean = fmean(found)
     said = f"Compared with {called} it is {abs(100 * mean):.1f} points {'ahead' if mean >= 0 else 'behind'}"
     if len(found) > 2:
-        half = float(student.ppf(0.975, len(found) - 1)) * stdev(found) / math.sqrt(len(found))
+        half = student_quantile(0.975, len(found) - 1) * stdev(found) / math.sqrt(len(found))
         low, high = 100 * (mean - half), 100 * (mean + half)
         said += f" (95 % interval over silos {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"
         said += ", more than chance over silos explains" if low * high > 0 else ", no more than chance explains"

@@ -1,0 +1,305 @@
+"""The agreement of silos on one schema before they train, if no single machine holds the data of two of them.
+
+Every silo describes its own data (`own_schema`), the server makes one schema for all of these descriptions
+(`shared_schema`), and every silo reads its data by that (`own_silos`): bitwise the silo that `caveat.data.load` would
+make of the files of all silos on one machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import ValidationError
+
+from ..core import DataError, Refused, SiloId
+from .build import one_silo, own_indices, read_outside
+from .checks import check_samples
+from .lazy import changed, some_rows
+from .pools import Index, Pool, TableColumn, ordered, shown
+from .preparation import check_normalise
+from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
+from .settings import DataSettings
+from .silos import Silos
+from .sources import read_silo, source_of_silo
+from .sources.images import common_format
+from .splits import Rearrange
+from .tables.columns import TELLING
+from .tables.dictionary import LabelCode, OwnColumn
+from .tables.encoding import all_missing, recoded, seen, some_missing
+
+LIKE_NAMES = "they would be told to the server and look like names"
+
+
+def own_settings(
+    settings: DataSettings,
+    source: str,
+    *,
+    target: str | None = None,
+    categorical: Sequence[str] | None = None,
+    numeric: Sequence[str] | None = None,
+    decimal: str | None = None,
+    separator: str | None = None,
+    codes: Sequence[LabelCode] | None = None,
+    columns: Sequence[OwnColumn] | None = None,
+) -> DataSettings:
+    """The federation's settings with a silo's own source in place, and what else the silo has of its own.
+
+    Raises ConfigurationError unless one silo can read that source with them.
+    """
+    source_of_silo(source)
+    own: dict[str, Any] = {
+        "target": target, "categorical": categorical and tuple(categorical), "numeric": numeric and tuple(numeric),
+        "decimal": decimal, "separator": separator, "codes": codes and tuple(codes),
+        "columns": columns and tuple(columns),
+    }  # fmt: skip
+    given = {key: value for key, value in own.items() if value is not None}
+    return dataclasses.replace(settings, source=source, **given)
+
+
+def own_schema(
+    settings: DataSettings,
+    seed: int,
+    name: SiloId,
+    allowed: Collection[str] | None = None,
+    rearrange: Rearrange | None = None,
+    check: Callable[[Sequence[int], tuple[str, ...]], None] = lambda counts, classes: None,
+) -> DataSchema:
+    """The schema of the data that a silo reads with its own settings, to be sent to the server.
+
+    `check` is given the number of training rows of each class, and the classes, of which the schema tells.
+
+    Raises DataError for data that cannot be used, and for labels or a column of texts that look like names of persons,
+    since these would leave the silo; Refused for a column of texts that is not among those `allowed`.
+    """
+    pool = read_silo(settings, name)
+    index = own_indices(pool, settings, seed, rearrange).indices["train"]
+    for column in pool.table:
+        if allowed is not None and column.categories is not None and column.name not in allowed:
+            raise Refused(
+                f"silo {name!r}: {settings.source.removeprefix('csv:')}: column {shown(column.name)} holds text, and "
+                f"its categories would leave the silo: {_instead(pool, column, index)}",
+                "categorical",
+                column.name,
+            )
+    check(np.bincount(pool.y[index], minlength=len(pool.classes)).tolist(), pool.classes)
+    return _schema_of(pool, index, settings.target or "")
+
+
+def _instead(pool: Pool, column: TableColumn, index: Index) -> str:
+    """What to do about a column whose categories the silo does not allow to leave it."""
+    left_out = f"leave the column out, {shown(column.name)} = false in [data.columns] of silo.toml"
+    (known,) = [each for each in seen(pool.table, [some_rows(pool.x, index)]) if each.name == column.name]
+    if _like_names(known.categories or (), index):
+        return f"{left_out}; naming it in categorical would not help, as its texts look like names"
+    return f"{left_out}; or name it in categorical, [data] of silo.toml, to allow that"
+
+
+def _like_names(texts: Sequence[str], index: Index) -> bool:
+    """Whether texts that would be told to the server are so many for the rows of training that they may be names."""
+    return len(texts) > max(TELLING, len(index) / 2)
+
+
+def _schema_of(pool: Pool, index: Index, target: str) -> DataSchema:
+    # The server names the column to predict, unless the silo does.
+    if _like_names(pool.classes, index):
+        raise Refused(
+            f"{pool.origin or pool.domain}: {len(pool.classes)} labels in {len(index)} rows; {LIKE_NAMES}: set "
+            "data.target in silo.toml to the column to predict",
+            "names",
+            target,
+        )
+    train = some_rows(pool.x, index) if pool.table else pool.x[:0]
+    known = seen(pool.table, [train])
+    for column in known:
+        if _like_names(column.categories or (), index):
+            raise Refused(
+                f"{pool.origin or pool.domain}: column {shown(column.name)} has {len(column.categories or ())} texts "
+                f"in {len(train)} rows; {LIKE_NAMES}: leave the column out, {shown(column.name)} = false in "
+                "[data.columns] of silo.toml",
+                "names",
+                column.name,
+            )
+    try:
+        absent = zip(all_missing(pool.x), some_missing(train), strict=True) if pool.table else ()
+        columns = tuple(_column(column, *map(bool, each)) for column, each in zip(known, absent, strict=True))
+        return DataSchema(pool.classes, pool.x.shape[1:], columns)
+    except ValidationError as error:
+        raise DataError(f"silo {pool.domain!r}: {reason(error)}") from error
+
+
+def _column(column: TableColumn, absent: bool, missing: bool) -> ColumnSchema:
+    """A column of which all rows may be `absent`, and numbers `missing` in training."""
+    if column.categories is not None:
+        return ColumnSchema(column.name, "texts", column.categories)
+    holds: Literal["numbers", "nothing"] = "nothing" if absent else "numbers"
+    return ColumnSchema(column.name, holds, missing=missing)
+
+
+def shared_schema(schemas: Mapping[SiloId, DataSchema], settings: DataSettings) -> SharedSchema:
+    """The schema that all silos share, whatever order they come in; `settings` are the federation's.
+
+    Classes and categories are those of all silos, in the order that `caveat.data.load` gives them; columns are in the
+    order of the first silo by name; images get the size and channels of the settings, or 3 channels where some have
+    them. Raises DataError, naming silos and what differs, if there is no such schema.
+    """
+    if not schemas:
+        raise DataError("no silo has said what its data are, expected at least one")
+    schemas = dict(sorted(schemas.items()))
+    columns = _agreed_columns(schemas, settings)
+    pools = [_empty(name, each.shape) for name, each in schemas.items()]
+    image_format = common_format(pools, settings.size, settings.channels)
+    images = pools[0].images
+    check_normalise(images, settings.normalise)
+    shape = image_format.shape(pools[0].x) if images else pools[0].x.shape[1:]
+    classes = settings.classes or _agreed_classes(schemas)
+    for name, schema in schemas.items():
+        if settings.classes and schema.labels != settings.classes:
+            raise DataError(f"silo {name!r} has other classes than data.classes: {_listed(settings.classes)}")
+    try:
+        return SharedSchema(classes, shape, settings.size, columns)
+    except ValidationError as error:
+        raise DataError(f"what {', '.join(schemas)} have together: {reason(error)}") from error
+
+
+def check_fits(shared: SharedSchema, name: SiloId, schema: DataSchema) -> None:
+    """Raises DataError if a silo that joins later has a label, a column or a shape that the shared schema lacks.
+
+    A category that the shared schema lacks becomes zeros, and images get the shared size and channels.
+    """
+    unknown = [label for label in schema.labels if label not in shared.classes]
+    if unknown:
+        raise DataError(f"silo {name!r} has label {unknown[0]!r}, expected those agreed: {_listed(shared.classes)}")
+    _check_order({name: schema}, shared.classes)
+    agreed = {column.name: "numbers" if column.categories is None else "texts" for column in shared.columns}
+    own = {column.name: column.holds for column in schema.columns}
+    if differing := sorted(set(own) ^ set(agreed)):
+        raise DataError(f"silo {name!r} differs in columns {_listed(differing)}, expected those agreed")
+    for column, holds in own.items():
+        if holds not in ("nothing", agreed[column]):
+            raise DataError(
+                f"column {column!r} holds {holds} at silo {name!r}, {agreed[column]} are agreed; "
+                "name it in data.categorical if its numbers are codes of categories"
+            )
+    x = _empty(name, schema.shape).x
+    shape = shared.image_format.shape(x) if schema.images else x.shape[1:]
+    if shape != tuple(shared.shape):
+        raise DataError(f"silo {name!r} has inputs of shape {x.shape[1:]}, expected {tuple(shared.shape)} as agreed")
+
+
+def own_silos(settings: DataSettings, seed: int, name: SiloId, shared: SharedSchema) -> Silos:
+    """The one silo that reads its own data, encoded by the shared schema.
+
+    Its splits and tensors are bitwise those that `caveat.data.load` gives it beside the files of the other silos.
+    Raises DataError if the data do not fit the shared schema.
+    """
+    return silos_of(read_silo(settings, name), settings, seed, shared).silos
+
+
+class OwnSilos(NamedTuple):
+    """The one silo that reads its own data, and what it says of them."""
+
+    silos: Silos
+    schema: DataSchema
+
+
+def silos_of(
+    pool: Pool, settings: DataSettings, seed: int, shared: SharedSchema, rearrange: Rearrange | None = None
+) -> OwnSilos:
+    """The one silo that a pool is, as `own_silos` makes it of what it reads, its splits rearranged after the draw."""
+    check_samples([pool])
+    own = own_indices(pool, settings, seed, rearrange)
+    schema = _schema_of(pool, own.indices["train"], settings.target or "")
+    check_fits(shared, pool.domain, schema)
+    number = np.array([shared.classes.index(label) for label in pool.classes], dtype=np.int64)
+    layout = shared.layout
+    # With the shared columns, so that rows to predict can have categories that the silo's own lack.
+    x = changed(pool.x, partial(recoded, table=pool.table, columns=layout.columns)) if pool.table else pool.x
+    pool = dataclasses.replace(pool, x=x, y=number[pool.y], classes=shared.classes, table=layout.columns)
+    # Drawn before: rows that differ in categories nobody trains on are no longer different.
+    own = dataclasses.replace(own, domain=own.domain._replace(pool=pool))
+    return OwnSilos(one_silo(own, shared.image_format, layout, settings, seed, read_outside(settings)), schema)
+
+
+def _agreed_classes(schemas: Mapping[SiloId, DataSchema]) -> tuple[str, ...]:
+    """The labels of all silos: in the order of the silos where all have the same one, else sorted."""
+    orders = {schema.labels for schema in schemas.values()}
+    classes = (
+        orders.pop() if len(orders) == 1 else ordered([label for each in schemas.values() for label in each.labels])
+    )
+    if len(classes) < 2:
+        raise DataError(f"all labels of {', '.join(schemas)} are {classes[0]!r}, expected two classes or more")
+    whole = {name: all(map(_is_whole, schema.labels)) for name, schema in schemas.items()}
+    if len(set(whole.values())) > 1:
+        number, text = (next(name for name in whole if whole[name] is kind) for kind in (True, False))
+        raise DataError(
+            f"labels are numbers at silo {number!r} ({_listed(schemas[number].labels)}) and texts at silo {text!r} "
+            f"({_listed(schemas[text].labels)}); expected one name for each class at all silos"
+        )
+    _check_order(schemas, classes)
+    return classes
+
+
+def _check_order(schemas: Mapping[SiloId, DataSchema], classes: Sequence[str]) -> None:
+    # Splits are drawn class by class: another order of classes at a silo would be another split.
+    for name, schema in schemas.items():
+        if tuple(label for label in classes if label in set(schema.labels)) != tuple(schema.labels):
+            raise DataError(
+                f"silo {name!r} has its labels in the order {_listed(schema.labels)}, expected that of "
+                f"{_listed(classes)}: name the classes of all silos alike, in one order"
+            )
+
+
+def _agreed_columns(schemas: Mapping[SiloId, DataSchema], settings: DataSettings) -> tuple[SharedColumn, ...]:
+    first, *others = schemas
+    names = [column.name for column in schemas[first].columns]
+    for other in others:
+        columns = {column.name for column in schemas[other].columns}
+        if bool(columns) != bool(names):
+            table, none = (first, other) if names else (other, first)
+            raise DataError(f"silo {table!r} has a table, silo {none!r} has none; expected the same at all silos")
+        if differing := sorted(columns ^ set(names)):
+            raise DataError(
+                f"silos {first!r} and {other!r} differ in columns {_listed(differing)}; expected the same at all silos"
+            )
+    named = {name: {column.name: column for column in each.columns} for name, each in schemas.items()}
+    categorical = (*settings.categorical, *settings.declared.of_type("category"))
+    return tuple(
+        _agreed_column({silo: columns[name] for silo, columns in named.items()}, name in categorical) for name in names
+    )
+
+
+def _agreed_column(at: Mapping[SiloId, ColumnSchema], categorical: bool) -> SharedColumn:
+    """The column that all silos share, from each silo's description of it."""
+    holding = {kind: [silo for silo, column in at.items() if column.holds == kind] for kind in ("numbers", "texts")}
+    name = next(iter(at.values())).name
+    if holding["numbers"] and holding["texts"]:
+        raise DataError(
+            f"column {name!r} holds texts at silo {holding['texts'][0]!r} and numbers at {holding['numbers'][0]!r}; "
+            "expected the same at all silos: name it in data.categorical if its numbers are codes of categories"
+        )
+    if holding["texts"] or categorical:
+        return SharedColumn(name, ordered([text for column in at.values() for text in column.categories]))
+    return SharedColumn(name, flagged=any(column.missing for column in at.values()))
+
+
+def _empty(name: SiloId, shape: Sequence[int]) -> Pool:
+    """A pool without samples, to ask what depends on the shape of its inputs alone."""
+    # Features and ids of tokens alike: what depends on which of them it is says `data.kind`.
+    x = np.empty((0, *shape), np.uint8 if len(shape) == 3 else np.float32)
+    return Pool(x, np.empty(0, np.int64), (), name, origin=f"silo {name!r}")
+
+
+def _is_whole(label: str) -> bool:
+    try:
+        int(label)
+    except ValueError:
+        return False
+    return True
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")

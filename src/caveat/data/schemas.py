@@ -1,0 +1,182 @@
+"""Schemas: what one silo tells of its data, and what all silos share.
+
+Both hold labels, names of columns and categories, and nothing else: no counts, and no value of a column of numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from ..core import DataError
+from ..core.settings import frozen_settings
+from .pools import TableColumn
+from .sources.images import ImageFormat
+from .tables.encoding import TableLayout
+
+MOST = 10_000
+"""How many labels, columns, or categories of a column there can be."""
+Text = Annotated[str, Field(min_length=1, max_length=500)]
+Texts = Annotated[tuple[Text, ...], Field(max_length=MOST)]
+Said = TypeVar("Said")
+Shape = Annotated[tuple[Annotated[int, Field(ge=1, le=1 << 20)], ...], Field(min_length=1, max_length=3)]
+
+
+@frozen_settings
+class ColumnSchema:
+    """A column of one silo's table."""
+
+    name: Text
+    holds: Literal["numbers", "texts", "nothing"]
+    """What all rows of the silo hold; a column that holds nothing here can hold numbers or texts elsewhere."""
+    categories: Texts = ()
+    """The texts of the silo's training split."""
+    missing: bool = False
+    """Whether the silo's training split misses a number."""
+
+    def __post_init__(self) -> None:
+        _distinct("categories", self.categories)
+        if self.categories and self.holds != "texts":
+            raise DataError(f"column {self.name!r} holds {self.holds}, but has categories")
+
+
+@frozen_settings
+class DataSchema:
+    """A silo's description of its data, told before anything is trained."""
+
+    labels: Annotated[Texts, Field(min_length=1)]
+    """The names of the silo's classes, in its own order."""
+    shape: Shape
+    """The shape of one raw input: (H, W, C) of an image, (D,) of features or of a table with D columns."""
+    columns: Annotated[tuple[ColumnSchema, ...], Field(max_length=MOST)] = ()
+    """The columns of a table in the order of its file; empty for images and for features that are ready to use."""
+
+    def __post_init__(self) -> None:
+        _check_input(self.shape, [column.name for column in self.columns])
+        _check_categories([column.categories or () for column in self.columns])
+        _distinct("labels", self.labels)
+
+    @property
+    def images(self) -> bool:
+        return len(self.shape) == 3
+
+    def to_json(self) -> dict[str, Any]:
+        return _to_json(self)
+
+    @classmethod
+    def of_json(cls, value: object) -> DataSchema:
+        """The inverse of `to_json`; raises DataError for anything else."""
+        return _of_json(TypeAdapter(DataSchema), value, "a silo's sketch")
+
+
+@frozen_settings
+class SharedColumn:
+    """A column of every silo's table."""
+
+    name: Text
+    categories: Texts | None = None
+    """The texts of all training splits; none for a column of numbers."""
+    flagged: bool = False
+    """Whether a number is missing in some training split, so that a feature says where."""
+
+    def __post_init__(self) -> None:
+        _distinct("categories", self.categories or ())
+        if self.flagged and self.categories is not None:
+            raise DataError(f"column {self.name!r} has categories, but is flagged as one of numbers")
+
+
+@frozen_settings
+class SharedSchema:
+    """The description that fits the data of all silos, and by which each encodes its own."""
+
+    classes: Annotated[Texts, Field(min_length=2)]
+    shape: Shape
+    """The shape of one input, images resized: (H, W, C) of an image, (D,) of features or of a table with D columns."""
+    size: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    """Pixels of both sides that images are resized to, if any."""
+    columns: Annotated[tuple[SharedColumn, ...], Field(max_length=MOST)] = ()
+    """The columns of a table in the order in which they are encoded."""
+
+    def __post_init__(self) -> None:
+        _check_input(self.shape, [column.name for column in self.columns])
+        _check_categories([column.categories or () for column in self.columns])
+        _distinct("classes", self.classes)
+        if self.size is not None and (len(self.shape) != 3 or set(self.shape[:2]) != {self.size}):
+            raise DataError(f"inputs of shape {tuple(self.shape)}, expected images of {self.size}x{self.size} pixels")
+
+    @property
+    def images(self) -> bool:
+        return len(self.shape) == 3
+
+    @property
+    def image_format(self) -> ImageFormat:
+        """The size and channels that every silo's images are brought to."""
+        return (
+            ImageFormat(self.size, self.shape[-1] if self.shape[-1] in (1, 3) else None)
+            if self.images
+            else ImageFormat()
+        )
+
+    @property
+    def layout(self) -> TableLayout:
+        """The features that every silo's rows are encoded to."""
+        return TableLayout(
+            tuple(TableColumn(column.name, column.categories) for column in self.columns),
+            tuple(column.name for column in self.columns if column.flagged),
+        )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input as models take it: (C, H, W) of an image, (D,) of features."""
+        if self.images:
+            height, width, channels = self.shape
+            return (channels, height, width)
+        return (self.layout.width,) if self.columns else tuple(self.shape)
+
+    def to_json(self) -> dict[str, Any]:
+        return _to_json(self)
+
+    @classmethod
+    def of_json(cls, value: object) -> SharedSchema:
+        """The inverse of `to_json`; raises DataError for anything else."""
+        return _of_json(TypeAdapter(SharedSchema), value, "an agreement")
+
+
+def _check_input(shape: Sequence[int], columns: Sequence[str]) -> None:
+    if columns and tuple(shape) != (len(columns),):
+        raise DataError(f"inputs of shape {tuple(shape)} with {len(columns)} columns, expected (D,)")
+    _distinct("columns", columns)
+
+
+def _check_categories(categories: Sequence[tuple[str, ...]]) -> None:
+    if sum(map(len, categories)) > 10 * MOST:
+        raise DataError(f"more than {10 * MOST} categories in all columns")
+
+
+def _distinct(what: str, names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        raise DataError(f"{what}: a name is doubled, expected each once")
+
+
+def _to_json(value: DataSchema | SharedSchema) -> dict[str, Any]:
+    plain: dict[str, Any] = TypeAdapter(type(value)).dump_python(value, mode="json")
+    return plain
+
+
+def _of_json(adapter: TypeAdapter[Said], value: object, what: str) -> Said:
+    try:
+        return adapter.validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        raise DataError(f"{what} is malformed: {reason(error)}") from error
+    except (DataError, TypeError, ValueError, RecursionError) as error:
+        raise DataError(f"{what} is malformed: {error}") from error
+
+
+def reason(error: ValidationError) -> str:
+    """What is wrong, and where, without the value: it can be long."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else first["msg"]

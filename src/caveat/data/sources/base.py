@@ -1,0 +1,128 @@
+"""What a data source is: how it is written, what it reads, and which settings it has; and where files are found."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from ...core import DataError, SiloId
+from ...core.errors import MissingError, cut, shown
+from ..pools import DataSource, Kind, Pool
+from ..tables.columns import Reading
+
+ROOT = "CAVEAT_DATA"
+"""The environment variable with the folder where relative paths are looked up that do not exist."""
+
+
+class SourceSettings(Protocol):
+    """The settings of `[data]` that sources read. See `DataSettings` for their meaning."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def kind(self) -> Kind | None: ...
+    @property
+    def size(self) -> int | None: ...
+    @property
+    def exif_rotation(self) -> bool: ...
+    @property
+    def lazy(self) -> bool: ...
+    @property
+    def reading(self) -> Reading: ...
+
+
+@dataclass(frozen=True)
+class Source(ABC):
+    """A data source, written as its name or as NAME:PLACE. A new one is a subclass and an entry in `SOURCES`."""
+
+    place: str = ""
+    """The path, several paths joined by commas, or the name behind the colon; empty if the source has none."""
+    name: ClassVar[str]
+    form: ClassVar[str]
+    """How the source is written, in messages and lists: "npz:PATH[,PATH...]". Without a colon it has no place."""
+    about: ClassVar[str]
+    """What the source reads, in one line for `caveat list datasets`."""
+    keys: ClassVar[frozenset[str]] = frozenset()
+    """The keys of `[data]` that this source reads and not every source does."""
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """The suffixes of single files that are such a source."""
+    in_silos: ClassVar[bool] = False
+    """Whether its pools are silos always, and not domains to make silos of."""
+    for_one_silo: ClassVar[bool] = True
+    """Whether a silo of a federation can name it as its own source."""
+    alone: ClassVar[str] = ""
+    """Why the source can neither be joined to others nor be the source of a stream; empty if it can."""
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.place}" if self.place else self.name
+
+    @abstractmethod
+    def read(self, settings: SourceSettings) -> DataSource:
+        """Read all pools. Raises DataError for data that cannot be used, ConfigurationError for settings."""
+
+    def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
+        """Read the pool of one silo, with its own classes and categories, whatever other silos have."""
+        raise NotImplementedError(f"{self.name} has `for_one_silo` and does not say how one silo is read")
+
+    def paths(self) -> list[Path]:
+        """The files and folders that the source names. Raises MissingError for one that does not exist."""
+        names = self.place.split(",") if "," in self.form else [self.place]
+        return [locate(name) for name in names if self.place]
+
+    def silo_files(self, silo: SiloId) -> tuple[Path, ...]:
+        """The files that `read_silo` reads: all files of a folder, or the one file of the silo."""
+        paths = self.paths()
+        folders = [path for path in paths if path.is_dir()]
+        if folders or not paths:
+            return tuple(sorted(path for folder in folders for path in folder.rglob("*") if path.is_file()))
+        return (file_of_silo(paths, silo),)
+
+    @classmethod
+    def recognizes(cls, path: Path) -> bool:
+        """Whether a path that exists is such a source, if nobody says which one it is."""
+        return path.is_file() and path.suffix.lower() in cls.suffixes
+
+
+def locate(path: str) -> Path:
+    """An existing file or folder: the path itself, or the one under `$CAVEAT_DATA`.
+
+    Raises MissingError if there is none, DataError for what is neither, such as a pipe.
+    """
+    try:
+        here = Path(path.strip()).expanduser()
+    except RuntimeError:  # "~name" of somebody who has no home here
+        raise MissingError(f"{shown(path.strip())}: no home folder of that name") from None
+    root = os.environ.get(ROOT, "")
+    candidates = [here] if here.is_absolute() or not root else [here, Path(root) / here]
+    for candidate in candidates:
+        if os.path.isfile(candidate) or os.path.isdir(candidate):  # a Path raises for a name too long
+            return candidate
+        if os.path.lexists(candidate):
+            raise DataError(f"{candidate}: neither a file nor a folder")
+    tried = " nor ".join(f"at {cut(str(candidate), 200)}" for candidate in candidates)
+    place = f", neither {tried}" if len(candidates) > 1 else ""
+    raise MissingError(
+        f"{cut(path.strip(), 200)}: no such file or folder{place} ({ROOT} is {'set' if root else 'not set'})"
+    )
+
+
+def the_one_of(named: Mapping[str, Path], silo: str, origin: str) -> Path:
+    """The file or folder of a silo: the only one, or the one with its name. Raises DataError if there is none."""
+    if len(named) == 1:
+        return next(iter(named.values()))
+    if silo not in named:
+        found = ", ".join(list(named)[:10]) or "nothing"
+        raise DataError(f"{origin}: {found}; expected one called {silo!r}, as the silo is, or one alone")
+    return named[silo]
+
+
+def file_of_silo(paths: Sequence[Path], silo: SiloId) -> Path:
+    """The file of a silo: the only one, or the one with its name. Raises DataError if two have one name."""
+    stems = [path.stem for path in paths]
+    if len(set(stems)) < len(stems):
+        raise DataError(f"several files are called {max(stems, key=stems.count)!r}: expected one silo each")
+    return the_one_of(dict(zip(stems, paths, strict=True)), silo, ", ".join(map(str, paths)))

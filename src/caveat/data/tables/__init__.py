@@ -1,0 +1,1 @@
+"""Tables: csv and parquet files, the data dictionary, the contents of columns, and their encoding."""

@@ -1,0 +1,255 @@
+"""What the columns of tables hold, and what each becomes: numbers, one-hot categories, or a refusal."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..pools import Array, TableColumn, ordered, shown
+from .dictionary import NOTHING, Declared
+from .files import Sheet, first_place, missing
+
+TELLING = 20
+"""More texts than this in a column, and more than one for every two rows, are taken for names or free text."""
+MOSTLY = 0.9
+"""From this share of numbers on, other text in a column is taken for a mistake."""
+LARGEST = float(np.finfo(np.float32).max)
+ENDLESS = "expected a finite number or nothing"
+AT_LEAST = 1 << 20
+"""Different numbers that are gathered before repetitions among them are left out."""
+MEND = "mend the cell (empty, ? or NA where the value is missing)"
+
+
+class Reading(NamedTuple):
+    """How a table is declared to be read: the keys of `[data]` that are about tables."""
+
+    target: str | None
+    silo: str | None
+    categorical: Sequence[str]
+    numeric: Sequence[str]
+    decimal: str
+    separator: str | None
+    declared: Declared = NOTHING
+
+    @classmethod
+    def of(cls, settings: object) -> Reading:
+        """That of a `DataSettings`, with the types that its dictionary declares."""
+        own = cls(*(getattr(settings, key) for key in cls._fields))
+        return own._replace(
+            categorical=own.with_declared(own.categorical, "category"), numeric=own.with_declared(own.numeric, "number")
+        )
+
+    def with_declared(self, names: Sequence[str], kind: str) -> tuple[str, ...]:
+        """Names of features, and those of the dictionary's columns of a type."""
+        others = [name for name in self.declared.of_type(kind) if name not in (self.target, self.silo)]
+        return tuple(dict.fromkeys([*names, *others]))
+
+
+@dataclass(frozen=True)
+class ColumnContent:
+    """What a column of one or several files holds."""
+
+    name: str
+    rows: int
+    missing: int
+    distinct: int
+    """How many different values it has, apart from missing ones."""
+    holds: Literal["numbers", "texts", "nothing"] = "nothing"
+    """What its values are, apart from missing ones; numbers that are codes of categories are texts."""
+    lowest: float | None = None
+    highest: float | None = None
+    mean: float | None = None
+    deviation: float | None = None
+    """The standard deviation of its numbers, of the population."""
+    categories: tuple[str, ...] | None = None
+    """Its texts, in the order of their codes."""
+    remark: str = ""
+    """What is unusual about how it is read."""
+    refused: str = ""
+    """Why it cannot be read: the file, the line, the cell, and what to do."""
+
+    @property
+    def column(self) -> TableColumn:
+        return TableColumn(self.name, self.categories)
+
+
+def number(text: str, decimal: str) -> float | None:
+    """The number that a text is with this decimal mark; None if it is none."""
+    if "_" in text or (decimal != "." and "." in text):
+        return None
+    try:
+        return float(text.replace(decimal, "."))
+    except ValueError:
+        return None
+
+
+def features_of(sheets: Sequence[Sheet], reading: Reading) -> list[ColumnContent]:
+    """What the columns of files hold, in the order of the first, but for target and silo."""
+    names = [name for name in sheets[0].columns if name not in (reading.target, reading.silo)]
+    return [column_of(sheets, name, reading) for name in names]
+
+
+def column_of(sheets: Sequence[Sheet], name: str, reading: Reading) -> ColumnContent:
+    """What a column holds, or why it is refused."""
+    if name not in reading.categorical and (stored := _stored(sheets, name, reading.decimal)) is not None:
+        return stored
+    counts = Counter(text for sheet in sheets for text in sheet.column(name))
+    present = {text: count for text, count in counts.items() if not missing(text)}
+    values = {text: number(text, reading.decimal) for text in present}
+    rows, known = counts.total(), [value for value in values.values() if value is not None]
+    about = (name, rows, rows - sum(present.values()), len(present))
+    if name in reading.categorical:
+        return ColumnContent(*about, "texts", categories=ordered(sorted(present)))
+    refused = _refusal(sheets, name, reading, present, values)
+    if len(known) < len(values):
+        remark = _mixture(present, values)
+        return ColumnContent(*about, "texts", categories=ordered(sorted(present)), remark=remark, refused=refused)
+    if known:
+        weights = [count for text, count in present.items() if values[text] is not None]
+        mean, deviation = _moments(known, weights)
+        return ColumnContent(*about, "numbers", min(known), max(known), mean, deviation, refused=refused)
+    return ColumnContent(*about)
+
+
+def _stored(sheets: Sequence[Sheet], name: str, decimal: str) -> ColumnContent | None:
+    """What a column holds of which all files store numbers, not their text; None for other columns."""
+    parts = [sheet.numbers(name, decimal) for sheet in sheets]
+    if any(part is None for part in parts):
+        return None
+    rows, absent, lowest, highest = 0, 0, math.inf, -math.inf
+    endless, found, moments = set[str](), Distinct(), ColumnMoments()
+    for values in chain.from_iterable(part or () for part in parts):
+        known = values[~np.isnan(values)]
+        rows, absent = rows + len(values), absent + len(values) - len(known)
+        if len(known):
+            lowest, highest = min(lowest, float(known.min())), max(highest, float(known.max()))
+            endless |= {str(value) for value in known[~(abs(known) <= LARGEST)].tolist()}
+            found.add(known)
+            moments.add(known)
+    about = (name, rows, absent, found.count())
+    if absent == rows:
+        return ColumnContent(*about)
+    refused = f"{first_place(sheets, name, endless)}, {ENDLESS}" if endless else ""
+    mean, deviation = (None, None) if endless else (moments.mean, moments.deviation)
+    return ColumnContent(*about, "numbers", lowest, highest, mean, deviation, refused=refused)
+
+
+class ColumnMoments:
+    """Mean and standard deviation, of the population, of numbers that come in parts."""
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.squares = 0, 0.0, 0.0
+
+    def add(self, values: Array) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):  # endless ones are refused
+            mean, count = float(values.mean()), self.count + len(values)
+            apart, share = mean - self.mean, len(values) / count
+            self.squares += float(((values - mean) ** 2).sum()) + apart**2 * self.count * share
+            self.mean, self.count = self.mean + apart * share, count
+
+    @property
+    def deviation(self) -> float:
+        return math.sqrt(self.squares / self.count)
+
+
+class Distinct:
+    """How many different numbers there are among those that come in parts, each of which takes 8 bytes at most."""
+
+    def __init__(self) -> None:
+        self.known, self.new = np.empty(0, np.int64), list[NDArray[np.int64]]()
+
+    def add(self, values: Array) -> None:
+        self.new.append(_once(values.view(np.int64)))  # bits, so that 0.0 and -0.0 are two as in text
+        if sum(map(len, self.new)) > max(len(self.known), AT_LEAST):
+            self.count()
+
+    def count(self) -> int:
+        self.known, self.new = _once(np.concatenate([self.known, *self.new])), []
+        return len(self.known)
+
+
+def _once(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Numbers in order and without repetition; NumPy's `unique` takes several times the memory."""
+    values = np.sort(values)
+    first: NDArray[np.int64] = values[np.append(True, values[1:] != values[:-1])[: len(values)]]
+    return first
+
+
+def _moments(values: Sequence[float], weights: Sequence[int]) -> tuple[float | None, float | None]:
+    """Mean and standard deviation; none where a number is endless."""
+    if not np.isfinite(values).all() or max(map(abs, values)) > LARGEST:
+        return None, None
+    mean = float(np.average(values, weights=weights))
+    return mean, float(np.sqrt(np.average((np.array(values) - mean) ** 2, weights=weights)))
+
+
+def _refusal(
+    sheets: Sequence[Sheet],
+    name: str,
+    reading: Reading,
+    present: Mapping[str, int],
+    values: Mapping[str, float | None],
+) -> str:
+    """Why a column that is not declared categorical cannot be read, from how often each text is there; "" if it can."""
+    texts = {text for text, value in values.items() if value is None}
+    endless = {text for text, value in values.items() if value is not None and not abs(value) <= LARGEST}
+    other = "," if reading.decimal == "." else "."
+    marked = {text for text in texts if number(text, other) is not None}
+    numbers = sum(count for text, count in present.items() if text not in texts or text in marked)
+    rows = sum(present.values())
+    if texts and texts == marked and numbers == rows:
+        codes = "" if name in reading.numeric else ", or name the column in data.categorical if its values are codes"
+        return (
+            f"{first_place(sheets, name, texts)}, a number with a decimal {'comma' if other == ',' else 'point'}: set "
+            f'data.decimal = "{other}"{codes}'
+        )
+    if texts and name in reading.numeric:
+        says = "the dictionary says that the column holds numbers"
+        says = says if name in reading.declared.of_type("number") else "data.numeric has the column"
+        return f"{first_place(sheets, name, texts)}, but {says}, expected a number: {MEND}"
+    if texts and numbers >= MOSTLY * rows:
+        return (
+            f"{first_place(sheets, name, texts)}, but {rows - sum(present[text] for text in texts)} of {rows} values "
+            f"are numbers: {MEND}, or name the column in data.categorical if its numbers are codes"
+        )
+    if endless:
+        return f"{first_place(sheets, name, endless)}, {ENDLESS}"
+    if texts and len(present) > max(TELLING, rows / 2):
+        return (
+            f"{first_place(sheets, name, texts)}, one of {len(present)} different texts in {rows} rows, which look "
+            f"like names or free text: leave the column out, {shown(name)} = false in [data.columns]; or where all is "
+            "on one machine, name it in data.categorical if these are categories: a silo of a federation tells nobody "
+            "so many"
+        )
+    return ""
+
+
+def _mixture(present: Mapping[str, int], values: Mapping[str, float | None]) -> str:
+    numbers = sum(present[text] for text, value in values.items() if value is not None)
+    if 2 * numbers < sum(present.values()):
+        return ""
+    return f"{numbers} of {sum(present.values())} values are numbers, the others text"
+
+
+def label_refusal(sheets: Sequence[Sheet], target: str) -> str:
+    """Why a column cannot be what is predicted: its values are quantities, or one for every two rows; "" if it can."""
+    labels = {text for sheet in sheets for text in sheet.column(target) if not missing(text)}
+    rows = sum(map(len, sheets))
+    if len(labels) <= TELLING:
+        return ""
+    values = [min((v for mark in ".," if (v := number(text, mark)) is not None), default=None) for text in labels]
+    quantities = all(value is not None for value in values) and any(value is not None and value % 1 for value in values)
+    if not quantities and len(labels) <= rows / 2:
+        return ""
+    looks = "quantities, which have to be made classes first" if quantities else "no classes"
+    return (
+        f"{first_place(sheets, target, labels)}, one of {len(labels)} different labels in {rows} rows, which look like "
+        f"{looks}: expected another data.target"
+    )

@@ -1,0 +1,319 @@
+"""The encoding of tables: cells to numbers and codes, and these to the features of models.
+
+Numbers and codes are in memory, or in a file that is mapped into it, in `tables` below `core.cache.cache_folder`. Its
+name is a hash of the tables' files and of how they are read, so every run that reads them uses one file; next to it is
+a hash of its own content, which shows damage. Features have the same width for all silos, and each silo fits its
+encoder on its training split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from ...core import ConfigurationError, DataError
+from ...core.devices import cache_folder
+from ..lazy import ArrayRows, row_parts
+from ..pools import AS_USUAL, LONGEST, Array, CsvFormat, TableColumn, ordered
+from .columns import ENDLESS, LARGEST, number
+from .files import Sheet, missing
+
+FORMAT = 1
+"""Rises whenever other numbers are made of the same files."""
+FITTED = 1 << 23
+"""Numbers of a training split that encoders are fitted to at once: whole columns, one at least."""
+
+
+def encoded_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal: str) -> Array:
+    """(N, D) float32 of all rows of tables: numbers with NaN where missing; codes of categories with -1 where missing.
+
+    A category that the table lacks has the code after its last. Raises DataError for other text among numbers.
+    """
+    rows = np.empty((sum(map(len, sheets)), len(table)), np.float32)
+    first = 0
+    for part in _parts(sheets, table, decimal):
+        rows[first : first + len(part)] = part
+        first += len(part)
+    return rows
+
+
+def mapped_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal: str) -> Array:
+    """The same rows, which are read as they are needed. Raises ConfigurationError where they cannot be kept."""
+    folder = cache_folder() / "tables"
+    file = folder / f"{_name(sheets, table, decimal)}.npy"
+    shape = (sum(map(len, sheets)), len(table))
+    try:
+        rows = _kept(file, shape)
+        if rows is None:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # what is in it is private data
+            _write(file, shape, sheets, table, decimal)
+            rows = np.load(file, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise ConfigurationError(
+            f"data.lazy = true keeps the {shape[0]:,} rows of the table in {folder}, which fails ({error}); "
+            "CAVEAT_CACHE=FOLDER names another folder",
+            "data.lazy",
+        ) from error
+    return cast(Array, ArrayRows(rows, lambda x, _: x, ", ".join(str(sheet.path) for sheet in sheets[:3])))
+
+
+def _parts(sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal: str) -> Iterator[Array]:
+    for part in (part for sheet in sheets for part in sheet.parts()):
+        yield np.stack([_column(part, column, decimal) for column in table], axis=1)
+
+
+def _column(sheet: Sheet, column: TableColumn, decimal: str) -> Array:
+    if column.categories is not None:
+        codes = {text: code for code, text in enumerate(column.categories)}
+        unseen, texts = len(codes), sheet.column(column.name)
+        return np.array([-1 if missing(text) else codes.get(text, unseen) for text in texts], dtype=np.float32)
+    if (stored := sheet.numbers(column.name, decimal)) is not None:
+        return _stored(np.concatenate(list(stored)), sheet, column)
+    values = np.full(len(sheet), np.nan, dtype=np.float32)
+    for row, text in enumerate(sheet.column(column.name)):
+        if missing(text):
+            continue
+        value = number(text, decimal)
+        if value is None or not abs(value) <= LARGEST:
+            raise DataError(f"{sheet.place(column.name, row)}, {ENDLESS}")
+        values[row] = value
+    return values
+
+
+def _stored(values: Array, sheet: Sheet, column: TableColumn) -> Array:
+    """float32 of the numbers (n,) that a file stores."""
+    endless = abs(values) > LARGEST
+    if endless.any():
+        raise DataError(f"{sheet.place(column.name, int(endless.argmax()))}, {ENDLESS}")
+    return values.astype(np.float32)
+
+
+def _name(sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal: str) -> str:
+    """A hash of all that rows are made of."""
+    columns = [(column.name, column.categories) for column in table]
+    digest = hashlib.sha256(json.dumps([FORMAT, decimal, columns]).encode())
+    for sheet in sheets:
+        if sheet.changes is not None:
+            digest.update(json.dumps(sheet.changes).encode())
+        with sheet.path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:40]
+
+
+def _kept(file: Path, shape: tuple[int, int]) -> Array | None:
+    """The rows of a file that was written before; None where there is none, or it is damaged."""
+    try:
+        if file.is_symlink() or _sum_of(file) != file.with_suffix(".sha256").read_text():
+            return None
+        rows: Array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return rows if rows.shape == shape and rows.dtype == np.float32 else None
+
+
+def _write(
+    file: Path, shape: tuple[int, int], sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal: str
+) -> None:
+    """Write rows to a file that appears whole or not at all, and its hash beside it."""
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".part-") as part:
+        made = Path(part) / file.name
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
+        with made.open("wb") as opened:
+            np.lib.format.write_array_header_1_0(opened, header)
+            for rows in _parts(sheets, table, decimal):
+                opened.write(rows.data)
+        told = Path(part) / "sum"
+        told.write_text(_sum_of(made))
+        os.replace(told, file.with_suffix(".sha256"))
+        os.replace(made, file)
+
+
+def _sum_of(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """The features that every silo encodes the rows of its table to."""
+
+    columns: tuple[TableColumn, ...] = ()
+    """The table's columns in their order, with the categories that a training split of some silo has."""
+    flagged: tuple[str, ...] = ()
+    """The names of columns in which a training split of some silo misses a number: they get a feature that says so."""
+
+    @property
+    def width(self) -> int:
+        """How many features a row becomes."""
+        one_each = [column for column in self.columns if column.categories is None]
+        return len(one_each) + len(self.flagged) + sum(len(column.categories or ()) for column in self.columns)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A silo's features from its raw rows: fitted on its training split, as wide as every other silo's."""
+
+    table: tuple[TableColumn, ...]
+    """The columns of the raw rows."""
+    layout: TableLayout
+    medians: tuple[float, ...]
+    """Of each of the layout's columns of numbers, in their order: what stands in for a missing one."""
+    means: tuple[float, ...]
+    """Of the same, what is taken off."""
+    scales: tuple[float, ...]
+    """Of the same, what it is divided by then."""
+    csv_format: CsvFormat = AS_USUAL
+    """How files with rows to encode are written."""
+
+    def __call__(self, raw: Array) -> Array:
+        """(N, D) raw values to (N, F) finite float32 features. What is no code of a category counts as missing."""
+        if raw.ndim != 2 or raw.shape[1] != len(self.table):
+            raise DataError(f"rows of shape {raw.shape}, expected {len(self.table)} columns")
+        values = raw if raw.dtype.kind == "f" else raw.astype(np.float64)
+        known = [_known(values[:, i], column) for i, column in enumerate(self.table)]
+        rows = recoded(np.stack(known, axis=1), self.table, self.layout.columns)
+        numbers, flagged, coded = _kinds(self.layout)
+        given = rows[:, numbers]
+        medians, means, scales = (np.array(each, rows.dtype) for each in (self.medians, self.means, self.scales))
+        scaled = (np.where(np.isnan(given), medians, given) - means) / scales
+        one_hot = [rows[:, i : i + 1] == np.arange(count) for i, count in coded.items()]
+        return np.concatenate([scaled, np.isnan(rows[:, flagged]), *one_hot], axis=1, dtype=np.float32)
+
+    def notes(self, raw: Array) -> tuple[str, ...]:
+        """For each of the (N, D) raw rows what a prediction cannot rest on; "" where all is as in training.
+
+        A category is unseen if no training split has it, or if its code is none (codes begin at 0; -1 is missing).
+        """
+        trained = {column.name: set(column.categories or ()) for column in self.layout.columns}
+        notes: list[list[str]] = [[] for _ in raw]
+        absent = np.stack([_absent(raw[:, i], column) for i, column in enumerate(self.table)], axis=1).all(axis=1)
+        for row in np.flatnonzero(absent):
+            notes[row].append("all values missing")
+        for i, column in enumerate(self.table):
+            if column.categories is not None:
+                codes = [code for code, text in enumerate(column.categories) if text in trained[column.name]]
+                unseen = ~np.isin(raw[:, i], codes) & ~_absent(raw[:, i], column)
+                for row in np.flatnonzero(unseen):
+                    notes[row].append(f"unseen category of {column.name[:LONGEST]}")
+        return tuple("; ".join(each) for each in notes)
+
+
+def _absent(values: Array, column: TableColumn) -> Array:
+    """(N,) bool: where a column's values are missing."""
+    return np.isnan(values) if column.categories is None else np.isnan(values) | (values == -1)
+
+
+def _known(values: Array, column: TableColumn) -> Array:
+    """The values of a column, with -1 for what is no code of its categories."""
+    if column.categories is None:
+        return values
+    known = np.isin(values, np.arange(len(column.categories)))
+    return np.where(known, values, -1) if not known.all() else values
+
+
+def common_layout(table: tuple[TableColumn, ...], train: Sequence[Array]) -> TableLayout:
+    """The layout for silos whose training splits, raw rows (N, D) of one table each, are all on this machine."""
+    flagged = np.logical_or.reduce([some_missing(rows) for rows in train])
+    names = tuple(c.name for c, is_flagged in zip(table, flagged, strict=True) if c.categories is None and is_flagged)
+    return TableLayout(seen(table, train), names)
+
+
+def some_missing(rows: Array) -> Array:
+    """(D,) bool: in which columns of raw rows (N, D) a number is missing."""
+    found = np.zeros(rows.shape[1], bool)
+    for part in row_parts(rows):
+        found |= np.isnan(part).any(axis=0)
+    return found
+
+
+def all_missing(rows: Array) -> Array:
+    """(D,) bool: in which columns of raw rows (N, D) all numbers are missing."""
+    found = np.ones(rows.shape[1], bool)
+    for part in row_parts(rows):
+        found &= np.isnan(part).all(axis=0)
+    return found
+
+
+def seen(table: Sequence[TableColumn], several: Sequence[Array]) -> tuple[TableColumn, ...]:
+    """The columns of a table with the categories that some of its rows, of several silos, have."""
+    codes = {i: set[int]() for i, column in enumerate(table) if column.categories is not None}
+    for part in (part for rows in several for part in row_parts(rows)):
+        for i, known in codes.items():
+            known |= set(np.unique(part[:, i]).astype(int).tolist())
+    return tuple(
+        column
+        if column.categories is None
+        else TableColumn(column.name, ordered([column.categories[code] for code in sorted(codes[i]) if code >= 0]))
+        for i, column in enumerate(table)
+    )
+
+
+def recoded(rows: Array, table: Sequence[TableColumn], columns: Sequence[TableColumn]) -> Array:
+    """Rows (N, D) of `table` in the order and with the codes of `columns`, which have the same names.
+
+    A category that `columns` lack becomes a missing value. Raises DataError for a column that holds numbers in one and
+    categories in the other, unless all its rows are missing.
+    """
+    place = {column.name: i for i, column in enumerate(table)}
+    return np.stack([_recoded(rows[:, place[c.name]], table[place[c.name]], c) for c in columns], axis=1)
+
+
+def _recoded(values: Array, old: TableColumn, new: TableColumn) -> Array:
+    if old.categories == new.categories:
+        return values
+    if old.categories is None or new.categories is None:
+        if not (np.isnan(values) if old.categories is None else values < 0).all():
+            raise DataError(f"column {new.name!r} has numbers at one silo and texts at another")
+        return np.full_like(values, np.nan if new.categories is None else -1)
+    number = {category: code for code, category in enumerate(new.categories)}
+    codes = np.array([*(number.get(category, -1) for category in old.categories), -1], dtype=values.dtype)
+    return np.asarray(codes[values.astype(int)])  # -1, missing, is the last
+
+
+def fit_encoders(
+    tables: Mapping[str, tuple[TableColumn, ...]], train: Mapping[str, Array], layout: TableLayout
+) -> dict[str, Encoder]:
+    """One encoder per silo, fitted on the raw rows (N, D) of its training split, whose columns are in `tables`.
+
+    Numbers: median for missing values, standardised, and a flag where missing if the column is flagged. Categories:
+    one-hot over those of the layout; others are zeros.
+    """
+    from sklearn.impute import SimpleImputer  # scikit-learn takes a second to import, images do not need it
+    from sklearn.preprocessing import StandardScaler
+
+    numbers, _, _ = _kinds(layout)
+
+    def fit(silo: str, rows: Array) -> Encoder:
+        medians, means, scales = list[float](), list[float](), list[float]()
+        width = max(FITTED // max(len(rows), 1), 1)
+        for some in (numbers[i : i + width] for i in range(0, len(numbers), width)):
+            given = np.empty((len(rows), len(some)), rows.dtype, order="F")
+            start = 0
+            for part in row_parts(rows):
+                given[start : start + len(part)] = recoded(part, tables[silo], layout.columns)[:, some]
+                start += len(part)
+            impute = SimpleImputer(strategy="median", keep_empty_features=True)
+            scale = StandardScaler().fit(impute.fit_transform(given))
+            medians += map(float, impute.statistics_)
+            means += map(float, scale.mean_)
+            scales += map(float, scale.scale_)
+        return Encoder(tables[silo], layout, tuple(medians), tuple(means), tuple(scales))
+
+    return {silo: fit(silo, rows) for silo, rows in train.items()}
+
+
+def _kinds(layout: TableLayout) -> tuple[list[int], list[int], dict[int, int]]:
+    """The places of columns of numbers, of those among them that are flagged, and of categories with how many there
+    are; features are in this order.
+    """
+    numbers = [i for i, column in enumerate(layout.columns) if column.categories is None]
+    flagged = [i for i in numbers if layout.columns[i].name in layout.flagged]
+    return numbers, flagged, {i: len(column.categories) for i, column in enumerate(layout.columns) if column.categories}

@@ -1,0 +1,339 @@
+"""The files of tables, csv and parquet: their cells as text, and numbers where a file stores them."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...core import ConfigurationError, DataError, Refused
+from ...core.errors import told
+from ..lazy import written
+from ..pools import Array, shown
+
+MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
+"""Texts that stand for a missing value, in lower case."""
+SUFFIX = ".parquet"
+AT_ONCE = 1 << 20
+"""Cells that are decoded together, at most."""
+MOST_ROWS = 10_000
+"""Rows that are decoded together, at most."""
+NEWLINE = b"\n"
+
+
+class Sheet:
+    """The cells of one file with a header, as text."""
+
+    path: Path
+    columns: tuple[str, ...]
+    lines: Sequence[int]
+    """The line of the file where each row ends, for messages."""
+
+    def __len__(self) -> int:
+        """How many rows it has."""
+        return len(self.lines)
+
+    def verbatim(self, name: str) -> Iterable[str]:
+        """The cells of a column as they are written, from the first row to the last."""
+        raise NotImplementedError
+
+    def numbers(self, name: str, decimal: str) -> Iterable[Array] | None:
+        """The values of a column, in parts (n,) of float64 with NaN where one is missing, if the file holds numbers;
+        None if it holds text, and where the text of its numbers would be none with this decimal mark.
+        """
+        return None
+
+    def parts(self) -> Iterator[Sheet]:
+        """The rows in parts that memory holds, from the first to the last."""
+        yield self
+
+    @property
+    def changes(self) -> object:
+        """What of it is not as the file has it, as JSON can write it; None where all is."""
+        return None
+
+    def with_columns(self, cells: Mapping[str, Sequence[str] | None]) -> Sheet:
+        """The same with other cells in columns that it has; None leaves a column out."""
+        return ChangedSheet(self, {name: name for name in self.columns}).with_columns(cells) if cells else self
+
+    def renamed(self, names: Mapping[str, str]) -> Sheet:
+        """The same with other names of its columns."""
+        return ChangedSheet(self, {name: name for name in self.columns}).renamed(names)
+
+    def column(self, name: str) -> Iterable[str]:
+        """The cells of a column, without the spaces around them."""
+        return (text.strip() for text in self.verbatim(name))
+
+    def place(self, name: str, row: int) -> str:
+        """Where a cell is and what it holds, for messages."""
+        cell = next(islice(self.column(name), row, None))
+        return f"{self.path}, line {self.lines[row]}: {shown(name)} is {shown(cell)}"
+
+
+@dataclass(frozen=True)
+class CsvSheet(Sheet):
+    """The text of a CSV file."""
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: list[list[str]]
+    lines: Sequence[int]
+
+    def verbatim(self, name: str) -> Iterable[str]:
+        at = self.columns.index(name)
+        return (row[at] for row in self.rows)
+
+
+@dataclass(frozen=True)
+class ChangedSheet(Sheet):
+    """A file of which columns are called otherwise, left out, or have other cells, which memory holds."""
+
+    base: Sheet
+    names: Mapping[str, str]
+    """What the file calls each column, in their order."""
+    cells: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Cells in place of the file's, by column."""
+    first: int = 0
+    """The row of `cells` at which the file begins, of which it may be a part."""
+
+    @property
+    def path(self) -> Path:  # type: ignore[override]
+        return self.base.path
+
+    @property
+    def columns(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(self.names)
+
+    @property
+    def lines(self) -> Sequence[int]:  # type: ignore[override]
+        return self.base.lines
+
+    @property
+    def changes(self) -> object:
+        return [list(self.names.items()), {name: list(cells) for name, cells in self.cells.items()}]
+
+    def verbatim(self, name: str) -> Iterable[str]:
+        if name in self.cells:
+            return islice(self.cells[name], self.first, self.first + len(self))
+        return self.base.verbatim(self.names[name])
+
+    def numbers(self, name: str, decimal: str) -> Iterable[Array] | None:
+        return None if name in self.cells else self.base.numbers(self.names[name], decimal)
+
+    def parts(self) -> Iterator[Sheet]:
+        first = self.first
+        for part in self.base.parts():
+            yield ChangedSheet(part, self.names, self.cells, first)
+            first += len(part)
+
+    def with_columns(self, cells: Mapping[str, Sequence[str] | None]) -> Sheet:
+        names = {name: own for name, own in self.names.items() if cells.get(name, ()) is not None}
+        given = {name: each for name, each in cells.items() if each is not None}
+        known = {name: each for name, each in self.cells.items() if name in names}
+        return ChangedSheet(self.base, names, known | given)
+
+    def renamed(self, names: Mapping[str, str]) -> Sheet:
+        called = {names[name]: own for name, own in self.names.items()}
+        return ChangedSheet(self.base, called, {names[name]: each for name, each in self.cells.items()})
+
+
+def missing(text: str) -> bool:
+    return text.lower() in MISSING
+
+
+def first_place(sheets: Sequence[Sheet], name: str, texts: Collection[str]) -> str:
+    """Where a column has one of some texts first, for messages."""
+    cells = ((sheet, row, text) for sheet in sheets for row, text in enumerate(sheet.column(name)))
+    return next(sheet.place(name, row) for sheet, row, text in cells if text in texts)
+
+
+def spaces(sheets: Sequence[Sheet], name: str) -> str:
+    """Where a column has a text with other spaces around it than elsewhere, for messages; "" if nowhere.
+
+    Spaces are never read, so that these count as one text.
+    """
+    written: dict[str, str] = {}
+    for sheet in sheets:
+        for row, text in enumerate(sheet.verbatim(name)):
+            first = written.setdefault(text.strip(), text)
+            if first != text and not missing(text.strip()):
+                return (
+                    f"{sheet.path}, line {sheet.lines[row]}: {shown(name)} is {shown(text)}, elsewhere {shown(first)}: "
+                    f"read as one, without the spaces"
+                )
+    return ""
+
+
+class ParquetRows(Sheet):
+    """Some rows of a parquet file, decoded: cells are as a csv file would have them, "" where a value is missing."""
+
+    def __init__(self, path: Path, batch: Any, columns: tuple[str, ...], first: int) -> None:
+        self.path, self.columns, self.batch = path, columns, batch
+        self.lines = range(first, first + batch.num_rows)
+
+    def verbatim(self, name: str) -> Iterable[str]:
+        try:
+            values = self.batch.column(self.columns.index(name)).to_pylist()
+        except (ValueError, OverflowError) as error:  # such as a date that Python has none for
+            raise unreadable(self.path, error) from error
+        return ("" if value is None else str(value) for value in values)
+
+    def numbers(self, name: str, decimal: str) -> Iterable[Array] | None:
+        column = self.batch.column(self.columns.index(name))
+        if not _numeric(column.type, decimal):
+            return None
+        return iter((np.asarray(column.to_numpy(zero_copy_only=False), np.float64),))
+
+
+class ParquetSheet(Sheet):
+    """A parquet file, of which a part is in memory at a time, and only the columns that are asked for.
+
+    Raises ConfigurationError without pyarrow, DataError for a file that cannot be read, and columns of no plain values.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.arrow, self.parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+        except ImportError as error:
+            raise ConfigurationError(
+                f"{path} needs the optional package 'pyarrow': install caveat with the extra 'parquet'"
+            ) from error
+        self.path, self.written = path, written(path)
+        try:
+            with self.parquet.ParquetFile(path, pre_buffer=False) as file:
+                schema, rows = file.schema_arrow, file.metadata.num_rows
+        except self._unreadable as error:
+            raise unreadable(path, error) from error
+        _check_types(self.arrow, schema, path)
+        self.columns = tuple(name.strip() for name in schema.names)
+        self.names = dict(zip(self.columns, schema.names, strict=True))
+        """The name that the file has for each column."""
+        self.types = dict(zip(self.columns, schema.types, strict=True))
+        self.lines = range(1, rows + 1)
+
+    def verbatim(self, name: str) -> Iterable[str]:
+        return (text for part in self._parts((name,)) for text in part.verbatim(name))
+
+    def numbers(self, name: str, decimal: str) -> Iterable[Array] | None:
+        if not _numeric(self.types[name], decimal):
+            return None
+        return (values for part in self._parts((name,)) for values in part.numbers(name, decimal) or ())
+
+    def parts(self) -> Iterator[Sheet]:
+        return self._parts(self.columns)
+
+    def _parts(self, columns: tuple[str, ...]) -> Iterator[ParquetRows]:
+        """Rows of these columns. Raises DataError for a file that was written since it was opened first."""
+        if written(self.path) != self.written:
+            raise DataError(f"{self.path}: was written while it was read; begin again from what it holds")
+        wanted, first = [self.names[name] for name in columns], 1
+        rows = min(MOST_ROWS, max(AT_ONCE // len(columns), 1))
+        try:
+            with self.parquet.ParquetFile(self.path, pre_buffer=False) as file:
+                for group in range(file.num_row_groups):  # together they would take more memory
+                    for batch in file.iter_batches(rows, row_groups=[group], columns=wanted, use_threads=False):
+                        chosen = batch.select(wanted)  # a name with a point in it can bring others along
+                        yield ParquetRows(self.path, chosen, columns, first)
+                        first += batch.num_rows
+        except self._unreadable as error:
+            raise unreadable(self.path, error) from error
+
+    @property
+    def _unreadable(self) -> tuple[type[Exception], ...]:
+        return (self.arrow.ArrowException, OSError, ValueError, OverflowError)
+
+
+def unreadable(path: Path, error: Exception) -> DataError:
+    """What is told of a file that cannot be read."""
+    return DataError(f"{path}: not a readable parquet file ({told(error)})")
+
+
+def _numeric(kind: Any, decimal: str) -> bool:
+    """Whether values of a type are numbers, and their text is read as the same ones with a decimal mark."""
+    return str(kind).removeprefix("u") in ("int8", "int16", "int32", "int64") or (
+        decimal == "." and str(kind) in ("float", "double")
+    )
+
+
+def _check_types(arrow: Any, schema: Any, path: Path) -> None:
+    """Raises DataError for a column whose values are neither numbers nor text, nor dates."""
+    for column in schema:
+        kind = column.type.value_type if arrow.types.is_dictionary(column.type) else column.type
+        if arrow.types.is_nested(kind) or arrow.types.is_binary(kind) or arrow.types.is_large_binary(kind):
+            raise DataError(
+                f"{path}: column {shown(column.name)} holds {kind}, expected numbers or text; take it out of the file"
+            )
+
+
+def read_sheet(path: Path, separator: str | None = None) -> Sheet:
+    """The cells of a csv file with a header line, or of a parquet file, whose rows count as lines. Raises DataError.
+
+    Without a separator it is the one of comma, semicolon and tab that the header has most of.
+    """
+    if path.suffix.lower() == SUFFIX:
+        sheet = ParquetSheet(path)
+        _check_columns(path, sheet.columns)
+        if not len(sheet):
+            raise DataError(f"{path}: no rows, expected at least one")
+        return sheet
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            header = file.readline()
+            file.seek(0)
+            reader = csv.reader(file, delimiter=separator or max(",;\t", key=header.count), strict=True)
+            numbered = [(reader.line_num, row) for row in reader if row]
+    except UnicodeDecodeError as error:
+        raise Refused(_not_utf8(path), "file") from error
+    except (OSError, csv.Error) as error:
+        raise Refused(f"{path}: not a readable csv file in UTF-8 ({error})", "file") from error
+    if len(numbered) < 2:
+        lines = f"{len(numbered)} line{'s' * (len(numbered) != 1)}"
+        raise Refused(f"{path}: {lines}, expected a header and at least one row", "file")
+    columns = tuple(name.strip() for name in numbered[0][1])
+    _check_columns(path, columns)
+    for line, row in numbered[1:]:
+        if len(row) != len(columns):
+            raise Refused(f"{path}, line {line}: {len(row)} values, expected {len(columns)} as in the header", "file")
+    return CsvSheet(path, columns, [row for _, row in numbered[1:]], [line for line, _ in numbered[1:]])
+
+
+def _not_utf8(path: Path) -> str:
+    """Where a file is not in UTF-8, and how it comes into that."""
+    whole = path.read_bytes()
+    where, known = f"{path}: not in UTF-8", "UTF-16" if whole.startswith((b"\xff\xfe", b"\xfe\xff")) else "ISO-8859-1"
+    try:
+        whole.decode()
+    except UnicodeDecodeError as error:
+        where = f"{path}, line {whole.count(NEWLINE, 0, error.start) + 1}: not in UTF-8"
+    return (
+        f"{where}, expected a csv file in UTF-8: save the table so; of one in {known}, "
+        f"`iconv -f {known} -t UTF-8 OLD.csv > NEW.csv` makes it"
+    )
+
+
+def _check_columns(path: Path, columns: Sequence[str]) -> None:
+    """Raises DataError for names of columns that are empty or doubled."""
+    doubled = [name for name, count in Counter(columns).items() if count > 1 or not name]
+    if doubled:
+        raise DataError(f"{path}: column name {shown(doubled[0])} is empty or doubled, expected a header line of names")
+
+
+def read_sheets(paths: Sequence[Path], separator: str | None = None) -> list[Sheet]:
+    """The texts of files. Raises DataError for those that cannot be read."""
+    return [read_sheet(path, separator) for path in paths]
+
+
+def check_same_columns(sheets: Sequence[Sheet]) -> None:
+    """Raises DataError where columns differ."""
+    for sheet in sheets[1:]:
+        if differing := set(sheet.columns) ^ set(sheets[0].columns):
+            raise DataError(
+                f"{sheets[0].path} and {sheet.path} differ in columns {sorted(differing)}; expected the same in all"
+            )

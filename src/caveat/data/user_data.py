@@ -1,0 +1,338 @@
+"""Silos of data in Python: one pool rotated, arrays, and data sets whose items are read as they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core import ConfigurationError, DataError, SiloId
+from ..core.errors import told
+from ..core.settings import check_seed, check_type
+from .build import make_silos
+from .checks import check_class_list, check_numbers, check_tensor, plain_array, written
+from .lazy import JoinedRows, LazyRows
+from .pools import Array, Index, Kind, LabelArray, Pool, check_classes, label_array, paired, whole_numbers
+from .sequences import SequenceFormat, Standardise, sequence_format
+from .settings import DataSettings, Labels, Normalise, Shift, Split
+from .silos import Silos
+from .sources.arrays import pools_of
+from .transforms import Augment, augmented
+
+PARTS = ("x", "y", "x_test", "y_test")
+"""What the arrays of a silo are called, in their order."""
+Columns = tuple[str, str]
+
+
+def rotated(
+    pool: Pool,
+    angles: Sequence[float] = (0, -50, 120),
+    silos_per_angle: int = 3,
+    samples_per_silo: int | None = None,
+    seed: int = 0,
+    *,
+    test_per_silo: int | Literal["all"] | None = None,
+    noise_std: Sequence[float] = (),
+    labels: Labels | None = None,
+    split: Split | None = None,
+    normalise: Normalise | None = None,
+) -> Silos:
+    """Silos that each rotate their own share of the pool's images by one of the angles, in degrees counter-clockwise.
+
+    `noise_std` has one entry per silo, or a number of entries that divides the silos.
+    """
+    check_type(pool, Pool, "pool", "a Pool, as caveat.data.digits() is one")
+    check_type(angles, (Sequence, np.ndarray), "angles", "a list of degrees")
+    check_type(noise_std, (Sequence, np.ndarray), "noise_std", "a list of numbers")
+    check_type(silos_per_angle, (int, np.integer), "silos_per_angle", "a whole number")
+    check_seed(seed)
+    settings = DataSettings(
+        silos=len(angles) * silos_per_angle,
+        samples_per_silo=samples_per_silo,
+        test_per_silo=test_per_silo,
+        shift=Shift(angles=tuple(angles), noise_std=tuple(noise_std)),
+        labels=labels or Labels(),
+        split=split or Split(),
+        normalise=normalise or Normalise(),
+    )
+    return make_silos([pool], False, settings, seed)
+
+
+def from_arrays(
+    silos: Mapping[SiloId, tuple[Any, Any] | tuple[Any, Any, Any, Any]],
+    *,
+    classes: Sequence[str] | None = None,
+    positive: str | None = None,
+    seed: int = 0,
+    split: Split | None = None,
+    normalise: Normalise | None = None,
+    shift: Shift | None = None,
+    size: int | None = None,
+    channels: Literal[1, 3] | None = None,
+    kind: Kind | None = None,
+    pad: int | None = None,
+    length: int | None = None,
+    standardise: Standardise = "none",
+    augment: str | Sequence[str] | Augment | None = None,
+) -> Silos:
+    """Silos of one's own arrays: per name (x, y), or (x, y, x_test, y_test) with a test part of its own.
+
+    y is (N,) whole numbers from 0. Without `classes` the largest label of all silos says how many there are. Of two,
+    `positive` names the one that figures such as sensitivity are of, by default the second. What x holds says `kind`:
+
+    - "images": uint8 (N, H, W) or (N, H, W, C). They are brought to one shape: `size` x `size` pixels, without which
+      they must be of one size, and `channels`, by default 3 where some are coloured.
+    - "features": finite numbers (N, D).
+    - "tokens": ids from 0, (N, T), or a list of sequences (T,) of any lengths; models take them as int64 (N, T), and
+      shorter ones are filled up with the id `pad` (0 by default) at their ends.
+    - "series": finite numbers (N, T, C) as they are, or a list of (T, C) of any lengths. Where lengths differ, shorter
+      ones are filled up with zeros, and the last of C + 1 channels is a mask: 1 for a step that is real, else 0.
+      `standardise` has every channel standardised over the real steps of training splits: "silo" by the silo's own,
+      "federation" by those of all silos together.
+
+    T is that of the longest sequence of all silos, or `length`, to which longer ones are cut; so are those to predict.
+    Without `kind`, x is features if it has two dimensions, else images; whole numbers in two dimensions other than
+    uint8 are refused, since they could be ids. A `numpy.memmap`, as ``numpy.load(path, mmap_mode="r")`` makes one, is
+    read as it is needed and never held in memory whole. `augment` changes training batches at random, as `augmented`
+    says. Raises DataError naming the silo.
+    """
+    check_type(silos, Mapping, "silos", "a mapping from names to arrays, such as {'silo-0': (x, y)}")
+    check_seed(seed)
+    if classes is not None:
+        classes = check_class_list(classes, "from_arrays")
+    if not silos:
+        raise DataError("no silos: expected at least one name with its arrays")
+    _check_kind(kind, pad, length)
+    origins = [f"silo {name!r}" for name in silos]
+    parts = [_four(arrays, name) for name, arrays in silos.items()]
+    sequences = None
+    mapped = any(isinstance(part, np.memmap) for x, _, x_test, _ in parts for part in (x, x_test))
+    if mapped and length is not None:
+        raise ConfigurationError("length: arrays that are mapped into memory are read as they are", "length")
+    if kind in ("tokens", "series") and not mapped:
+        sequences = _common_sequences(parts, origins, kind, pad or 0, length)
+        parts = [(sequences(x, of), y, None if x_test is None else sequences(x_test, f"{of} (test)"), y_test)
+                 for (x, y, x_test, y_test), of in zip(parts, origins, strict=True)]  # fmt: skip
+    parts = [_arrays(part, name, kind) for part, name in zip(parts, silos, strict=True)]
+    pools = pools_of(parts, list(silos), origins, classes, kind)
+    settings = DataSettings(
+        size=size,
+        channels=channels,
+        positive=positive,
+        split=split or Split(),
+        normalise=normalise or Normalise(),
+        shift=shift or Shift(),
+        standardise=standardise,
+    )
+    made = make_silos(pools, True, settings, seed, sequence_format=sequences)
+    return with_augment(made, augment)
+
+
+def with_augment(silos: Silos, augment: str | Sequence[str] | Augment | None) -> Silos:
+    """The silos with their training batches changed at random; as they are without `augment`."""
+    if augment is None:
+        return silos
+    changed = (replace(silo, train=augmented(silo.train, augment, silos.normalise)) for silo in silos)
+    return replace(silos, silos=tuple(changed))
+
+
+def _check_kind(kind: str | None, pad: int | None, length: int | None) -> None:
+    """Raises ConfigurationError for a kind that there is not, and for what belongs to another one."""
+    if kind not in (None, *get_args(Kind)):
+        raise ConfigurationError(f"kind = {kind!r}, expected one of {', '.join(get_args(Kind))}", "kind")
+    for name, value, least, owners in (("pad", pad, 0, ("tokens",)), ("length", length, 1, ("tokens", "series"))):
+        if value is None:
+            continue
+        check_type(value, (int, np.integer), name, "a whole number")
+        if value < least:
+            raise ConfigurationError(f"{name} = {value}, expected at least {least}", name)
+        if kind not in owners:
+            raise ConfigurationError(f"{name} = {value} is ignored by kind {kind!r}; it belongs to sequences", name)
+
+
+def _common_sequences(
+    parts: Sequence[tuple[Any, Any, Any, Any]],
+    origins: Sequence[str],
+    kind: Literal["tokens", "series"],
+    pad: int,
+    length: int | None,
+) -> SequenceFormat:
+    """The format of the sequences of all silos, those of test parts included."""
+    given = [(of, x) for (x, *_), of in zip(parts, origins, strict=True)]
+    given += [(f"{of} (test)", x) for (_, _, x, _), of in zip(parts, origins, strict=True) if x is not None]
+    return sequence_format(given, kind, pad, length)
+
+
+def _four(arrays: Sequence[Any], name: SiloId) -> tuple[Any, Any, Any, Any]:
+    if not isinstance(name, str):
+        raise DataError(f"silo {name!r}: expected a name, which is text")
+    if not isinstance(arrays, (tuple, list)):
+        raise DataError(f"silo {name!r}: a {type(arrays).__name__}, expected (x, y) or (x, y, x_test, y_test)")
+    if len(arrays) not in (2, 4):
+        raise DataError(f"silo {name!r}: {len(arrays)} arrays, expected (x, y) or (x, y, x_test, y_test)")
+    x, y, *test = arrays
+    return (x, y, test[0], test[1]) if test else (x, y, None, None)
+
+
+def _arrays(
+    parts: tuple[Any, Any, Any, Any], name: SiloId, kind: Kind | None
+) -> tuple[Array, Array, Array | None, Array | None]:
+    """What a silo was given as arrays. Raises DataError for what is none, and for ids without a kind."""
+    named = [(f"silo {name!r}: {called}", part) for called, part in zip(PARTS, parts, strict=True) if part is not None]
+    x, y, *test = (plain_array(part, where) for where, part in named)
+    if kind is None and whole_numbers(x):
+        raise DataError(
+            f"silo {name!r}: x of {x.dtype} in two dimensions; say kind='tokens' if these are ids of tokens, "
+            "kind='features' if they are numbers"
+        )
+    return (x, y, test[0], test[1]) if test else (x, y, None, None)
+
+
+class DatasetRows(LazyRows):
+    """The inputs of a data set's items."""
+
+    def __init__(self, dataset: Any, columns: Columns | None, origin: str) -> None:
+        self.dataset, self.columns, self.origin = dataset, columns, origin
+        first = self.input(0)
+        super().__init__((_length(dataset, origin), *first.shape), first.numpy().dtype, ready=True)
+
+    def item(self, number: int) -> tuple[Any, Any]:
+        """The input and the label of an item."""
+        where = f"{self.origin}, item {number}"
+        try:
+            item = self.dataset[number]
+        except Exception as error:
+            raise DataError(f"{where}: reading it fails: {told(error)}") from error
+        if self.columns is not None:
+            if not isinstance(item, Mapping) or any(column not in item for column in self.columns):
+                has = sorted(map(str, item)) if isinstance(item, Mapping) else type(item).__name__
+                raise DataError(f"{where}: {has}, expected columns {self.columns[0]!r} and {self.columns[1]!r}")
+            return item[self.columns[0]], item[self.columns[1]]
+        if isinstance(item, Mapping):
+            names = ", ".join(map(str, item))
+            raise DataError(f"{where}: a mapping of {names}; name two of them: columns=(INPUT, LABEL)")
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            raise DataError(f"{where}: a {type(item).__name__}, expected (x, y)")
+        return item[0], item[1]
+
+    def input(self, number: int) -> Tensor:
+        """The input of an item as a model takes it."""
+        where = f"{self.origin}, item {number}: x"
+        x = self.item(number)[0]
+        x = x if isinstance(x, Tensor) else torch.from_numpy(_numeric(plain_array(x, where), where))
+        check_tensor(x, where)
+        x = x.float() if x.dtype == torch.float64 else x
+        if x.dtype not in (torch.float32, torch.int64) or not x.ndim:
+            raise DataError(
+                f"{where} of shape {tuple(x.shape)}, {written(x.dtype)}; expected float32, or int64 for ids of tokens, "
+                "of one dimension or more, as models take it"
+            )
+        check_numbers(x[None], where)
+        return x
+
+    def read(self, index: Index) -> Array:
+        found = np.empty((len(index), *self.shape[1:]), self.dtype)
+        for row, number in enumerate(index.tolist()):
+            x = self.input(number).numpy()
+            if (x.shape, x.dtype) != (self.shape[1:], self.dtype):
+                raise DataError(
+                    f"{self.origin}, item {number}: x of shape {x.shape}, {x.dtype}; expected {self.shape[1:]}, "
+                    f"{self.dtype}, as the first item's is"
+                )
+            found[row] = x
+        return found
+
+    def labels(self) -> Array:
+        """The labels of all items."""
+        found = [self.item(number)[1] for number in range(len(self))]
+        return plain_array([y.item() if isinstance(y, Tensor) and y.numel() == 1 else y for y in found], self.origin)
+
+
+def _length(dataset: Any, origin: str) -> int:
+    """How many items a data set has, one at least."""
+    try:
+        length = len(dataset)
+    except Exception as error:
+        raise DataError(f"{origin}: asking for its length fails: {told(error)}") from error
+    if not length:
+        raise DataError(f"{origin}: no samples")
+    return length
+
+
+def _numeric(x: Array, where: str) -> Array:
+    if x.dtype.kind not in "fiu":
+        raise DataError(f"{where} of {x.dtype}, expected numbers")
+    return np.array(x, np.int64 if x.dtype.kind in "iu" and x.dtype != np.uint8 else x.dtype)
+
+
+def from_datasets(
+    silos: Mapping[SiloId, Any],
+    *,
+    classes: Sequence[str] | None = None,
+    positive: str | None = None,
+    columns: Columns | None = None,
+    seed: int = 0,
+    split: Split | None = None,
+    augment: str | Sequence[str] | Augment | None = None,
+) -> Silos:
+    """Silos of one's own data sets: per name what has a length and items, as `torch.utils.data.Dataset` has them, or a
+    tuple of two, to train on and to test on.
+
+    An item is (x, y), or a mapping of which `columns` names input and label, as those of Hugging Face's
+    `datasets.Dataset` are (Parquet, Arrow). x is what a model takes, of one shape: float32, or int64 for ids of tokens;
+    y a whole number from 0. `classes` and `positive` are those of `from_arrays`. Items are read when they are needed,
+    and all of them once at the start, for their labels. An item has to be the same every time: random changes are for
+    `augment`, as `augmented` says. Splits hold positions alone. Raises DataError naming silo and item.
+    """
+    check_type(silos, Mapping, "silos", "a mapping from names to data sets, such as {'silo-0': dataset}")
+    check_seed(seed)
+    if not silos:
+        raise DataError("no silos: expected at least one name with its data set")
+    if classes is not None:
+        classes = check_class_list(classes, "from_datasets")
+    pools = [_pool(name, dataset, columns) for name, dataset in silos.items()]
+    for pool in pools:
+        if pool.x.dtype != pools[0].x.dtype:
+            expected = pools[0].x.dtype
+            raise DataError(f"{pool.origin}: inputs of {pool.x.dtype}, expected {expected} as at the first silo")
+    labels = [(pool.origin, pool.y) for pool in pools]
+    names = check_classes(labels, classes, np.concatenate([pool.y[: pool.development] for pool in pools]))
+    pools = [replace(pool, classes=names) for pool in pools]
+    made = make_silos(pools, True, DataSettings(positive=positive, split=split or Split()), seed)
+    return with_augment(made, augment)
+
+
+def _pool(name: SiloId, given: Any, columns: Columns | None) -> Pool:
+    """The items of a silo's data set, or of two of which one is to test on, without names of classes yet."""
+    origin = f"silo {name!r}"
+    if not isinstance(name, str):
+        raise DataError(f"{origin}: expected a name, which is text")
+    if not isinstance(given, tuple):
+        rows, y = _rows(given, columns, origin)
+        return Pool(cast(Array, rows), y, (), name, origin=origin)
+    if len(given) != 2:
+        raise DataError(f"{origin}: {len(given)} data sets, expected one, or one to train on and one to test on")
+    (rows, y), (test, y_test) = (
+        _rows(each, columns, where) for each, where in zip(given, (origin, f"{origin} (test)"), strict=True)
+    )
+    if (test.shape[1:], test.dtype) != (rows.shape[1:], rows.dtype):
+        raise DataError(
+            f"{origin}: inputs {rows.shape[1:]} of {rows.dtype} but test inputs {test.shape[1:]} of {test.dtype}"
+        )
+    both = cast(Array, JoinedRows(rows, test))
+    return Pool(both, np.concatenate([y, y_test]), (), name, own_test=len(y_test), origin=origin)
+
+
+def _rows(dataset: Any, columns: Columns | None, origin: str) -> tuple[DatasetRows, LabelArray]:
+    """The inputs of a data set, to be read as they are needed, and its labels."""
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__") or isinstance(dataset, (str, Mapping)):
+        raise DataError(f"{origin}: a {type(dataset).__name__}, expected a data set with a length and items")
+    _length(dataset, origin)
+    rows = DatasetRows(dataset, columns, origin)
+    y = label_array(rows.labels(), origin)
+    paired(cast(Array, rows), y, origin)
+    return rows, y

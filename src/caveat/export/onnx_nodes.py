@@ -1,0 +1,252 @@
+"""ONNX nodes for torch's layers, and for operators that move numbers and leave them as they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .onnx_graph import Graph, Ref
+from .program import Size
+
+LAST = 2**63 - 1
+
+
+def product(graph: Graph, out: Ref, a: Any, b: Any) -> str:
+    return graph.add("MatMul", a.name, b.name)
+
+
+def product_and(graph: Graph, out: Ref, c: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> str:
+    if a.ndim == 2:
+        return graph.add("Gemm", a.name, b.name, c.name, alpha=float(alpha), beta=float(beta))
+    found = graph.add("MatMul", a.name, b.name)
+    if alpha != 1:
+        found = graph.add("Mul", found, graph.number(alpha, out.dtype))
+    added = c.name if beta == 1 else graph.add("Mul", c.name, graph.number(beta, out.dtype))
+    return graph.add("Add", found, added)
+
+
+def gelu(graph: Graph, out: Ref, x: Any, approximate: str = "none") -> str:
+    def number(value: float) -> str:
+        return graph.number(value, out.dtype)
+
+    if approximate == "tanh":
+        cubed = graph.add("Mul", graph.add("Mul", x.name, graph.add("Mul", x.name, x.name)), number(0.044715))
+        inner = graph.add("Tanh", graph.add("Mul", graph.add("Add", x.name, cubed), number(math.sqrt(2 / math.pi))))
+    else:
+        inner = graph.add("Erf", graph.add("Div", x.name, number(math.sqrt(2))))
+    return graph.add("Mul", graph.add("Mul", x.name, graph.add("Add", inner, number(1))), number(0.5))
+
+
+def softmax(kind: str) -> Callable[..., str]:
+    """Softmax or its logarithm; along any axis but the last in operators that need no other layout of the tensor."""
+
+    def step(graph: Graph, out: Ref, x: Any, dim: int, half: bool = False) -> str:
+        if dim % x.ndim == x.ndim - 1:
+            return graph.add(kind, x.name, axis=dim)
+        axis = graph.integers(dim)
+        below = graph.add("Sub", x.name, graph.add("ReduceMax", x.name, axis, keepdims=1))
+        weights = graph.add("Exp", below)
+        norm = graph.add("ReduceSum", weights, axis, keepdims=1)
+        if kind == "Softmax":
+            return graph.add("Div", weights, norm)
+        found = graph.add("Sub", below, graph.add("Log", norm))
+        graph.shares[found] = weights, norm
+        return found
+
+    return step
+
+
+def exponential(graph: Graph, out: Ref, x: Any) -> str:
+    """Of the logarithm of a softmax the softmax, for which there are exponentials already."""
+    name = graph.cast(x, out.dtype)
+    return graph.add("Div", *graph.shares[name]) if name in graph.shares else graph.add("Exp", name)
+
+
+def convolved(
+    graph: Graph, out: Ref, x: Any, weight: Any, bias: Any, stride: list[int], padding: list[int], dilation: list[int],
+    transposed: bool, output_padding: list[int], groups: int,
+) -> str:  # fmt: skip
+    inputs = [x.name, weight.name, *([] if bias is None else [bias.name])]
+    space = x.ndim - 2
+    stride, padding, dilation = (list(each) * (space if len(each) == 1 else 1) for each in (stride, padding, dilation))
+    shared = {"strides": stride, "pads": padding * 2, "dilations": dilation, "group": groups}
+    if transposed:
+        return graph.add("ConvTranspose", *inputs, output_padding=list(output_padding), **shared)
+    return graph.add("Conv", *inputs, **shared)
+
+
+def pooled(
+    graph: Graph, out: Ref, x: Any, kernel: list[int], stride: list[int] = [], padding: list[int] = [0],  # noqa: B006
+    dilation: list[int] = [1], ceil_mode: bool = False,  # noqa: B006
+) -> list[str]:  # fmt: skip
+    kernel, stride, padding, dilation = (_pair(each) for each in (kernel, stride or kernel, padding, dilation))
+    found = graph.add(
+        "MaxPool", x.name, kernel_shape=kernel, strides=stride, pads=padding * 2, dilations=dilation,
+        ceil_mode=int(ceil_mode),
+    )  # fmt: skip
+    return [found, ""]
+
+
+def pooled_evenly(
+    graph: Graph, out: Ref, x: Any, kernel: list[int], stride: list[int] = [], padding: list[int] = [0],  # noqa: B006
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+) -> str:  # fmt: skip
+    if divisor_override is not None:
+        raise NotImplementedError("avg_pool2d with another divisor")
+    kernel, stride, padding = (_pair(each) for each in (kernel, stride or kernel, padding))
+    return graph.add(
+        "AveragePool", x.name, kernel_shape=kernel, strides=stride, pads=padding * 2, ceil_mode=int(ceil_mode),
+        count_include_pad=int(count_include_pad),
+    )  # fmt: skip
+
+
+def _pair(sizes: list[int]) -> list[int]:
+    return list(sizes) * (2 if len(sizes) == 1 else 1)
+
+
+def reshaped(graph: Graph, out: Ref, x: Any, *sizes: Any, **kwargs: Any) -> str:
+    open_ = [i for i, size in enumerate(out.shape) if isinstance(size, Size)]
+    if len(open_) == 1:
+        shape = [-1 if isinstance(size, Size) else size for size in out.shape]
+        return graph.add("Reshape", x.name, graph.integers(*shape))
+    return graph.add("Reshape", x.name, graph.shape(out.shape))
+
+
+def permuted(graph: Graph, out: Ref, x: Any, dims: list[int]) -> str:
+    return graph.add("Transpose", x.name, perm=[dim % x.ndim for dim in dims])
+
+
+def transposed(graph: Graph, out: Ref, x: Any, a: int, b: int) -> str:
+    order = list(range(x.ndim))
+    order[a], order[b] = order[b], order[a]
+    return graph.add("Transpose", x.name, perm=order)
+
+
+def turned(graph: Graph, out: Ref, x: Any) -> str:
+    return x.name if x.ndim < 2 else transposed(graph, out, x, 0, 1)
+
+
+def unsqueezed(graph: Graph, out: Ref, x: Any, dim: int) -> str:
+    return graph.add("Unsqueeze", x.name, graph.integers(dim))
+
+
+def expanded(graph: Graph, out: Ref, x: Any, *sizes: Any, **kwargs: Any) -> str:
+    return graph.add("Expand", x.name, graph.shape(out.shape))
+
+
+def repeated(graph: Graph, out: Ref, x: Any, repeats: list[Any]) -> str:
+    name = x.name
+    if len(repeats) > x.ndim:
+        name = graph.add("Unsqueeze", name, graph.integers(*range(len(repeats) - x.ndim)))
+    return graph.add("Tile", name, graph.shape(repeats))
+
+
+def joined(graph: Graph, out: Ref, xs: list[Any], dim: int = 0) -> str:
+    names = [graph.cast(x, out.dtype) for x in xs if x.shape != (0,)]
+    return names[0] if len(names) == 1 else graph.add("Concat", *names, axis=dim)
+
+
+def stacked(graph: Graph, out: Ref, xs: list[Any], dim: int = 0) -> str:
+    dim = dim % out.ndim
+    names = [graph.add("Unsqueeze", graph.cast(x, out.dtype), graph.integers(dim)) for x in xs]
+    return graph.add("Concat", *names, axis=dim)
+
+
+def selected(graph: Graph, out: Ref, x: Any, dim: int, index: int) -> str:
+    return graph.add("Gather", x.name, graph.number(index, torch.int64), axis=dim)
+
+
+def sliced(graph: Graph, out: Ref, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> str:
+    end = LAST if end is None else end
+    return graph.add(
+        "Slice", x.name, graph.size(start or 0), graph.size(end), graph.integers(dim % x.ndim), graph.integers(step)
+    )
+
+
+def _parts(graph: Graph, x: Any, sizes: list[Any], dim: int) -> list[str]:
+    found, start = [], 0
+    for size in sizes:
+        if isinstance(size, Size):
+            raise NotImplementedError("parts of the batch")
+        found.append(sliced(graph, x, x, dim, start, start + size))
+        start += size
+    return found
+
+
+def split(graph: Graph, out: Ref, x: Any, size: Any, dim: int = 0) -> list[str]:
+    total = x.shape[dim]
+    if size == total:
+        return [x.name]
+    if isinstance(total, Size) or isinstance(size, Size):
+        raise NotImplementedError("parts of the batch")
+    return _parts(graph, x, [min(size, total - start) for start in range(0, total, size)], dim)
+
+
+def split_in(graph: Graph, out: Ref, x: Any, sizes: list[Any], dim: int = 0) -> list[str]:
+    return _parts(graph, x, sizes, dim)
+
+
+def unbound(graph: Graph, out: Ref, x: Any, dim: int = 0) -> list[str]:
+    return [selected(graph, out, x, dim, i) for i in range(x.shape[dim])]
+
+
+def rows_by(graph: Graph, out: Ref, x: Any, dim: int, index: Any) -> str:
+    return graph.add("Gather", x.name, index.name, axis=dim)
+
+
+def embedded(graph: Graph, out: Ref, weight: Any, index: Any, *rest: Any) -> str:
+    return graph.add("Gather", weight.name, index.name, axis=0)
+
+
+def gathered(graph: Graph, out: Ref, x: Any, dim: int, index: Any, **rest: Any) -> str:
+    return graph.add("GatherElements", x.name, index.name, axis=dim)
+
+
+def indexed(graph: Graph, out: Ref, x: Any, indices: list[Any]) -> str:
+    known = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    if len(known) != 1 or known[0][1].dtype == torch.bool:
+        raise NotImplementedError("an index in several dimensions")
+    return graph.add("Gather", x.name, known[0][1].name, axis=known[0][0])
+
+
+def added_at(graph: Graph, out: Ref, x: Any, dim: int, index: Any, source: Any) -> str:
+    return graph.add("ScatterElements", x.name, index.name, graph.cast(source, out.dtype), axis=dim, reduction="add")
+
+
+def flipped(graph: Graph, out: Ref, x: Any, dims: list[int]) -> str:
+    count = len(dims)
+    ends = graph.integers(*[-(2**62)] * count)
+    return graph.add(
+        "Slice", x.name, graph.integers(*[-1] * count), ends, graph.integers(*dims), graph.integers(*[-1] * count)
+    )
+
+
+def padded(graph: Graph, out: Ref, x: Any, pad: list[int], value: float = 0) -> str:
+    before, after = [0] * x.ndim, [0] * x.ndim
+    for i in range(len(pad) // 2):
+        before[-1 - i], after[-1 - i] = pad[2 * i], pad[2 * i + 1]
+    return graph.add("Pad", x.name, graph.integers(*before, *after), graph.number(value, out.dtype))
+
+
+def same(graph: Graph, out: Ref, x: Any, **kwargs: Any) -> str:
+    return str(x.name)
+
+
+def of_type(graph: Graph, out: Ref, x: Any, **kwargs: Any) -> str:
+    return graph.cast(x, out.dtype)
+
+
+def copied(graph: Graph, out: Ref, x: Any, source: Any, blocking: bool = False) -> str:
+    name = graph.cast(source, out.dtype)
+    return name if source.shape == out.shape else graph.add("Expand", name, graph.shape(out.shape))
+
+
+def filled_like(value: float | None) -> Callable[..., str]:
+    def step(graph: Graph, out: Ref, x: Any, given: float = 0, **kwargs: Any) -> str:
+        number = graph.number(given if value is None else value, out.dtype)
+        return graph.add("Expand", number, graph.shape(out.shape))
+
+    return step

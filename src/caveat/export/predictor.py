@@ -1,0 +1,141 @@
+"""The function that is exported: from raw inputs to all outputs of a prediction.
+
+All of it can be recorded, and inputs are what `Preparation.prepare` makes of them, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core import ConfigurationError, Prediction, SiloId
+from ..data import Preparation
+from ..data.tables.encoding import Encoder
+from ..nn.frozen import rows
+from ..runs.answering import AnsweringRun
+from .recording import Outputs
+
+
+@dataclass(frozen=True)
+class RawInputs:
+    """The raw inputs that a silo's exported model takes."""
+
+    preparation: Preparation
+    silo: SiloId
+
+    @property
+    def kind(self) -> str:
+        """ "images", "table", "tokens", "series" or "features"."""
+        if self.preparation.images:
+            return "images"
+        if self.preparation.encoders:
+            return "table"
+        if self.preparation.sequence_format is not None:
+            return self.preparation.sequence_format.kind
+        return "features" if self.preparation.dtype.is_floating_point else "tokens"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        if self.kind == "images":
+            return torch.uint8
+        return torch.float32 if self.kind == "table" else self.preparation.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one input: (H, W) or (H, W, C) of an image, the columns of a row of a table."""
+        if self.kind == "images":
+            channels, *size = self.preparation.shape
+            return tuple(size) if channels == 1 else (*size, channels)
+        return (len(self.encoder.table),) if self.kind == "table" else self.preparation.shape
+
+    @property
+    def encoder(self) -> Encoder:
+        return self.preparation.encoders[self.silo]
+
+    def batch(self, size: int) -> Tensor:
+        """Some inputs (N, ...) that are drawn at random, the same ones every time."""
+        generator = torch.Generator().manual_seed(size)
+        if self.kind == "images":
+            return torch.randint(0, 256, (size, *self.shape), generator=generator, dtype=torch.uint8)
+        if self.kind == "tokens":
+            return torch.zeros(size, *self.shape, dtype=self.dtype)
+        found = torch.randn(size, *self.shape, generator=generator)
+        if self.kind == "table":
+            for i, column in enumerate(self.encoder.table):
+                if column.categories is not None:
+                    codes = torch.randint(-1, len(column.categories), (size,), generator=generator)
+                    found[:, i] = codes.to(found.dtype)
+        return found
+
+    def prepared(self, x: Tensor) -> Tensor:
+        """(N, *shape of a model input) from raw inputs (N, ...)."""
+        if self.kind == "images":
+            return self._normalised(x)
+        if self.silo in self.preparation.scalings:
+            return self.preparation.scalings[self.silo](x)
+        return encoded(self.encoder, x) if self.kind == "table" else x
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        constants = self.preparation.normalise
+        if constants is None:
+            raise ConfigurationError("images without constants to normalise them with")
+        images = x[:, None] if x.ndim == 3 else x.permute(0, 3, 1, 2)
+        mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (constants.mean, constants.std))
+        return images.contiguous().float().div(255).sub(mean).div(std)
+
+
+def encoded(encoder: Encoder, raw: Tensor) -> Tensor:
+    """(N, F) features of raw rows (N, D): what `Encoder` makes of them."""
+    place = {column.name: i for i, column in enumerate(encoder.table)}
+    numbers, flags, one_hot = [], [], []
+    constants = iter(zip(encoder.medians, encoder.means, encoder.scales, strict=True))
+    for column in encoder.layout.columns:
+        i = place[column.name]
+        value, own = raw[:, i], encoder.table[i].categories
+        if column.categories is not None:
+            one_hot += [_are(value, own or (), category) for category in column.categories]
+            continue
+        median, mean, scale = (torch.tensor(each, dtype=raw.dtype) for each in next(constants))
+        missing = value.isnan() if own is None else torch.ones_like(value, dtype=torch.bool)
+        numbers.append((torch.where(missing, median, value) - mean) / scale)
+        if column.name in encoder.layout.flagged:
+            flags.append(missing)
+    return torch.stack([each.float() for each in (*numbers, *flags, *one_hot)], 1)
+
+
+def _are(value: Tensor, categories: Sequence[str], category: str) -> Tensor:
+    """(N,) bool: whether codes of one silo's categories stand for a category."""
+    if category not in categories:
+        return torch.zeros_like(value, dtype=torch.bool)
+    return value == categories.index(category)
+
+
+def answering(run: AnsweringRun, silo: SiloId) -> Callable[[Tensor], Outputs]:
+    """A function from raw inputs (N, ...) to named tensors (N, ...) that no branch of Python in it decides about."""
+    down, state, site = run.at(silo)
+    inputs, method, encoder = RawInputs(run.preparation, silo), run.complete_method, run.frozen_encoder
+
+    def answer(raw: Tensor) -> Outputs:
+        x = inputs.prepared(raw)
+        x = x if encoder is None else rows(encoder.module, x)
+        return outputs(method.decide(down, state, method.answer(down, state, site, x)))
+
+    return answer
+
+
+def outputs(found: Prediction) -> Outputs:
+    """A prediction by the names that it has in files."""
+    undefined = ~found.probs.isfinite().all(-1)
+    found = found.abstaining(undefined)  # as `Method.predict` does, if there are any
+    told = {"probs": found.probs, "label": found.label, "decision": found.decision, "answerer": found.answerer}
+    if found.familiarity is not None:
+        told["familiarity"] = found.familiarity
+    told |= found.uncertainty
+    if found.log_evidence is not None:
+        told["log_evidence"] = found.log_evidence
+    if found.sets is not None:
+        told["sets"] = found.sets
+    return told
