@@ -177,7 +177,7 @@ def test_a_model_that_has_not_learnt_is_told_so_first(silos: Silos) -> None:
     untrained = library.Training(local_steps=1, batch_size=16, lr=1e-9)
     settings: dict[str, Any] = {"rounds": 1, "seeds": (0, 1), "shares": (1 / 2, 1), "model": SMALL}
     audit = library.audit(silos, library.FedAvg(mc_samples=3), training=untrained, **settings)
-    warning = "These models have not learnt."
+    warning = "These models have not learned."
     assert audit.record["accuracy"]["warning"].startswith(warning)
     assert {f.verdict for f in audit.findings if f.name != "confidence"} == {"cannot say", "does not apply"}
     lines, text = str(audit).splitlines(), page.render(audit.file)

@@ -70,7 +70,7 @@ def test_sensitivity_and_specificity_have_the_intervals_of_their_counts(run: Run
 def test_a_silo_where_the_majority_is_ahead_is_named_and_marked(run: RunFolder) -> None:
     """A mean above the majority can hide a hospital where the model is worse than looking at nobody."""
     assert [each.behind for each in judged(run)] == [False, False, True]
-    assert "this run is right less often than that at valley" in beside_majority(run)
+    assert "at valley this run is less accurate" in beside_majority(run)
     found = classification(run)
     assert found is not None
     assert found.figures is not None

@@ -207,7 +207,7 @@ def say_lacking(run: RunFolder) -> None:
 
     if names := lacking(run):
         typer.echo(
-            escaped(f"{run.path}: without {names}, which was to run beside it: `caveat resume` runs it"), err=True
+            escaped(f"{run.path}: without {names}, which it was to be compared with: `caveat resume` runs it"), err=True
         )
 
 

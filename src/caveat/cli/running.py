@@ -175,5 +175,5 @@ def _show_result(folder: Path) -> None:
     for line in guarantee_lines(finished):
         typer.echo(escaped(line))
     if began := afresh(finished):
-        typer.echo(escaped(f"begun afresh, since their states were lost: {began}"))
+        typer.echo(escaped(f"restarted, because their states were lost: {began}"))
     typer.echo(f"run:    {folder}\nreport: {page}")

@@ -15,13 +15,13 @@ from ..core.text import decimal, percent
 
 
 def render(template: str, **parts: Any) -> str:
-    """The page that a template, named by its path from this folder, makes of `parts`; `contents` are its sections."""
+    """Render a template, named by its path from this folder, with `parts`; `contents` collects its sections."""
     return _environment().get_template(template).render(parts, contents=[])
 
 
 @cache
 def _environment() -> Environment:
-    """Keeps compiled templates. A name that nobody gave a value is an error."""
+    """Keeps compiled templates. An undefined name is an error."""
     found = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -35,7 +35,7 @@ def _environment() -> Environment:
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a cell: text, or markup where it is Markup."""
+    """The content of a cell: text, or markup if it is Markup."""
 
     text: str
     flag: str = ""
@@ -44,7 +44,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column with its heading; words stand left, numbers right."""
+    """A column with its heading; words are aligned left, numbers right."""
 
     header: str
     cells: tuple[Cell, ...]
@@ -55,13 +55,13 @@ class Column:
 
 
 def column(header: str, cells: Iterable[Cell | str], help: str = "", measure: str = "", words: bool = False) -> Column:
-    """A column of numbers, from cells or what stands in them."""
+    """A column of numbers, from cells or their contents."""
     made = tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in cells)
     return Column(header, made, help, words, measure)
 
 
 def words(header: str, cells: Iterable[Cell | str], help: str = "") -> Column:
-    """A column of words, from cells or what stands in them."""
+    """A column of words, from cells or their contents."""
     return column(header, cells, help, words=True)
 
 
@@ -84,6 +84,6 @@ class Table:
 
 
 def table(columns: Iterable[Column], caption: str = "", names: Sequence[str] = (), footer: int = 0) -> Table | None:
-    """Without the columns that no row has anything in; None if no column is left."""
+    """A table without its empty columns; None if no column is left."""
     kept = [column for column in columns if any(cell.text for cell in column.cells)]
     return Table(kept, caption, names, footer) if kept else None

@@ -79,7 +79,9 @@ def conclusion(record: Comparison) -> list[str]:
     for setting in record.columns:
         where = f"{plain(setting.name)}: " if setting.name else ""
         if told := unequal_budgets(record, setting):
-            lines.append(f"{where}UNEQUAL BUDGETS: {plain(told)} {equal_by(record, setting)} gives all as many.")
+            lines.append(
+                f"{where}UNEQUAL BUDGETS: {plain(told)} {equal_by(record, setting)} gives all methods as many rounds."
+            )
         lines.append(f"{where}{plain(_breaking(verdict(record, setting)))}")
     return lines + [plain(_breaking(line)) for line in decided(record)]
 

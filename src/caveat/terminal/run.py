@@ -35,7 +35,7 @@ def result_table(run: RunFolder) -> TextTable:
     """
     columns = [column for column in _columns(run) if any(column[1])]
     heads = [Heading(name, words=name in ("silo", "domain"), wraps=name in ("silo", "domain")) for name, _ in columns]
-    state = "" if run.complete else f", unfinished after round {run.rounds_run}: figures of {run.split}"
+    state = "" if run.complete else f", unfinished after round {run.rounds_run}: metrics of {run.split}"
     without = f", without {listed(list(map(plain, run.absent)), _MOST_ABSENT)}" if run.absent else ""
     title = f"{run.title}, {len(run.silos)} silos{without}{state}"
     # Without a gap, the table of two methods with names of usual length fits 80 columns.

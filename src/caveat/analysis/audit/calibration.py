@@ -46,9 +46,9 @@ class Accuracy:
         if not self.at_chance:
             return None
         return (
-            f"These models have not learnt. With all data, {percent(self.mean)} of their labels are right; the same "
-            f"labels dealt out at random would be right for {percent(self.by_chance)} (standard error "
-            f"{percent(self.error)}). Uncertainties of a model that has not learnt say little: only its confidence is "
+            f"These models have not learned. With all data, {percent(self.mean)} of their labels are correct; the same "
+            f"labels dealt out at random would be correct for {percent(self.by_chance)} (standard error "
+            f"{percent(self.error)}). Uncertainties of a model that has not learned say little: only its confidence is "
             "judged."
         )
 
@@ -88,7 +88,7 @@ def judged(findings: Sequence[Finding], accuracy: Accuracy) -> tuple[Finding, ..
     """The findings, without verdicts on what was measured of uncertainties if models have not learnt."""
     if not accuracy.at_chance:
         return tuple(findings)
-    sentence = "Not judged, for accuracy is at the level of chance; what was measured is in audit.json."
+    sentence = "Not judged, because accuracy is at the level of chance; audit.json holds the measurements."
     return tuple(
         replace(finding, verdict="cannot say", sentence=sentence)
         if finding.name != CONFIDENCE and finding.verdict != "does not apply" and finding.measured

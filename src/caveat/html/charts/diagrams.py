@@ -102,7 +102,7 @@ def reliability_diagram(bins: Reliability, label: str) -> Markup:
 
 
 def small_reliability_diagram(bins: Reliability, label: str) -> Markup:
-    """The same diagram of accuracy against confidence in little space, without numbers at its axes."""
+    """The same diagram in little space, without numbers at its axes."""
     frame, below = Axes(8, 6, 104, 104, (0, 1), (0, 1)), Axes(8, 116, 104, 20, (0, 1), (0, max(bins.count) or 1))
     grid = [line((frame.left, frame.y(v)), (frame.right, frame.y(v)), "grid") for v in (0, 0.5, 1)]
     body = [*grid, *_accuracies(frame, bins, 2.2), *_histogram(below, bins)]
@@ -136,8 +136,8 @@ def risk_curve(
     policy: Point | None,
     label: str,
 ) -> Markup:
-    """Risk over coverage within its 95 % band, where `inputs` were counted, over what an oracle would reach, which
-    answers all right predictions first; `limit`, a risk, is a rule across, and `policy`, coverage and risk, a mark.
+    """Risk over coverage with a 95 % band over `inputs`, compared with an oracle that answers all correct predictions
+    first. `limit`, a risk, is drawn as a horizontal rule; `policy`, coverage and risk, as a mark.
     """
     top = max([*risk, limit or 0.0, policy[1] if policy else 0.0, 0.01])
     y_ticks = ticks(0.0, 1.15 * top)
@@ -147,7 +147,10 @@ def risk_curve(
     drawn.append(polyline([frame.at((c, oracle_risk(c, risk[-1]))) for c in coverage], "oracle"))
     if limit is not None:
         y = frame.y(limit)
-        drawn += [line((frame.left, y), (frame.right, y), "event"), text(frame.left + 4, y - 5, "promised", "", "note")]
+        drawn += [
+            line((frame.left, y), (frame.right, y), "event"),
+            text(frame.left + 4, y - 5, "guaranteed", "", "note"),
+        ]
     if policy:
         note = f"{policy[0]:.1%} answered, {policy[1]:.1%} of these wrong"
         drawn.append(group(note, marks(DIAMOND, [frame.at(policy)], 5, "dot")))
@@ -156,7 +159,7 @@ def risk_curve(
 
 
 def oracle_risk(coverage: float, errors: float) -> float:
-    """The least share of errors among so large a share of inputs, of which the share `errors` is wrong in all."""
+    """The least risk at this coverage, if the share `errors` of all predictions is wrong."""
     return max(0.0, coverage - (1 - errors)) / coverage if coverage > 0 else 0.0
 
 

@@ -22,7 +22,7 @@ _HEAD = 24.0
 
 @dataclass(frozen=True)
 class Dot:
-    """A figure with the interval that it lies in, where there is one."""
+    """A value with the interval that it lies in, if there is one."""
 
     value: float
     low: float | None = None
@@ -31,7 +31,7 @@ class Dot:
 
     @property
     def known(self) -> list[float]:
-        """The figure and the ends of its interval."""
+        """The value and the ends of its interval."""
         return [end for end in (self.value, self.low, self.high) if end is not None]
 
 
@@ -80,7 +80,7 @@ def lay_out(
 
 
 def named(rows: Rows, series: Mapping[str, int] | None = None) -> list[Markup]:
-    """A line per row with its name, where there is room for one, and headings, with the marks that `series` gives."""
+    """A line per row with its name if there is room, and headings with the marks that `series` gives."""
     drawn = []
     for head, y in rows.heads:
         own = series[head] if series else None
@@ -95,13 +95,13 @@ def named(rows: Rows, series: Mapping[str, int] | None = None) -> list[Markup]:
 
 
 def label(x: float, y: float, name: str, most: int) -> Markup:
-    """A name that ends at `x`, cut where it is too long, with all of it as a title."""
+    """A name that ends at `x`, cut if it is too long, with the whole name as a title."""
     shown = text(x, y, cut(name, most), "end")
     return shown if len(name) <= most else group(name, shown)
 
 
 def dot_plot(rows: Rows, about: str, ticks: Ticks, unit: str, *drawn: Markup, class_: str = "") -> Markup:
-    """A drawing of rows with an axis across, under it what is drawn in them; `about` is its alternative text."""
+    """A drawing of rows with an axis below; `about` is its alternative text."""
     axis = [rows.frame.across(ticks), *([rows.frame.named(unit)] if unit else [])]
     bottom = rows.frame.bottom + (38 if unit else 22)
     return drawing(rows.width, bottom, about, *axis, *drawn, class_=f"dots {class_}".strip())
@@ -129,7 +129,7 @@ _TALLEST = 560.0
 
 @dataclass(frozen=True)
 class Dumbbell:
-    """`first` is what is, with its interval; `second` what is said of it."""
+    """`first` is the measured value with its interval, `second` the predicted value."""
 
     name: str
     number: str
@@ -141,7 +141,7 @@ class Dumbbell:
 
 
 def dumbbells(rows: Sequence[Dumbbell], about: str, number: str) -> Markup:
-    """Discs and rings joined by lines, in the order given; `number` is what the numbers beside the names are."""
+    """Discs and rings joined by lines, in the order given; `number` names the numbers next to the names."""
     ends = [end for row in rows for end in (*row.first.known, row.second)]
     values = ticks(min(ends), 1.0)
     height = _TALL if len(rows) <= 14 else _LOW if len(rows) <= NAMED else max(2.5, _TALLEST / len(rows))

@@ -96,12 +96,12 @@ DIAMOND = 3
 
 
 def colour(series: int) -> str:
-    """The class of a series, by which it and what is in it are coloured."""
+    """The class of a series, which colours it and what is in it."""
     return f"c{series % _COLOURS}"
 
 
 def dash(series: int) -> str | None:
-    """The line of a series, so that none is told apart by colour alone."""
+    """The dashes of a series, so no series is told apart by colour alone."""
     return _DASHES[series % len(_DASHES)]
 
 
@@ -122,7 +122,7 @@ def _disc(at: Point, radius: float) -> str:
 
 
 def hollow(series: int, at: Point, size: float) -> Markup:
-    """A mark of which only the outline is drawn."""
+    """The outline of a mark."""
     return marks(series, [at], size, "hollow")
 
 
@@ -146,6 +146,6 @@ def swatch(series: int) -> Markup:
 
 
 def sample(drawn: Markup, width: int = 14) -> Markup:
-    """What is drawn in a box of that width and of height 14; a screen reader has the word beside it."""
+    """A drawing in a box of height 14; a screen reader has the word next to it."""
     style = f"width:{width}px"
     return element("svg", drawn, viewBox=f"0 0 {width} 14", style=style, class_="sample", aria_hidden="true")

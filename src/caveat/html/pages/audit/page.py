@@ -21,14 +21,14 @@ CURVES = ("epistemic", "vacuity", "aleatoric", "total")
 
 
 def means_by_size(rows: Rows, name: str) -> list[tuple[float, float, float, float]]:
-    """(n, mean over seeds, least, most) of a number, by n."""
+    """(n, mean over seeds, minimum, maximum) of a number, by n."""
     sizes = sorted({row["n"] for row in rows})
     values = [[row[name] for row in rows if row["n"] == size] for size in sizes]
     return [(size, sum(v) / len(v), min(v), max(v)) for size, v in zip(sizes, values, strict=True)]
 
 
 def curves(rows: Rows) -> dict[str, list[tuple[float, float, float, float]]]:
-    """The uncertainties that every run has and that are never zero, which logarithms cannot show."""
+    """The uncertainties that every run has and that are never zero, because logarithms cannot show zero."""
     found = {name: means_by_size(rows, name) for name in CURVES if all(name in row for row in rows)}
     return {name: points for name, points in found.items() if min(low for _, _, low, _ in points) > 0}
 
@@ -54,7 +54,7 @@ def sweep_chart(rows: Rows) -> Markup | None:
 
 
 def _references(frame: Axes, points: Sequence[tuple[float, float, float, float]] | None) -> list[Markup]:
-    """From the first point on, what falls as n^-1/2 and as n^-1; their names are beside the frame, clear of lines."""
+    """Lines from the first point that fall as n^-1/2 and as n^-1; their names stand next to the frame."""
     drawn: list[Markup] = []
     if not points:
         return drawn
@@ -69,7 +69,7 @@ def _references(frame: Axes, points: Sequence[tuple[float, float, float, float]]
 
 
 def _curve(frame: Axes, name: str, points: Sequence[tuple[float, float, float, float]]) -> Markup:
-    """The means, each with a stroke from the least to the most of any seed."""
+    """The means, each with a stroke from the minimum to the maximum over seeds."""
     logs = [[math.log10(value) for value in point] for point in points]
     ranges = strokes([(frame.at((n, low)), frame.at((n, high))) for n, _, low, high in logs], "stroke")
     means = [(n, mean) for n, mean, _, _ in logs]
@@ -85,7 +85,7 @@ _TEMPLATE = "pages/audit/audit.html.j2"
 
 
 def render(audit: AuditFile) -> str:
-    """The page's text, from what audit.json holds."""
+    """The text of the page of audit.json."""
     return templates.render(
         _TEMPLATE,
         audit=audit,
@@ -101,7 +101,7 @@ def render(audit: AuditFile) -> str:
 
 
 def fraction(share: float) -> str:
-    """A share as 1/4 where a denominator to 1000 gives it exactly, else in decimals."""
+    """A share as 1/4 if a denominator up to 1000 gives it exactly, else in decimals."""
     near = Fraction(share).limit_denominator(1000)
     return str(near) if float(near) == share else f"{share:g}"
 
@@ -112,16 +112,16 @@ def sweep_figure(rows: Sequence[Mapping[str, float]]) -> Chart | None:
     if drawn is None:
         return None
     without = ", ".join(name for name in CURVES if name in rows[0] and name not in curves(rows))
-    about = "Means over test inputs, silos and seeds, in nats (vacuity: a share); strokes up and down are the range "
-    about += "over seeds. The broken lines fall as a variance and as a standard deviation do."
+    about = "Means over test inputs, silos and seeds, in nats (vacuity: a share); vertical strokes are the range "
+    about += "over seeds. The dashed lines fall like a variance and like a standard deviation."
     return Chart("More data", drawn, about + (f" Zero somewhere, so not drawn: {without}." if without else ""))
 
 
 def plane_figure(plane: Sequence[Sequence[int]]) -> Chart:
-    """How many test inputs have which ranks of either uncertainty."""
+    """The number of test inputs by ranks of both uncertainties."""
     label = "Ranks of epistemic against ranks of aleatoric uncertainty"
-    about = "Test inputs with all data, ranked in their silo by both uncertainties, all silos and seeds; darker is "
-    about += "more. A diagonal means that the two names order inputs alike."
+    about = "Test inputs with all training data, ranked in their silo by both uncertainties, over all silos and seeds; "
+    about += "darker is more. A diagonal means that both uncertainties order inputs alike."
     return Chart("Aleatoric against epistemic", rank_plane(plane, ("aleatoric", "epistemic"), label), about)
 
 
@@ -146,7 +146,5 @@ def fusion_table(fusion: Mapping[str, Sequence[Sequence[FusedCopies]]]) -> Table
         for name in ("vacuity", "confidence"):
             means = [sum(getattr(rows[i], name) for rows in by_seed) / len(by_seed) for i in range(len(copies))]
             columns.append(column(f"{name}, {rule}", (f"{mean:.3g}" for mean in means)))
-    caption = (
-        "Means over the test inputs of the runs with all data: a rule that knows what a copy is leaves both as they "
-    )
+    caption = "Means over the test inputs of runs with all data: a rule that recognises copies leaves both as they "
     return table(columns, f"{caption}are.")

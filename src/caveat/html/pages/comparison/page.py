@@ -15,7 +15,7 @@ _TEMPLATE = "pages/comparison/comparison.html.j2"
 
 
 def render(record: Comparison) -> str:
-    """The page's text."""
+    """The text of the page."""
     wholes = [_whole(record, setting) for setting in record.columns]
     parts = [_part(record, setting, measure) for setting in record.columns for measure in record.measures]
     known, alarm = state(record)
@@ -44,7 +44,7 @@ def render(record: Comparison) -> str:
 
 
 def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
-    """What is shown of one setting, whichever measure is chosen."""
+    """The parts of one setting that do not depend on the chosen measure."""
     return {
         "setting": setting.name,
         "verdict": verdict(record, setting),
@@ -55,7 +55,7 @@ def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
 
 
 def _part(record: Comparison, setting: Setting, measure: Measure) -> dict[str, Any]:
-    """What is shown of one measure under one setting."""
+    """The parts of one setting and one measure."""
     several, of_domain = len(record.places(setting, "domains")) > 1, "domain, mean over its silos and seeds"
     return {
         "setting": setting.name,

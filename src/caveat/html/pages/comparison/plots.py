@@ -64,7 +64,7 @@ def scale(measure: Measure, shown: Point) -> Ticks:
 
 
 def method_plot(methods: Sequence[MethodRow], measure: Measure, shown: Point, about: str) -> Markup:
-    """A line per method, in the order given: mean and interval, the paper's figure hollow, the mean in digits."""
+    """A line per method, in the order given: mean and interval, the paper's result hollow, the mean in digits."""
     rows = lay_out([("", [method.name for method in methods])], 26, shown, right=46, most=22)
     drawn = [_method(rows.frame, one, y, measure) for one, y in zip(methods, rows.at, strict=True)]
     unit = directed(measure.name, measure)
@@ -88,9 +88,9 @@ def _method(frame: Axes, one: MethodRow, y: float, measure: Measure) -> Markup:
 
 
 def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> Markup:
-    """A line per pair: the mean difference and its interval about zero, and what is left of p after Holm's correction.
+    """A line per pair: the mean difference with its interval about zero, and its p after Holm's correction.
 
-    Pairs without a difference are listed with that said.
+    Pairs without a difference are listed, and say so.
     """
     names = [f"{cut(pair.a, _SIDE)} {MINUS} {cut(pair.b, _SIDE)}" for pair in pairs]
     shown = limits([0.0, *known(pairs)]) or (-1.0, 1.0)
@@ -127,9 +127,9 @@ def _pair(frame: Axes, pair: DifferenceRecord, y: float, measure: Measure) -> Ma
 def silo_plot(
     groups: Groups, methods: Mapping[str, BySilo], measure: Measure, series: Mapping[str, int], about: str
 ) -> Markup | None:
-    """A line per silo, grouped by domain, with a mark and an interval per method; None without figures.
+    """A line per silo, grouped by domain, with a mark and an interval per method; None without values.
 
-    `methods` is what each has per silo.
+    `methods` has each method's values by silo.
     """
     shown = _silo_limits([one for silos in methods.values() for one in silos.values()], measure)
     if shown is None:
@@ -159,9 +159,9 @@ def _titled(method: str, silo: str, value: IntervalRecord, measure: Measure) -> 
 
 
 def _silo_limits(values: Sequence[IntervalRecord], measure: Measure) -> Point | None:
-    """Room for all means, and for no more of the intervals than their span on either side.
+    """A range with room for all means, and for the intervals up to the span of the means on either side.
 
-    With two or three seeds a silo's interval may be many times as long as all that the silos differ by.
+    With two or three seeds, a silo's interval may be many times as long as the difference between silos.
     """
     means = [one.mean for one in values if one.mean is not None]
     full, own = limits(known(values), measure.percent), limits(means, measure.percent)
@@ -178,7 +178,7 @@ _MOST_POINTS = 150
 
 @dataclass(frozen=True)
 class Course:
-    """How a method's figure went: the mean over seeds at each round, with the least and the most of any seed."""
+    """A method's metric over rounds: the mean over seeds, with the minimum and the maximum."""
 
     name: str
     series: int
@@ -188,7 +188,7 @@ class Course:
 
 
 def course(name: str, series: int, runs: Sequence[ComparedRun], which: Literal[1, 2]) -> Course | None:
-    """A method's figures over the rounds that all `runs` have, 150 at most; `which`: 1 is accuracy, 2 entropy."""
+    """A method's metric over the rounds that all `runs` have, 150 at most; `which`: 1 is accuracy, 2 entropy."""
     curves = [[(row[0], row[which]) for row in run.curve] for run in runs]
     found = [known for curve in curves if (known := {at: value for at, value in curve if value is not None})]
     shared = sorted(set.intersection(*map(set, found))) if found else []
@@ -214,7 +214,7 @@ def course_chart(courses: Sequence[Course], about: str, write: Write) -> Markup:
 
 @dataclass(frozen=True)
 class Place:
-    """A method in a plane of two figures."""
+    """A method in a plane of two measures."""
 
     name: str
     series: int

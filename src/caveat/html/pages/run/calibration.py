@@ -27,7 +27,7 @@ _MATERIAL = 0.02
 
 @dataclass(frozen=True)
 class SiloConfidence:
-    """How often a silo's predictions are right, and how sure they are on average."""
+    """A silo's accuracy and mean confidence."""
 
     silo: SiloRecord
     inputs: int
@@ -46,7 +46,7 @@ class SiloConfidence:
 
     @property
     def over(self) -> bool:
-        """Whether predictions are surer than right."""
+        """Whether confidence exceeds accuracy."""
         return self.confidence > self.accuracy
 
     @property
@@ -58,7 +58,7 @@ class SiloConfidence:
 
 @dataclass(frozen=True)
 class SureErrors:
-    """The wrong among the predictions of the highest bin of confidence that has any error."""
+    """The errors among the predictions in the highest bin of confidence."""
 
     wrong: int
     inputs: int
@@ -69,19 +69,19 @@ class SureErrors:
 
     @property
     def expected(self) -> float:
-        """Errors that the confidence itself announces."""
+        """The number of errors that the confidence predicts."""
         return self.inputs * (1 - self.confidence)
 
     @property
     def too_many(self) -> bool:
-        """Whether there are far more than announced, and more than chance explains."""
+        """Whether there are far more errors than predicted, and more than chance explains."""
         by_chance = poisson_tail(self.wrong, max(self.expected, 1e-9))
         return self.wrong >= 2 * self.expected and by_chance < _SURELY
 
 
 @dataclass(frozen=True)
 class Confidence:
-    """What the test split says of a run's confidence."""
+    """How well a run's confidence matches its accuracy on the test split."""
 
     silos: Sequence[SiloConfidence]
     """Those of lowest accuracy first."""
@@ -103,13 +103,13 @@ class Confidence:
 
     @property
     def overconfident(self) -> bool:
-        """On the whole, rather than not sure enough."""
+        """Whether confidence exceeds accuracy over all silos' inputs."""
         weight = sum(one.inputs for one in self.silos)
         return sum((one.confidence - one.accuracy) * one.inputs for one in self.silos) > 0 if weight else False
 
     @property
     def many_off(self) -> bool:
-        """Whether more silos are off than chance, which puts 5 % of them there, explains."""
+        """Whether more silos are off than the 5 % that chance explains."""
         return bool(self.off) and binomial_tail(len(self.off), len(self.judged), _LEVEL) < _LEVEL
 
     @property
@@ -119,7 +119,7 @@ class Confidence:
 
 
 def confidence(run: RunFolder) -> Confidence | None:
-    """None without predictions by confidence, or without chance bands to judge them by."""
+    """None for a run without predictions by confidence, or without chance bands to compare them with."""
     found = [each for silo in run.silos if (each := _of_silo(silo))]
     summary = run.summary
     if summary is None or not found or not any(each.judged for each in found):
@@ -139,7 +139,7 @@ def _of_silo(silo: SiloRecord) -> SiloConfidence | None:
 
 
 def _sure_errors(bins: Reliability) -> SureErrors | None:
-    """Of the highest bin; None if there is no error in it."""
+    """The errors of the highest bin; None if it has none."""
     wrong = [count - correct for count, correct in zip(bins.count, bins.correct, strict=True)]
     if not wrong[-1]:
         return None
@@ -155,7 +155,7 @@ def reliability(run: RunFolder) -> tuple[Chart, list[Chart]] | None:
     pooled: Reliability = reduce(add, (bins for _, bins in silos))
     total = f"{sum(pooled.count):,} test predictions of {len(silos)} silos"
     caption = f"{total}, binned by confidence: a bin below the diagonal is overconfident, above it underconfident; "
-    caption += "vertical bars are 95 % intervals and the histogram is how many predictions a bin holds."
+    caption += "vertical bars are 95 % intervals, and the histogram counts the predictions in each bin."
     known = "" if run.summary is None or run.summary.pooled.ece is None else f", ECE {run.summary.pooled.ece:.3f}"
     title = f"All silos pooled{known}"
     figure = Chart(title, reliability_diagram(pooled, f"Reliability diagram of {total}{known}"), caption)
@@ -165,7 +165,7 @@ def reliability(run: RunFolder) -> tuple[Chart, list[Chart]] | None:
 
 
 def risk_coverage(run: RunFolder) -> Chart | None:
-    """Errors among the answered inputs over the share that is answered; None where no figures are there."""
+    """Errors among the answered inputs over the share that is answered; None without a curve."""
     summary = run.summary
     if summary is None or summary.risk_coverage is None or len(summary.risk_coverage.risk) < 2:
         return None
@@ -176,11 +176,11 @@ def risk_coverage(run: RunFolder) -> Chart | None:
     inputs = sum(silo.n_test or 0 for silo in run.silos)
     label = f"Share of errors over share of answered test inputs, {percent(curve.risk[-1])} when all are answered"
     caption = "Share of wrong predictions among the test inputs of lowest total uncertainty, all silos pooled, by how "
-    caption += "many of them are answered, with 95 % intervals point by point; dashed is an oracle, which knows all "
-    caption += "errors. The nearer to it, the better uncertainty tells errors."
+    caption += "many of them are answered, with 95 % intervals point by point. The dashed curve is an oracle, which "
+    caption += "knows all errors: the nearer the curve is to it, the better uncertainty tells errors."
     if decided:
-        caption += f" The diamond is what decisions made of it: {percent(decided[0])} answered, {percent(decided[1])} "
-        caption += "of these wrong; it need not lie on the curve, since decisions may go by another score or model."
+        caption += f" The diamond shows the run's decisions: {percent(decided[0])} answered, {percent(decided[1])} "
+        caption += "of these wrong; it need not lie on the curve, because decisions may use another score or model."
     return Chart(
         "Errors against answers", risk_curve(curve.coverage, curve.risk, inputs, limit, decided, label), caption
     )
@@ -194,10 +194,10 @@ def _small(silo: SiloRecord, bins: Reliability) -> Chart:
 
 
 def temperatures(run: RunFolder) -> str:
-    """In words; empty for a run without temperature scaling."""
+    """The temperatures in words; empty for a run without temperature scaling."""
     if run.summary is None:
         return ""
     spread = run.summary.temperature_spread
-    factors = {name: f" (silos' own typically within a factor of {math.exp(by):.3g})" for name, by in spread.items()}
+    factors = {name: f" (silos' typically within a factor of {math.exp(by):.3g})" for name, by in spread.items()}
     found = run.summary.temperature.items()
     return ", ".join(f"{value:.3g} for the {name} model{factors.get(name, '')}" for name, value in found)

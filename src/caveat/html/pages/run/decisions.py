@@ -17,10 +17,10 @@ from .silos import METRICS, SiloRows
 from .uncertainty import evidence_figures, evidence_legend, quadrants
 
 ABOUT = {
-    INSIDE: "what the silo knows: its own test split",
-    "ood_local": "what other silos have learned and this one has not, for the federation's model to answer",
+    INSIDE: "known to the silo: its own test split",
+    "ood_local": "learned by other silos and not by this one, for the global model to answer",
     "mix": f"{INSIDE} and ood_local together",
-    NOBODY: "what nobody in the federation has learned: no answer is right, only abstaining is",
+    NOBODY: "learned by no silo: no answer is correct, only abstention is",
 }
 KINDS = ("local", "global", "abstain")
 """What is decided, in the order in which it is shown."""
@@ -30,7 +30,7 @@ _ORDER = ("local", "global", CHOSEN, ORACLE)
 
 
 def streams(run: RunFolder) -> dict[str, Stream]:
-    """By name; empty where there was nothing to decide: one model, asked for all inputs of the test split."""
+    """Streams by name; empty if there was nothing to decide: one model that answers all inputs of the test split."""
     tested = run.summary.tested if run.summary else {}
     chances = [len(stream.models) > 1 or stream.decisions.get("abstain", 0.0) > 0 for stream in tested.values()]
     return tested if len(tested) > 1 or any(chances) else {}
@@ -56,7 +56,7 @@ def label(run: RunFolder, model: str) -> str:
 
 
 def accuracy(name: str, stream: Stream, model: str) -> float | None:
-    """A model's mean accuracy over silos; None where no answer can be right."""
+    """A model's mean accuracy over silos; None if no answer can be correct."""
     if name == NOBODY:
         return None
     if model == ORACLE:
@@ -67,7 +67,7 @@ def accuracy(name: str, stream: Stream, model: str) -> float | None:
 def accuracy_answered(name: str, stream: Stream) -> float | None:
     """The accuracy among the answered inputs of all silos together.
 
-    No mean over silos, whose answered inputs can be so few that it says little.
+    It is no mean over silos, because a silo can have very few answered inputs.
     """
     return None if name == NOBODY else stream.chosen.pooled.accuracy_answered
 
@@ -126,7 +126,7 @@ def _share_labels(shares: Mapping[str, float], y: float) -> list[Markup]:
 
 
 def decision_bars(run: RunFolder, silos: SiloRows) -> Chart | None:
-    """Who answered at each silo, in the same order; None where all was decided alike."""
+    """Who answered at each silo, in the same order; None if all decisions are of one kind."""
     shares = {silo.name: silo.decisions for silo in run.silos if silo.decisions}
     if len(kinds(*shares.values())) < 2:
         return None
@@ -140,8 +140,10 @@ def decision_bars(run: RunFolder, silos: SiloRows) -> Chart | None:
     whole = told_shares(run.summary.decisions or {}) if run.summary else ""
     label = f"Shares of decisions of {len(shares)} silos. All together: {whole}"
     figure = drawing(rows.width, rows.frame.bottom + 4, label, *silos.named(rows), *bars, class_="dots")
-    caption = "Share of each silo's test inputs that its own model answered, that the federation's answered, and that "
-    caption += "nobody answered: blue, amber and empty."
+    caption = (
+        "Share of each silo's test inputs that the local model answered, that the global model answered, and that "
+    )
+    caption += "no model answered: blue, amber and empty."
     return Chart("Decisions", figure, caption)
 
 
@@ -153,7 +155,7 @@ _WHO = {"both": "both", "only_local": "only local", "only_global": "only global"
 def decisions(run: RunFolder) -> dict[str, Any] | None:
     """The section's tables, figures and legends by name.
 
-    None where there was nothing to decide: one model that answers everything, and one stream.
+    None if there was nothing to decide: one model that answers everything, and one stream.
     """
     tested = streams(run)
     several = len(tested) > 1
@@ -174,7 +176,7 @@ def decisions(run: RunFolder) -> dict[str, Any] | None:
 
 
 def stream_table(run: RunFolder, tested: dict[str, Stream]) -> Table | None:
-    """Streams by models: accuracies, who answered, and how well."""
+    """Streams by models: accuracies, who answered, and the accuracy of answers."""
     found = tested.values()
     columns = [words("stream", tested), column("inputs", (count(stream.examples) for stream in found))]
     for model in models(tested):
@@ -183,7 +185,7 @@ def stream_table(run: RunFolder, tested: dict[str, Stream]) -> Table | None:
     columns += _share_columns([stream.decisions for stream in found])
     if abstains(tested):
         values = (percent(accuracy_answered(*each)) for each in tested.items())
-        columns.append(column("accuracy when answered", values, "of all silos' answered inputs together"))
+        columns.append(column("accuracy when answered", values, "over the answered inputs of all silos together"))
     caption = "Accuracy of each model on test inputs of each kind, mean over silos, and who answered, as shares of all "
     return table(columns, f"{caption}silos' inputs.")
 
@@ -194,10 +196,10 @@ def _share_columns(found: Sequence[Mapping[str, float]]) -> list[Column]:
 
 
 _HELP = {
-    "local": "accuracy of the silo's own model, asked about everything",
-    "global": "accuracy of the federation's model, asked about everything",
-    "switch": "accuracy of the model that is chosen, its label where it abstains included",
-    ORACLE: "accuracy of the best choice between the two models that there could be",
+    "local": "accuracy of the local model if it answers everything",
+    "global": "accuracy of the global model if it answers everything",
+    "switch": "accuracy of the chosen model, including its label where it abstains",
+    ORACLE: "accuracy of the best possible choice between the two models",
 }
 _SHARES = {"local": "answered by local", "global": "answered by global", "abstain": "abstained"}
 
@@ -211,13 +213,13 @@ def _shares(tested: dict[str, Stream]) -> Chart | None:
     if not rows:
         return None
     label = "Shares of decisions. " + "; ".join(f"{name}: {told_shares(shares)}" for name, shares in rows.items())
-    caption = "Share of each stream's test inputs that the silo's own model answered, that it handed to the "
-    caption += "federation's model, and that nobody answered."
+    caption = "Share of each stream's test inputs that the local model answered, that it handed over to the "
+    caption += "global model, and that no model answered."
     return Chart("Who answers", share_bars(rows, label), caption)
 
 
 def _right_table(tested: dict[str, Stream]) -> Table | None:
-    """What was decided where both models were right, one of them, or neither; None where there is one model."""
+    """Decisions by which models were correct: both, one of them, or neither; None for a run with one model."""
     rows = [
         (name, who, sum(found.values()), found)
         for name, stream in tested.items()
@@ -226,11 +228,11 @@ def _right_table(tested: dict[str, Stream]) -> Table | None:
     ]
     columns = [
         words("stream", (name for name, *_ in rows)),
-        words("right is", (_WHO[who] for _, who, *_ in rows)),
+        words("correct", (_WHO[who] for _, who, *_ in rows)),
         column("inputs", (count(inputs) for _, _, inputs, _ in rows)),
         *_share_columns([{kind: n / inputs for kind, n in found.items()} for _, _, inputs, found in rows]),
     ]
-    return table(columns, "Shares of the inputs of a row.")
+    return table(columns, "Shares of the inputs in each row.")
 
 
 def _outside_table(stream: str, found: Stream) -> Table | None:
@@ -238,24 +240,24 @@ def _outside_table(stream: str, found: Stream) -> Table | None:
     by_model = {name: found.outside[name] for name in models({"": found}) if name in found.outside}
     scores = list(dict.fromkeys(score for each in by_model.values() for score in each))
     of = {name: [each.get(score, Separation()) for score in scores] for name, each in by_model.items()}
-    about = "share of known inputs flagged along with 95 % of these; 0 is best"
+    about = "share of known inputs flagged when 95 % of these are; 0 is best"
     columns = [
         words("score", scores),
         *(column(f"{name} AUROC", map(_separated, each), "0.5 is chance, 1 is best") for name, each in of.items()),
         *(column(f"{name} FPR95", (percent(one.fpr95) for one in each), about) for name, each in of.items()),
     ]
     caption = f"How well each score tells {stream} from the silo's own test split, mean over silos; "
-    return table(columns, f"{caption}a triangle marks a figure that many equal scores leave open.")
+    return table(columns, f"{caption}a triangle marks a value that many equal scores leave open.")
 
 
 def _separated(found: Separation) -> Cell:
     tolerance = found.auroc_tolerance or 0.0
-    tied = f"so many scores are alike that the figure is only good to within {tolerance:.3f}"
+    tied = f"so many scores are equal that the value is only known to within {tolerance:.3f}"
     return Cell(decimal(found.auroc), tied if tolerance > _TIED else "")
 
 
 def _model_table(run: RunFolder) -> Table | None:
-    """Local, global and switched model beside each other; None if there is nothing to choose from."""
+    """The local, the global and the chosen model side by side; None if there is nothing to choose from."""
     found = run.summary.models if run.summary else {}
     if len(found) < 2:  # one model's figures are the mean row of the silos
         return None
@@ -266,12 +268,12 @@ def _model_table(run: RunFolder) -> Table | None:
         if metric == "accuracy":
             worst = (percent(each.worst.accuracy) for each in shown.values())
             columns.append(column("worst silo", worst, "accuracy at the silo where it is lowest"))
-    caption = "The models that decisions choose from, each asked about all of the test split: mean over silos."
+    caption = "The models that decisions choose from, each answering all of the test split: mean over silos."
     return table(columns, caption)
 
 
 def _silo_table(run: RunFolder, several: bool) -> Table | None:
-    """What each silo decided about its test split, and of other streams a bar; None if all was decided alike."""
+    """Each silo's decisions about its test split, with a bar for each stream; None if all decisions are of one kind."""
     silos = [silo for silo in run.silos if silo.decisions]
     shares = [silo.decisions or {} for silo in silos]
     others = list(dict.fromkeys(name for silo in silos for name in silo.streams))

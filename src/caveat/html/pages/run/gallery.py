@@ -18,9 +18,9 @@ _SILOS_BY_QUADRANT = 5
 
 
 def within_budget(gallery: Gallery | None) -> Gallery | None:
-    """The gallery with as many of its images as a page may weigh, silo by silo; None if it is empty.
+    """The gallery with as many of its images as a page may hold, silo by silo; None if it is empty.
 
-    Quadrants, of the first silos only, get what the most and least certain inputs of all silos leave.
+    Quadrants, of the first silos only, get the budget that the most and least certain inputs of all silos leave.
     """
     if gallery is None:
         return None
@@ -61,7 +61,7 @@ Examples = tuple[Sequence[str], Sequence[tuple[str, Sequence[Sequence[Item]]]]]
 
 
 def examples(run: RunFolder, gallery: Gallery | None) -> dict[str, Examples]:
-    """By silo, its examples of each quadrant that it has any of."""
+    """By silo, its examples of each quadrant that has any."""
     chosen = run.summary and run.summary.policy.name != OWN and two_models(run.summary.tested)
     shown = QUADRANTS if chosen else _ONE_MODEL
     found: dict[str, Examples] = {}

@@ -19,21 +19,21 @@ _LONGEST_REASON = 300
 
 
 def absence(run: RunFolder) -> Table | None:
-    """A row per silo, work and reason, those of most rounds if there are too many; None if nobody was left out."""
+    """A row per silo, task and reason, those of most rounds if there are too many; None if no silo was left out."""
     cases: dict[tuple[str, str, str], list[int]] = {}
     for row in run.left_out:
         cases.setdefault(_case(row), []).append(row.round)
     often = sorted(cases, key=lambda case: -len(set(cases[case])))[:_MOST_ROWS]
     shown = sorted(often, key=lambda case: (natural(case[0]), min(cases[case])))
     hidden = len(cases) - len(shown)
-    caption = "Silos that were asked and not counted: what came of these rounds came from the others."
+    caption = "Silos whose replies were not included: these rounds aggregated the other silos."
     if hidden:
-        caption += f" Shown are the {_MOST_ROWS} cases of most rounds; {hidden:,} are not."
+        caption += f" Shown are the {_MOST_ROWS} cases with most rounds; {hidden:,} are not."
     columns = [
         words("silo", (plain(silo) for silo, _, _ in shown)),
         words("rounds", (ranges(cases[case], _MOST_RANGES) for case in shown)),
         words("asked to", (plain(asked) for _, asked, _ in shown)),
-        words("why it was not counted", (why for _, _, why in shown)),
+        words("why it was not included", (why for _, _, why in shown)),
     ]
     return table(columns, caption)
 
@@ -43,34 +43,34 @@ def _case(row: LeftOut) -> tuple[str, str, str]:
 
 
 def newcomers(run: RunFolder) -> str:
-    """The silos that took no part and what the federation's model is worth there, in words; empty without any."""
+    """The silos that took no part, with the global model's accuracy there; empty without any."""
     return listed([f"{plain(s.name)} ({percent(s.test.accuracy)})" for s in run.newcomers], _MOST_NAMES)
 
 
 def absent(run: RunFolder) -> str:
-    """The silos that the final figures are without, in words; empty where there are none."""
+    """The silos without final metrics, in words; empty without any."""
     return listed([plain(name) for name in run.absent], _MOST_NAMES)
 
 
 def lacking(run: RunFolder) -> str:
-    """The methods beside a finished run that have no result, in words; empty where there are none."""
+    """The methods that a finished run was to be compared with and that have no result; empty without any."""
     return listed([plain(name) for name in run.lacking], _MOST_NAMES)
 
 
 def afresh(run: RunFolder) -> str:
-    """The silos whose states were lost on the way, and when, in words; empty where there are none."""
+    """The silos that lost their state during the run, and when; empty without any."""
     reset = run.summary.reset if run.summary else []
     return listed([f"{plain(each.silo)} (after round {each.round})" for each in reset], _MOST_NAMES)
 
 
 def went_back(run: RunFolder) -> str:
-    """To which rounds a run went back by command, in words; empty where it did not."""
+    """The rollbacks of the run, in words; empty without any."""
     backs = run.summary.rollbacks if run.summary else []
     return listed([f"after round {each.undone} to round {each.to}" for each in backs], _MOST_NAMES)
 
 
 def unlike(run: RunFolder) -> str:
-    """The silos whose updates exceeded the bound on norms or were far from all others, in words; empty without any."""
+    """The silos whose updates exceeded the norm bound or were far from all others; empty without any."""
     bounded, far, other = dict[str, list[int]](), dict[str, list[int]](), dict[str, list[int]]()
     for row in run.noted:
         for where, holds in (
@@ -80,7 +80,8 @@ def unlike(run: RunFolder) -> str:
         ):
             if holds:
                 where.setdefault(row.silo, []).append(row.round)
-    kinds = ((bounded, "longer than the bound"), (far, "far from all others"), (other, "of another number of examples"))
+    unusual = "with another number of examples"
+    kinds = ((bounded, "longer than the norm bound"), (far, "far from all others"), (other, unusual))
     told = [
         f"{plain(silo)} {what} ({ranges(rounds, _MOST_RANGES)})"
         for where, what in kinds
@@ -90,7 +91,7 @@ def unlike(run: RunFolder) -> str:
 
 
 def withdrawn(run: RunFolder) -> str:
-    """The silos whose rows have left during the run, how many of which split, in words; empty where none have."""
+    """The silos that removed rows during the run, with the number per split; empty without any."""
     left = [(s.name, s.dropped) for s in (run.summary.silos if run.summary else []) if s.dropped]
     return listed(
         [f"{plain(silo)} ({', '.join(f'{split} {count:,}' for split, count in of.items())})" for silo, of in left],
@@ -99,12 +100,12 @@ def withdrawn(run: RunFolder) -> str:
 
 
 _LONGEST_ERROR = 600
-"""Letters of an error that are shown."""
+"""Characters of an error that are shown."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """In words: what happened, what to do, and the error itself; `command` continues the run, where one does."""
+    """What happened, what to do, and the error itself; `command` continues the run, if a command can."""
 
     what: str
     todo: str
@@ -113,15 +114,13 @@ class Failed:
 
 
 def failures(run: RunFolder) -> list[Failed]:
-    """Of the run itself, or of methods beside it; empty where nothing failed."""
+    """Failures of the run itself and of the methods that it is compared with; empty if nothing failed."""
     own = [_failed_told(run, run.failure, "")] if run.failure else []
-    return own + [
-        _failed_told(run, each.failure, f"{name} beside it ") for name, each in run.beside.items() if each.failure
-    ]
+    return own + [_failed_told(run, each.failure, f"{name} ") for name, each in run.beside.items() if each.failure]
 
 
 def _rate(run: RunFolder) -> str:
-    """The learning rate that the run was given; empty where its folder does not say."""
+    """The run's learning rate; empty if its folder does not say."""
     section = run.settings.get("training")
     found = section.get("lr") if isinstance(section, Mapping) else None
     return f"{found:g}" if isinstance(found, int | float) else ""
@@ -135,17 +134,17 @@ def _failed_told(run: RunFolder, failure: Failure, whose: str) -> Failed:
     if failure.diverged:
         used = _rate(run)
         was = f", which was {used}," if used else ""
-        todo = f"No model came of it. Lower training.lr{was} and begin another run; this one would fail again."
+        todo = f"The run produced no model. Lower training.lr{was} and start another run; this one would fail again."
         if run.federated and can_go_back(run.path):
             todo += (
-                " If a silo is the cause, leave it out: the round has not counted, and the run goes on without it, or "
-                "goes back first. This lists the rounds that it can go back to:"
+                " If a silo is the cause, leave it out: the failed round changed nothing, and the run continues "
+                "without the silo, or rolls back first. This lists the rounds that it can roll back to:"
             )
             return Failed(f"{what}: training diverged.", todo, error, f"caveat rollback {run.path.name}")
         return Failed(f"{what}: training diverged.", todo, error)
     if failure.lost:
-        todo = "Put the silo's state back from a copy and resume, or have the silo begin afresh:"
+        todo = "Restore the silo's state from a copy and resume, or restart the silo without it:"
         return Failed(
             f"{what}: its private state is lost.", todo, error, f"{run.resumed} --reset {plain(failure.silo)}"
         )
-    return Failed(f"{what}.", "Once what is said below is mended, this continues it:", error, run.resumed)
+    return Failed(f"{what}.", "Once the cause below is fixed, this continues the run:", error, run.resumed)

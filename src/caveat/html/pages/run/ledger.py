@@ -20,7 +20,7 @@ _MOST_NAMES = 12
 
 
 def told_before(greeting: FederationFile | None) -> str:
-    """What was told; empty where nobody has told anything."""
+    """What silos sent before the first round, in a sentence; empty if they sent nothing."""
     if greeting is None:
         return ""
     sketches = list(greeting.sketches.values())
@@ -28,9 +28,9 @@ def told_before(greeting: FederationFile | None) -> str:
         return ""
     told = [_labels(sketches), _told_columns(sketches) or "the shape of an input"]
     if greeting.silos:
-        told.append("of each split the size, the samples per class and a hash")
+        told.append("for each split its size, samples per class and a hash")
     silos = "the silo" if len(sketches) == 1 else f"each of {len(sketches)} silos"
-    return f"Before the first round {silos} told its name, {'; '.join(told)}."
+    return f"Before the first round {silos} sent its name, {'; '.join(told)}."
 
 
 def _labels(sketches: Sequence[DataSchemaRecord]) -> str:
@@ -48,7 +48,7 @@ def _told_columns(sketches: Sequence[DataSchemaRecord]) -> str:
         return ""
     known = {name: len(categories) for name, categories in found.items() if categories}
     names = listed(list(map(plain, found)), _MOST_NAMES)
-    text = f"the names of its columns ({names}), which of them hold numbers or miss any"
+    text = f"the names of its columns ({names}), which of them hold numbers or have missing values"
     if known:
         counts = [f"{plain(name)}: {count} in all" for name, count in known.items()]
         text += f", and the categories in its training split ({listed(counts, _MOST_NAMES)})"
@@ -64,25 +64,22 @@ _MOST_BESIDE = 20
 
 
 def privacy(run: RunFolder) -> list[dict[str, Any]]:
-    """What left the silos by the run and by each beside it that has a ledger: tables and words by name."""
+    """What left the silos by the run and by each method that it is compared with: tables and words by name."""
     runs = {run.title: run, **run.beside}
     return [_privacy(name, each.sent) for name, each in runs.items() if each.sent]
 
 
 def protection(record: PrivacyRecord | None) -> str:
-    """What clipping and noise come to, for a silo and for a row; empty for a run without."""
+    """The privacy guarantee of clipping and noise, at silo and at record level; empty for a run without."""
     if record is None or record.clip is None:
         return ""
     said = (
-        f"Updates of training were clipped to a norm of {record.clip:g}, with a noise multiplier of {record.noise:g}. "
-        f"For a silo having taken part or not, epsilon is {_epsilon(record.epsilon)} towards everyone who sees models "
-        f"and {_epsilon(record.epsilon_server)} towards the server, at a delta of {record.delta:g}"
+        f"Training updates were clipped to a norm of {record.clip:g}, with a noise multiplier of {record.noise:g}. "
+        f"At silo level, epsilon is {_epsilon(record.epsilon)} against everyone who sees models "
+        f"and {_epsilon(record.epsilon_server)} against the server, with delta {record.delta:g}"
     )
     if record.row is not None:
-        said += (
-            f"; for one row of a silo having been another, {_epsilon(record.row.epsilon)} and "
-            f"{_epsilon(record.row.epsilon_server)}"
-        )
+        said += f"; at record level, {_epsilon(record.row.epsilon)} and {_epsilon(record.row.epsilon_server)}"
     left = f" Not covered: {listed(record.not_covered, _MOST_SILOS)}." if record.not_covered else ""
     return f"{said}.{left}"
 
@@ -95,7 +92,7 @@ def _privacy(method: str, sent: Sent) -> dict[str, Any]:
     forms = _largest(sent)
     return {
         "method": method,
-        "about": f"{sent.total.messages:,} messages of {len(sent.silos):,} silos, {size(sent.total.bytes)} in all",
+        "about": f"{sent.total.messages:,} messages of {len(sent.silos):,} silos, {size(sent.total.bytes)} in total",
         "silos": _silos(sent),
         "forms": _forms(sent, forms),
         "manifests": [(form.form, holds(form), tensor_table(form)) for form in forms],
@@ -106,11 +103,11 @@ def _privacy(method: str, sent: Sent) -> dict[str, Any]:
 def holds(form: Form) -> str:
     """The number of tensors in each of its groups."""
     groups = [f"{plain(group)} ({count})" for group, count in form.groups.items()]
-    return listed(groups, 12) or "nothing but the number of examples"
+    return listed(groups, 12) or "only the number of examples"
 
 
 def _largest(sent: Sent) -> list[Form]:
-    """The forms that came to the most bytes, in the order in which they first occur."""
+    """The forms with the most bytes in total, in the order in which they first occur."""
     bytes_of = Counter[str]()
     for (name, _), use in sent.uses.items():
         bytes_of[name] += use.bytes
@@ -125,10 +122,10 @@ def _silos(sent: Sent) -> Table | None:
     columns = [
         words("silo", [*shown, "all"]),
         column("messages", (count(total.messages) for total in totals)),
-        column("rounds", (count(len(t.rounds) or None) for t in totals), "in which its update was counted"),
+        column("rounds", (count(len(t.rounds) or None) for t in totals), "in which its update was aggregated"),
         column("training", (size(total.training) for total in totals), "the method's own rounds"),
-        column("measuring", (size(total.measuring) for total in totals), "sums that figures are made of"),
-        column("in all", (size(total.bytes) for total in totals)),
+        column("measuring", (size(total.measuring) for total in totals), "sums that metrics are computed from"),
+        column("in total", (size(total.bytes) for total in totals)),
     ]
     caption = f"What each silo sent, in bytes of tensors{_hidden(len(sent.silos) - len(names), 'silos')}."
     return table(columns, caption, shown, footer=1)
@@ -144,7 +141,7 @@ def _forms(sent: Sent, forms: Sequence[Form]) -> Table | None:
         words("groups of tensors", (holds(form) for form, _, _ in uses)),
         column("messages", (count(use.messages) for _, _, use in uses)),
         column("bytes each", (count(form.bytes) for form, _, _ in uses)),
-        column("in all", (size(use.bytes) for _, _, use in uses)),
+        column("in total", (size(use.bytes) for _, _, use in uses)),
     ]
     hidden = _hidden(len(sent.forms) - len(forms), "forms")
     return table(columns, f"What messages hold, by form: tensors in groups{hidden}.")
@@ -164,7 +161,7 @@ def tensor_table(form: Form, most: int = _MOST_TENSORS) -> Table | None:
 
 
 def _rounds(sent: Sent) -> Table | None:
-    """A row per stretch of rounds in which all silos sent as much; None in a ledger without rounds."""
+    """A row per sequence of rounds in which all silos sent the same; None for a ledger without rounds."""
     names = sorted(sent.silos, key=natural)
     beside, stretches = names[:_MOST_BESIDE], list(_stretches(sent.rounds))
     if not stretches:
@@ -175,7 +172,7 @@ def _rounds(sent: Sent) -> Table | None:
     if len(shown) < len(stretches):
         skipped = [number for numbers, _ in stretches[half:-half] for number in numbers]
         hidden.append(f"rounds {skipped[0]} to {skipped[-1]}")
-    caption = "Bytes by round and silo, figures on splits included; rounds alike are one row"
+    caption = "Bytes by round and silo, including sums for metrics; equal rounds share a row"
     caption += f"; not shown: {', '.join(hidden)}." if hidden else "."
     columns = [
         words("round", (ranges(numbers, 1) for numbers, _ in shown)),

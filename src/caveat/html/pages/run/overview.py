@@ -42,17 +42,17 @@ def _sentence(run: RunFolder) -> Markup:
     mean, worst = run.mean.accuracy or 0.0, run.worst
     if (answering := _answering(run)) is not None:
         return answering
-    known = Markup("<b>{}</b> is right about <b>{}</b> of {} inputs").format(run.title, percent(mean), run.split)
+    known = Markup("<b>{}</b> predicts <b>{}</b> of {} inputs correctly").format(run.title, percent(mean), run.split)
     if len(run.silos) > 1:
         known += f", mean over {len(run.silos)} silos"
         if worst and worst.accuracy is not None and worst.accuracy < mean:
             of = _count_of(run, worst.silo)
-            known += Markup("; <b>{}</b> at {}{}, where it is lowest").format(percent(worst.accuracy), worst.silo, of)
+            known += Markup("; lowest is <b>{}</b>, at {}{}").format(percent(worst.accuracy), worst.silo, of)
     return known + "."
 
 
 def _count_of(run: RunFolder, name: str) -> str:
-    """How many of a silo's inputs are right, in brackets; empty where it does not say how many it has."""
+    """How many of a silo's inputs are predicted correctly, in brackets; empty if their number is not known."""
     silo = next((silo for silo in run.silos if silo.name == name), None)
     if run.summary is None or silo is None or not silo.n_test or silo.test.accuracy is None:
         return ""
@@ -60,14 +60,14 @@ def _count_of(run: RunFolder, name: str) -> str:
 
 
 def _answering(run: RunFolder) -> Markup | None:
-    """What is answered and how much of that is right, all silos' inputs together; None where all inputs are."""
+    """The share that is answered and its accuracy, over all silos' inputs; None if all inputs are answered."""
     test = kept(run.summary) if run.summary else None
     if test is None or test.answered == test.inputs:
         return None
     title, inputs = run.title, plural(test.inputs, "test input")
     if not test.answered:
         return Markup("<b>{}</b> answers <b>none</b> of {}.").format(title, inputs) + _without_abstaining(run)
-    found = Markup("<b>{}</b> answers <b>{}</b> of {}, <b>{}</b> of them right").format(
+    found = Markup("<b>{}</b> answers <b>{}</b> of {}, <b>{}</b> of these correctly").format(
         title, percent(test.answered / test.inputs), inputs, percent(1 - test.wrong / test.answered)
     )
     return (
@@ -76,7 +76,7 @@ def _answering(run: RunFolder) -> Markup | None:
 
 
 def _ends(run: RunFolder) -> str:
-    """How differently silos fare: the shares that they answer, and where most of the answers are wrong."""
+    """The range over silos of the answered share, and where most answers are wrong."""
     found = {silo.name: each for silo in run.silos if (each := kept_by([silo]))}
     if len(found) < 2:
         return ""
@@ -92,7 +92,7 @@ def _ends(run: RunFolder) -> str:
 
 
 def _without_abstaining(run: RunFolder) -> str:
-    """What the models would be worth if each answered everything."""
+    """The accuracy of the models if each answered everything."""
     names = ("local", "global")
     models = run.summary.models if run.summary else {}
     found = {name: models[name].mean.accuracy for name in names if name in models}
@@ -101,8 +101,8 @@ def _without_abstaining(run: RunFolder) -> str:
     silos = models["local"].silos
     both = f", mean over the {plural(silos, 'silo')} that have both" if silos and silos < len(run.silos) else ""
     return (
-        f" Asked about everything, silos' own models would be right about {percent(found['local'])}, "
-        f"the federation's about {percent(found['global'])}{both}."
+        f" If they answered everything, local models would predict {percent(found['local'])} correctly, "
+        f"the global model {percent(found['global'])}{both}."
     )
 
 
@@ -111,7 +111,7 @@ def _notes(run: RunFolder) -> list[str]:
     rivals = {name: r.mean.accuracy for name, r in run.comparable.items() if r.mean.accuracy is not None}
     if rivals:
         best = max(rivals, key=lambda name: rivals[name])
-        others = f"the best of {len(rivals)} methods beside it" if len(rivals) > 1 else ""
+        others = f"the best of {len(rivals)} other methods" if len(rivals) > 1 else ""
         notes.append(_compared(run, best, run.comparable[best], others))
     if run.summary and len(kinds(run.summary.decisions or {})) > 1:
         notes.append(f"Decisions about all silos' test inputs: {told_shares(run.summary.decisions or {})}.")
@@ -119,7 +119,7 @@ def _notes(run: RunFolder) -> list[str]:
 
 
 def _compared(run: RunFolder, name: str, other: RunFolder, about: str) -> str:
-    """The mean difference over the silos that both have, and what it may be by chance."""
+    """The mean difference over the silos that both have, and whether chance explains it."""
     theirs = {silo.name: silo.test.accuracy for silo in other.silos}
     found = [
         silo.test.accuracy - accuracy
@@ -128,7 +128,7 @@ def _compared(run: RunFolder, name: str, other: RunFolder, about: str) -> str:
     ]
     called = f"{name}, {about}," if about else name
     if not found:
-        return f"No silo has {run.split} figures of both {run.title} and {name}."
+        return f"No silo has {run.split} metrics of both {run.title} and {name}."
     mean = fmean(found)
     said = f"Compared with {called} it is {abs(100 * mean):.1f} points {'ahead' if mean >= 0 else 'behind'}"
     if len(found) > 2:
@@ -140,7 +140,7 @@ def _compared(run: RunFolder, name: str, other: RunFolder, about: str) -> str:
 
 
 def method_table(run: RunFolder) -> Table | None:
-    """This method's figures over those of the methods beside it, over the silos that all of them have."""
+    """This method and those that it is compared with, over the silos that all of them have."""
     runs = {run.title: run, **run.comparable}
     if len(runs) == 1:
         return None
@@ -154,15 +154,15 @@ def method_table(run: RunFolder) -> Table | None:
         column("rounds", (str(r.rounds_run) for r in runs.values())),
     ]
     silos = plural(len(shared), "silo")
-    caption = f"The same data and budget by other methods, over {silos}; each method's own worst silo."
+    caption = f"Other methods on the same data with the same budget, over {silos}; the worst silo is each method's own."
     if any(len(each.silos) > len(shared) for each in runs.values()):
-        caption += " Silos that not all of these methods have are left out."
+        caption += " Silos that some of these methods lack are left out."
     return table(columns, caption)
 
 
 @dataclass(frozen=True)
 class OverSilos:
-    """What a method comes to over some of its silos."""
+    """A method's metrics over some of its silos."""
 
     accuracy: float | None
     entropy: float | None
@@ -170,7 +170,7 @@ class OverSilos:
 
 
 def over(run: RunFolder, names: Collection[str]) -> OverSilos:
-    """The means over silos of these names, and the one of lowest accuracy."""
+    """The means over silos of these names, and the silo of lowest accuracy."""
     if len(names) == len(run.silos):
         worst = f"{percent(run.worst.accuracy)} ({run.worst.silo})" if run.worst else ""
         return OverSilos(run.mean.accuracy, run.mean.entropy, worst)
@@ -186,7 +186,7 @@ def over(run: RunFolder, names: Collection[str]) -> OverSilos:
 
 
 def headline(run: RunFolder) -> list[tuple[str, str]]:
-    """How large the run was and what all of it took, in short."""
+    """The size and the cost of the run, in short."""
     count, summary = len(run.silos), run.summary
     of = Markup(" ") + element("small", f"of {count + len(run.absent)}") if run.absent else ""
     nats = Markup(" ") + element("small", "nats")
@@ -194,8 +194,8 @@ def headline(run: RunFolder) -> list[tuple[str, str]]:
     rounds = summary.traffic.bytes_up if summary and summary.traffic else None
     sent = run.sent.total.bytes if summary and run.sent else rounds
     seconds = sum(summary.seconds.values()) if summary else 0
-    early = Markup(" ") + element("small", "ended early") if summary and summary.stopped else ""
-    begun = Markup(" ") + element("small", f"begun with {run.numbers[0]}") if run.numbers else ""
+    early = Markup(" ") + element("small", "stopped early") if summary and summary.stopped else ""
+    begun = Markup(" ") + element("small", f"started with {run.numbers[0]}") if run.numbers else ""
     found = [
         ("silos", escape(count) + of if count else ""),
         ("rounds", escape(run.rounds_run) + early + begun),

@@ -36,7 +36,7 @@ def write_report(run: Path, out: Path | None = None) -> Path:
 
 
 def write_page(run: RunFolder, target: Path) -> Path:
-    """Write the report of a run that was read to `target`, and return that."""
+    """Write the report of a run that was read to `target`, and return `target`."""
     page = render(run)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(target, page.encode())
@@ -44,12 +44,12 @@ def write_page(run: RunFolder, target: Path) -> Path:
 
 
 def render(run: RunFolder) -> str:
-    """The page's text."""
+    """The text of the page."""
     return templates.render(_TEMPLATE, run=run, **_parts(run))
 
 
 def _parts(run: RunFolder) -> dict[str, Any]:
-    """What the page shows, by name; None for what the run has nothing for."""
+    """The parts of the page by name; None for a part that the run has no data for."""
     gallery = within_budget(run.gallery)
     return {
         "overview": overview(run),

@@ -25,7 +25,7 @@ _LINE = 13
 
 @dataclass(frozen=True)
 class RoundMetric:
-    """A figure that rows of rounds have."""
+    """A metric of each round."""
 
     name: str
     title: str
@@ -38,17 +38,17 @@ class RoundMetric:
 
 _METRICS = (
     RoundMetric("accuracy", "Accuracy", percent_tick, percent, "higher is better", 1.0),
-    RoundMetric("entropy", "Entropy, nats", tick, decimal, "lower is more certain, right or wrong"),
+    RoundMetric("entropy", "Entropy, nats", tick, decimal, "lower is more certain, correct or not"),
 )
 
 
 def domains(run: RunFolder) -> list[str]:
-    """In the order of the silos; a silo without a domain stands for itself."""
+    """The domains in the order of the silos; a silo without a domain stands for itself."""
     return list(dict.fromkeys(row.domain or row.silo for row in sorted(run.curve_rows, key=lambda row: row.round)))
 
 
 def curves(run: RunFolder) -> dict[str, Any] | None:
-    """Figures of accuracy and entropy over rounds, their legend, and growth in words; None without validation rows."""
+    """Accuracy and entropy over rounds, their legend, and notes on growth; None without validation rows."""
     rows = run.curve_rows
     if not rows:
         return None
@@ -64,7 +64,7 @@ def curves(run: RunFolder) -> dict[str, Any] | None:
 
 
 def growth(rows: Sequence[RoundRow]) -> dict[int, dict[str, int]]:
-    """Round -> silo -> own codewords that it received, at the rounds where it is first seen to have more."""
+    """Round -> silo -> private codewords that it received, at the round where its count is first seen to grow."""
     held: dict[str, int] = {}
     grown: dict[int, dict[str, int]] = {}
     for row in sorted(rows, key=lambda row: (row.round, natural(row.silo))):
@@ -78,7 +78,7 @@ def growth(rows: Sequence[RoundRow]) -> dict[int, dict[str, int]]:
 
 def _growth_told(grown: dict[int, dict[str, int]]) -> list[str]:
     return [
-        f"Round {at}: {joined([f'{silo} (+{more})' for silo, more in silos.items()])} received codewords of their own."
+        f"Round {at}: {joined([f'{silo} (+{more})' for silo, more in silos.items()])} received private codewords."
         for at, silos in grown.items()
     ]
 
@@ -87,10 +87,10 @@ def _round_figure(
     run: RunFolder, metric: RoundMetric, points: Mapping[str, list[Point]], grown: Mapping[int, Mapping[str, int]]
 ) -> Chart:
     compared = comparisons(run)
-    whose = " with its own model" if {row.model for row in run.curve_rows} == {"local"} else ""
+    whose = " with its local model" if {row.model for row in run.curve_rows} == {"local"} else ""
     caption = f"Each line is one silo's {metric.name}{whose} on its validation samples, drawn by domain; "
     caption += metric.better
-    caption += ", and a vertical rule marks where silos received codewords of their own." if grown else "."
+    caption += ", and a vertical rule marks where silos received private codewords." if grown else "."
     caption += " Triangles on the axis mark rounds after which the server compared the silos." if compared else ""
     label = f"{metric.title} per round for {len(points)} silos; final values are in the table above"
     events = [_event(at, list(silos)) for at, silos in grown.items()]
@@ -148,7 +148,7 @@ def _mark(frame: Axes, event: Event) -> Markup:
 
 
 def comparisons(run: RunFolder) -> list[Event]:
-    """Where the server compared silos with a threshold, and what it then knew."""
+    """The rounds in which the server compared silos with a threshold, and its measurements there."""
     milestones = run.summary.milestones if run.summary else []
     return [
         (int(at), ", ".join(f"{name} {value:.4g}" for name, value in found.items() if value is not None))
@@ -166,7 +166,7 @@ def _points(rows: Sequence[RoundRow], metric: str) -> dict[str, list[Point]]:
 
 
 def mean_line(points: Mapping[str, list[Point]]) -> list[Point]:
-    """The mean over silos at the rounds that all of them have: that of a part would jump with who took part."""
+    """The mean over silos at the rounds that all of them have: a mean over some would jump with who took part."""
     at_round: dict[float, list[float]] = {}
     for at, value in (point for each in points.values() for point in each):
         at_round.setdefault(at, []).append(value)
@@ -186,9 +186,9 @@ def milestone_table(run: RunFolder) -> Table | None:
     units = {"lowest": "lowest entropy", "highest": "highest entropy"}
     columns = [column(units.get(name, name), (_number(m.get(name)) for m in milestones)) for name in names]
     if "threshold" in found:
-        caption = "What the server measured and decided on the way, a row whenever it changed; uncertainties in nats."
+        caption = "What the server measured and decided during training, a row for every change; uncertainties in nats."
     else:
-        caption = "What the method reported of the server's state, by round."
+        caption = "The server's state as the method reported it, by round."
     return table(columns, caption)
 
 
@@ -199,11 +199,11 @@ def _number(value: float | None) -> str:
 
 
 def cost_table(run: RunFolder) -> Table | None:
-    """Traffic and wall-clock time, in total and per round; what silos send for figures is known by the ledger alone."""
+    """Traffic and wall-clock time, in total and per round; only the ledger knows what silos send for metrics."""
     if run.summary is None:
         return None
     traffic, rounds = run.summary.traffic, run.rounds_run
-    measuring = [("sent by silos for figures", run.sent.total.measuring)] if run.sent else []
+    measuring = [("sent by silos for metrics", run.sent.total.measuring)] if run.sent else []
     sent = (
         [("sent by silos in rounds", traffic.bytes_up), *measuring, ("sent to silos in rounds", traffic.bytes_down)]
         if traffic
@@ -217,8 +217,8 @@ def cost_table(run: RunFolder) -> Table | None:
         return None
     names, totals, each = zip(*rows, strict=True)
     columns = [words("", names), column("in total", totals), column("per round", each)]
-    about = "" if not measuring else " What silos sent is by silo and tensor under What left the silos."
-    return table(columns, f"What the run moved and how long it took, on the machine that ran it.{about}")
+    about = "" if not measuring else " The section What left the silos lists this by silo and tensor."
+    return table(columns, f"Traffic of the run, and its time on the machine that ran it.{about}")
 
 
 def total_time(seconds: float) -> str:

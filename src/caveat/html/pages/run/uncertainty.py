@@ -33,7 +33,7 @@ _KINDS = {
 
 
 def outcome_bars(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | None:
-    """The bars and their legend; None where all inputs are of one stream and all are answered."""
+    """The bars and their legend; None if all inputs are of one stream and all are answered."""
     found = shares_of(run.summary) if run.summary else {}
     if not found or (len(found) == 1 and all(each.answered == 1 for each in found.values())):
         return None
@@ -45,8 +45,8 @@ def outcome_bars(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | Non
         drawn += [text(0, y + 16, name), *_outcome_bar(each, y + 22)]
     caption = "Shares of all silos' test inputs together."
     if any("foreign" in each for each in parts.values()):
-        caption += " Light red are answers to inputs that silos do not know, which are wrong: no promise covers them."
-    bars = drawing(WIDTH, _ROW * len(parts) - 4, f"What became of test inputs. {said}", *drawn, class_="outcomes")
+        caption += " Light red are answers to inputs that silos do not know: wrong, and under no guarantee."
+    bars = drawing(WIDTH, _ROW * len(parts) - 4, f"Outcomes of test inputs. {said}", *drawn, class_="outcomes")
     shown = [kind for kind in _KINDS if any(kind in each for each in parts.values())]
     return Chart("Right, wrong, abstained", bars, caption), [
         (stack_swatch(kind, "outcome"), _KINDS[kind]) for kind in shown
@@ -75,7 +75,7 @@ def _outcome_bar(parts: dict[str, float], y: float) -> list[Markup]:
 
 @dataclass(frozen=True)
 class Case:
-    """What is known of an input: by whom, and whether enough to answer."""
+    """Which model an input was for, and whether the model abstained."""
 
     name: str
     meaning: str
@@ -84,27 +84,36 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Under which summaries count it."""
+        """The key of this quadrant in summaries."""
         return f"{self.model}_{'unsure' if self.abstained else 'sure'}"
 
 
 QUADRANTS = (
-    Case("known knowns", "the silo's own model knows such inputs: it answers", "local", False),
-    Case("known unknowns", "the silo's own model knows such inputs, this one is ambiguous: no answer", "local", True),
-    Case("unknown knowns", "the silo does not know them, the federation does: its model answers", "global", False),
-    Case("unknown unknowns", "neither the silo's nor the federation's model knows enough: no answer", "global", True),
+    Case("known knowns", "the local model knows such inputs: it answers", "local", False),
+    Case("known unknowns", "the local model knows such inputs, but this one is ambiguous: no answer", "local", True),
+    Case(
+        "unknown knowns",
+        "the federation knows such inputs, the silo does not: the global model answers",
+        "global",
+        False,
+    ),
+    Case("unknown unknowns", "neither the local nor the global model knows enough: no answer", "global", True),
 )
 _BEST = {INSIDE: QUADRANTS[0], "ood_local": QUADRANTS[2], NOBODY: QUADRANTS[3]}
 
 
 def quadrants(tested: dict[str, Stream]) -> Table | None:
-    """A row per quadrant, a column per stream; None where there is no choice between two models to tell them by."""
+    """A row per quadrant, a column per stream; None without a choice between two models.
+
+    Kotelevskii et al., Dirichlet-Based Uncertainty Quantification for Personalized Federated Learning with Improved
+    Posterior Networks, IJCAI 2024, table 1.
+    """
     found = {name: stream.quadrants for name, stream in tested.items() if sum(stream.quadrants.values())}
     if not found or not two_models(tested):
         return None
     names = (element("span", q.name) + element("span", q.meaning, class_="meaning") for q in QUADRANTS)
     columns = [column(name, (_cell(counts, q.key) for q in QUADRANTS)) for name, counts in found.items()]
-    caption = "What was known of each stream's test inputs: how many fell into each quadrant, and their share"
+    caption = "Each stream's test inputs by quadrant: their number and share"
     best = [f"{name} in {_BEST[name].name}" for name in found if name in _BEST]
     wanted = f"; best is {', '.join(best)}" if len(best) > 1 else ""
     return table([words("quadrant", names), *columns], f"{caption}{wanted}.")
@@ -122,10 +131,10 @@ def _cell(counts: dict[str, int], key: str) -> Markup:
 
 _DRAWN = (INSIDE, "ood_local", NOBODY)
 """The streams that are drawn: a stream's place here is its colour, dash and mark."""
-_MODELS = {"local": "the silos' own models", "global": "the federation's model"}
+_MODELS = {"local": "the local models", "global": "the global model"}
 _BETTER = {
-    "local": f"a model that tells what it knows has {INSIDE} right of the others",
-    "global": f"a model that tells what it knows has {NOBODY} left of the others",
+    "local": f"if the models know what they know, {INSIDE} is right of the others",
+    "global": f"if the model knows what it knows, {NOBODY} is left of the others",
 }
 _MOST_STEPS = 48
 _TAIL = 0.005
@@ -135,7 +144,7 @@ _FARTHEST = 4
 
 
 def evidence_figures(tested: Mapping[str, Stream]) -> list[Chart]:
-    """One per model that has log-evidence of several streams."""
+    """One figure per model that has log-evidence of several streams."""
     found = {model: _histograms(tested, model) for model in _MODELS}
     return [_evidence_figure(model, streams) for model, streams in found.items() if len(streams) > 1]
 
@@ -156,15 +165,15 @@ def _evidence_figure(model: str, streams: Mapping[str, Histogram]) -> Chart:
     notes = {name: told_histogram(histogram) for name, histogram in streams.items()}
     said = "; ".join(f"{name}: {note}" for name, note in notes.items())
     label = f"Distribution of log-evidence of {_MODELS[model]}, in nats. {said}"
-    caption = f"Share of each stream's test inputs over what {_MODELS[model]} found for evidence, in steps of "
+    caption = f"Share of each stream's test inputs by the log-evidence of {_MODELS[model]}, in steps of "
     caption += f"{width:g} nats; {_BETTER[model]}."
-    caption += " What lies beyond is counted in the outermost steps." if beyond else ""
+    caption += " The outermost steps include all values beyond." if beyond else ""
     edges = [low + i * width for i in range(count + 1)]
     return Chart(f"Log-evidence, {model} model", histogram_chart(edges, shares, notes, label), caption)
 
 
 def _window(streams: Mapping[str, Histogram]) -> Point:
-    """Where all but the tails of every stream lie, within reach of what is known: that should not become a spike."""
+    """The range of every stream without its tails, limited to the neighbourhood of the known inputs' range."""
     ranges = {name: (quantile(h, _TAIL), quantile(h, 1 - _TAIL) + h.step) for name, h in streams.items()}
     low, high = min(low for low, _ in ranges.values()), max(high for _, high in ranges.values())
     first, last = ranges.get(INSIDE, (low, high))
@@ -173,7 +182,7 @@ def _window(streams: Mapping[str, Histogram]) -> Point:
 
 
 def quantile(histogram: Histogram, level: float) -> float:
-    """The lower end of the step that holds it."""
+    """The lower end of the step that contains the quantile."""
     wanted, seen = level * sum(histogram.count), 0.0
     for start, count in zip(histogram.start, histogram.count, strict=True):
         seen += count
@@ -221,7 +230,7 @@ def evidence_legend(tested: Mapping[str, Stream]) -> list[tuple[Markup, str]]:
     return [(key(i, "stream"), name) for i, name in enumerate(_DRAWN) if name in shown]
 
 
-_STAGES = {"encoder": "Features as the encoder sees them", "discretised": "The same after discretisation"}
+_STAGES = {"encoder": "Features of the encoder", "discretised": "The same after discretisation"}
 _SIZE = 460
 
 
@@ -234,7 +243,7 @@ class Scatter:
 
 
 def scatter(features: Features | None, domains: Sequence[str]) -> Scatter | None:
-    """A figure per stage, on the same axes; `domains` in the order of their colours. None where there is nothing."""
+    """A figure per stage, on the same axes; `domains` in the order of their colours. None without features."""
     if features is None or not any(len(points) for silo in features.silos for points in silo.points.values()):
         return None
     order = list(dict.fromkeys([*domains, *(silo.domain or silo.name for silo in features.silos)]))
@@ -246,10 +255,10 @@ def scatter(features: Features | None, domains: Sequence[str]) -> Scatter | None
     shown = dict.fromkeys(silo.domain or silo.name for silo in features.silos)
     legend = [(swatch(order.index(name)), name) for name in shown]
     explained = sum(features.explained[:2])
-    note = f"The two directions in which features of all {len(features.silos)} silos vary most (PCA)"
+    note = f"The two directions in which the features of all {len(features.silos)} silos vary most (PCA)"
     note += f", which hold {100 * explained:.0f} % of their variance. " if features.explained else ". "
-    note += "A mark is one test input, the mean over its tokens, as the model sees it that its silo predicts with. "
-    note += "Domains that lie apart are seen as different. There is such a picture only of silos on one machine, since "
+    note += "A mark is one test input: the mean over its tokens' features, from the model that its silo predicts with. "
+    note += "Domains that lie apart look different to the model. Only runs on one machine have this picture, because "
     note += "features never leave a silo."
     return Scatter(figures, legend, [silo.name for silo in features.silos], note)
 
@@ -286,7 +295,7 @@ def codebook(run: RunFolder) -> Chart | None:
     most = max(max(use) for use in uses)
     label = f"Heat map of codeword use, {len(silos)} silos by {max(map(len, uses))} codewords, at most {most} tokens"
     names = [_with_perplexity(silo) for silo in silos]
-    caption = f"Each cell is how often a silo's test tokens fall on a codeword, log scale, strongest at {most:,}; "
+    caption = f"Each cell counts a silo's test tokens at a codeword, on a log scale, darkest at {most:,}; "
     caption += "empty cells are codewords that the silo never uses"
     perplexed = any(silo.perplexity is not None for silo in silos)
     caption += ", and the number after a name is its perplexity, the count of codewords in effective use." * perplexed
@@ -294,7 +303,7 @@ def codebook(run: RunFolder) -> Chart | None:
 
 
 def _shared(silos: Sequence[SiloRecord]) -> int | None:
-    """How many of the columns are shared, if counts and columns agree on it for every silo."""
+    """The number of columns that are shared, if counts and columns of every silo agree on it."""
     held = [(silo.codewords or Codewords(shared=0), len(silo.codeword_use or [])) for silo in silos]
     agreed = {words.shared if words.shared + words.private == columns else None for words, columns in held}
     return agreed.pop() if len(agreed) == 1 else None
