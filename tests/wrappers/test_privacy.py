@@ -85,8 +85,8 @@ def test_the_page_says_both_epsilons(silos: Silos) -> None:
     for value in (record.epsilon, record.epsilon_server, row.epsilon, row.epsilon_server):
         assert f"{value:.3g}" in text
     older = PrivacyRecord.model_validate({k: v for k, v in found.summary["privacy"].items() if k != "row"})
-    assert "one row" in text
-    assert "one row" not in protection(older)
+    assert "record level" in text
+    assert "record level" not in protection(older)
     assert protection(None) == ""
 
 
