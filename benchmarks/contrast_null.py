@@ -17,8 +17,8 @@ import argparse
 import numpy as np
 from scipy import special, stats
 
-from caveat.analysis.contrasts import LEVEL, SeedDifferences, estimate, verdicts
-from caveat.analysis.statistics import holm
+from caveat.analysis.statistics import CONTRAST_LEVEL as LEVEL
+from caveat.analysis.statistics import SeedDifferences, estimate, holm, verdicts
 
 SILOS = 9
 CONTRASTS = 3

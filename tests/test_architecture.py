@@ -18,7 +18,7 @@ LAYERS = (
     {"core"},
     {"nn", "training", "metrics", "data", "files"},
     {"methods", "wrappers", "html"},
-    {"engines", "config"},
+    {"engines", "config", "terminal"},
     {"runs"},
     {"analysis", "export", "federation", "testing", "trackers"},
     {"api"},
@@ -31,18 +31,19 @@ NEEDED = {
     "methods": {"_lazy", "uncertainty", "core", "nn", "training"},
     "wrappers": {"uncertainty", "core", "nn", "training", "metrics"},
     "html": {"_version", "uncertainty", "core", "files"},
+    "terminal": {"core", "files", "html"},
     "engines": {"core", "training", "files"},
 }
 """What is stricter than the layers: methods know no data and no files, pages and engines know no model."""
 WITHIN = {
-    "html": ({"text", "intervals"}, {"templates", "tables", "charts"}, {"pages"}),
+    "html": ({"intervals"}, {"templates", "charts"}, {"pages"}),
     "engines": (
         {"allocator", "one_thread", "workplace", "checks"},
         {"executor", "rounds"},
         {"stacking", "flower_messages"},
         {"processes", "flower"},
     ),
-    "analysis": ({"statistics"}, {"contrasts"}, {"compare", "audit"}, {"reproduce", "foreign"}),
+    "analysis": ({"statistics"}, {"compare", "audit"}, {"reproduce", "foreign"}),
 }
 """The layers within a folder."""
 

@@ -90,7 +90,7 @@ def test_comparisons_that_are_shown_can_be_made(nowhere: Path, monkeypatch: pyte
         made.append(grid)
         raise ConfigurationError("enough")
 
-    monkeypatch.setattr("caveat.analysis.compare.command.compare", compare)
+    monkeypatch.setattr("caveat.analysis.compare.runner.compare", compare)
     commands = [found for page in PAGES for found in COMPARE.findall((ROOT / page).read_text())]
     for command in commands:
         result = caveat(*shlex.split(command.replace("\\\n", " "))[1:])

@@ -17,10 +17,10 @@ import caveat as library
 from caveat.analysis.audit import findings
 from caveat.analysis.audit.sweep import nested_order, reduced, with_equal_steps
 from caveat.core import ConfigurationError, DataError
+from caveat.core.text import percent
 from caveat.data import Silos
 from caveat.files.schema.audit import AuditFile
 from caveat.html.pages.audit import page
-from caveat.html.text import percent
 from caveat.runs.progress import Silent
 
 SMALL = library.ModelSettings(name="mlp", hidden=8)
@@ -177,7 +177,7 @@ def test_a_model_that_has_not_learnt_is_told_so_first(silos: Silos) -> None:
     untrained = library.Training(local_steps=1, batch_size=16, lr=1e-9)
     settings: dict[str, Any] = {"rounds": 1, "seeds": (0, 1), "shares": (1 / 2, 1), "model": SMALL}
     audit = library.audit(silos, library.FedAvg(mc_samples=3), training=untrained, **settings)
-    warning = "These models have not learnt."
+    warning = "These models have not learned."
     assert audit.record["accuracy"]["warning"].startswith(warning)
     assert {f.verdict for f in audit.findings if f.name != "confidence"} == {"cannot say", "does not apply"}
     lines, text = str(audit).splitlines(), page.render(audit.file)

@@ -13,8 +13,8 @@ from scipy.stats import norm
 from torch import Tensor
 
 from caveat.analysis.audit import findings, fusion
-from caveat.analysis.audit.confidence import among_seeds, among_silos, calibration
-from caveat.analysis.audit.disagreement import disagreement
+from caveat.analysis.audit.calibration import among_seeds, among_silos, calibration
+from caveat.analysis.audit.findings import disagreement
 from caveat.analysis.audit.observations import (
     Jackknifed,
     Observation,
@@ -26,7 +26,7 @@ from caveat.analysis.audit.observations import (
 )
 from caveat.core import Prediction
 from caveat.files.schema.summary import Summary
-from caveat.html.pages.audit import drawings
+from caveat.html.pages.audit.page import sweep_chart
 from caveat.uncertainty import dirichlet, entropy
 
 SEEDS = (0, 1, 2)
@@ -414,14 +414,14 @@ def test_what_is_kept_of_a_dirichlet_is_its_vacuity() -> None:
 
 
 def test_what_falls_as_a_variance_is_drawn_along_the_line_that_does() -> None:
-    drawn = str(drawings.sweep_chart(rows(lambda n, seed: 0.3 / n)))
+    drawn = str(sweep_chart(rows(lambda n, seed: 0.3 / n)))
     ((x, y),) = re.findall(r'<line x1="[^"]*" y1="[^"]*" x2="([^"]*)" y2="([^"]*)" class="diagonal"', drawn)[1:]
     assert f'{x},{y}" class="stroke"' in drawn
     names = re.findall(r'<text x="([^"]*)" y="([^"]*)" text-anchor="start" class="note">([^<]*)<', drawn)
     assert [name for *_, name in names] == ["1/\N{SQUARE ROOT}n", "1/n"]
     assert all(float(left) > float(x) for left, *_ in names)
     assert float(names[0][1]) + 12 < float(names[1][1])
-    assert drawings.sweep_chart(rows(lambda n, seed: 0.0)) is None
+    assert sweep_chart(rows(lambda n, seed: 0.0)) is None
 
 
 def test_an_interval_is_shown_within_what_a_number_can_be() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caveat.analysis.contrasts import ContrastEstimate, SeedDifferences, estimate, verdicts
+from caveat.analysis.statistics import ContrastEstimate, SeedDifferences, estimate, verdicts
 
 
 def crossed(random: np.random.Generator, seeds: int, of_seed: float, of_input: float, noise: float, inputs: int = 400):

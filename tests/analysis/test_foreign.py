@@ -13,8 +13,7 @@ from commands import one_error
 
 import caveat
 from caveat.analysis.foreign import Row, federations, measure
-from caveat.analysis.foreign.battery import OWN
-from caveat.analysis.foreign.command import variants
+from caveat.analysis.foreign.detection import OWN, variants
 from caveat.analysis.foreign.inputs import foreign
 from caveat.config import load
 from caveat.core import Data, Silo
@@ -105,7 +104,7 @@ def test_own_inputs_have_false_alarms_and_errors_and_nothing_to_be_told_from(
 
 @pytest.mark.parametrize("name", federations())
 def test_every_federation_is_a_configuration(name: str) -> None:
-    from caveat.analysis.foreign.command import FEDERATIONS
+    from caveat.analysis.foreign.detection import FEDERATIONS
 
     config = load(str(FEDERATIONS / f"{name}.toml"))
     assert config.rounds is not None
@@ -114,7 +113,7 @@ def test_every_federation_is_a_configuration(name: str) -> None:
 
 @pytest.mark.parametrize("name", variants())
 def test_every_variant_fits_its_method(name: str) -> None:
-    from caveat.analysis.foreign.command import FEDERATIONS
+    from caveat.analysis.foreign.detection import FEDERATIONS
 
     config = load(str(FEDERATIONS / "digits.toml"), variants()[name].partition(": ")[2].split())
     assert config.method.name in METHODS

@@ -9,7 +9,7 @@ import pytest
 from commands import caveat, one_error
 
 from caveat.analysis import reproduce
-from caveat.analysis.compare.command import compare, opened, write
+from caveat.analysis.compare.runner import compare, opened, write
 from caveat.analysis.reproduce import table
 from caveat.analysis.reproduce.table import Scale
 from caveat.core import ConfigurationError

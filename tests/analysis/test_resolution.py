@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from caveat.analysis.compare.resolution import ends_of, rests_on, steps_of
+from caveat.analysis.compare.build_record import ends_of, rests_on, steps_of
 from caveat.analysis.statistics import Interval
 from caveat.files.schema.comparison import Measure
 from caveat.files.schema.grid import MEASURES

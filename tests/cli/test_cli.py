@@ -190,7 +190,12 @@ def test_the_report_holds_what_a_run_decided(decided: tuple[Path, Result]) -> No
     page = (decided[0] / "report.html").read_text()
     for there in ('id="decisions"', 'class="promise', "Who answers", "Errors against answers", "dirichlet_entropy"):
         assert there in page
-    for there in ("after temperature scaling", "What was decided where", "tells ood_local from", "tells ood_global"):
+    for there in (
+        "after temperature scaling",
+        "Decisions by which models were correct",
+        "tells ood_local from",
+        "tells ood_global",
+    ):
         assert there in page
 
 

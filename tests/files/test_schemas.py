@@ -17,8 +17,8 @@ from fake_run import fake_run, rewrite
 from hospitals import Federation
 
 import caveat
-from caveat.analysis.compare.command import grid_of
-from caveat.analysis.compare.finished import FinishedRun
+from caveat.analysis.compare.folder import FinishedRun
+from caveat.analysis.compare.runner import grid_of
 from caveat.core import DataError, RunError
 from caveat.federation.kept_member import open_member
 from caveat.federation.resume import resume_federation

@@ -14,9 +14,8 @@ import caveat
 from caveat import data
 from caveat.files.run_folder import RunFolder, read_run
 from caveat.html.intervals import auroc_interval, wilson
-from caveat.html.pages.run.beside_majority import beside_majority, judged, judged_together
-from caveat.html.pages.run.classification import classification
-from caveat.html.pages.run.terminal import class_table
+from caveat.html.pages.run.classification import beside_majority, classification, judged, judged_together
+from caveat.terminal.run import class_table
 
 NAMES = ("healthy", "ill")
 
@@ -71,7 +70,7 @@ def test_sensitivity_and_specificity_have_the_intervals_of_their_counts(run: Run
 def test_a_silo_where_the_majority_is_ahead_is_named_and_marked(run: RunFolder) -> None:
     """A mean above the majority can hide a hospital where the model is worse than looking at nobody."""
     assert [each.behind for each in judged(run)] == [False, False, True]
-    assert "this run is right less often than that at valley" in beside_majority(run)
+    assert "at valley this run is less accurate" in beside_majority(run)
     found = classification(run)
     assert found is not None
     assert found.figures is not None

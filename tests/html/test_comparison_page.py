@@ -18,18 +18,16 @@ from markupsafe import Markup
 from rich.console import Console
 
 from caveat.core import DataError
+from caveat.core.text import cut, duration, megabytes, probability
 from caveat.files.schema.comparison import ComparedRun, Comparison, IntervalRecord, Measure, read_comparison
 from caveat.html.charts.axes import limits
-from caveat.html.pages.comparison import conclusion, terminal
-from caveat.html.pages.comparison.budgets import unequal_budgets
-from caveat.html.pages.comparison.dots import silo_plot
 from caveat.html.pages.comparison.numbers import bracketed, figure, signed
 from caveat.html.pages.comparison.page import render
 from caveat.html.pages.comparison.pictures import differences, headline
-from caveat.html.pages.comparison.planes import course
+from caveat.html.pages.comparison.plots import course, silo_plot
 from caveat.html.pages.comparison.tables import run_table, tuning_table
-from caveat.html.pages.comparison.verdict import ranked, state, verdict
-from caveat.html.text import cut, duration, megabytes, probability
+from caveat.html.pages.comparison.verdict import ranked, state, unequal_budgets, verdict
+from caveat.terminal.comparison import comparison_table, conclusion
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SHARE = Measure(name="accuracy", higher=True, percent=True)
@@ -112,7 +110,7 @@ def test_what_is_to_come_is_said() -> None:
 def test_a_record_without_any_figure_is_a_page() -> None:
     everything = [(row, "", seed) for row in METHODS for seed in range(3)]
     written = Page(render(record(missing=everything, paper=False, tuned=False)))
-    assert "No method has a figure yet." in written.text
+    assert "No method has a result yet." in written.text
     assert "Nothing was tuned" in written.text
     assert "0 of 12 runs done" in written.text
 
@@ -125,7 +123,7 @@ def test_every_number_may_be_absent() -> None:
             return [emptied(each) for each in value]
         return None if isinstance(value, float) else value
 
-    assert "No method has a figure yet." in Page(render(Comparison.model_validate(emptied(fake_comparison())))).text
+    assert "No method has a result yet." in Page(render(Comparison.model_validate(emptied(fake_comparison())))).text
 
 
 def test_twelve_methods_on_a_hundred_silos_fit() -> None:
@@ -179,7 +177,7 @@ OPEN = {"a": "b", "b": "a", "mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.03
         ),
         (
             compared(0.30, 0.32, LOSS, FOUND),
-            "a has the better mean, but on the seeds that both have it is behind b by 0.020 in NLL. "
+            "a has the better mean, but is behind b by 0.020 in NLL on the seeds that both have. "
             "With 3 seeds the difference is significant after Holm's correction (p = 0.030).",
         ),
         (
@@ -189,7 +187,7 @@ OPEN = {"a": "b", "b": "a", "mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.03
         (
             compared(0.95, 0.93, SHARE),
             "a has the best mean, accuracy 95.0 % (95 % interval 95.0 to 95.0), then b with 93.0 % "
-            "(95 % interval 93.0 to 93.0); no paired test was made of the two.",
+            "(95 % interval 93.0 to 93.0); the two were not tested in pairs.",
         ),
         (
             compared(0.2, 0.3, Measure(name="entropy")),
@@ -276,7 +274,7 @@ def test_settings_share_a_scale_unless_it_would_hide_their_differences() -> None
     assert "scale of its own" not in headline(Comparison.model_validate(found), SHARE)[1]
     for row in found["tables"][len(found["measures"])]["rows"]:
         row |= {name: row[name] / 3 for name in ("mean", "low", "high")}
-    assert "Every setting has a scale of its own." in headline(Comparison.model_validate(found), SHARE)[1]
+    assert "Every setting has its own scale." in headline(Comparison.model_validate(found), SHARE)[1]
 
 
 def test_an_interval_of_a_silo_is_cut_at_the_edge_not_the_marks_pressed_together() -> None:
@@ -300,7 +298,7 @@ def test_notes_and_equal_rounds_are_told() -> None:
     found["rounds_of"] = "uefl"
     written = Page(render(Comparison.model_validate(found))).text
     assert "the paper's behaviour" in written
-    assert "Every method trained for as many rounds as uefl took." in written
+    assert "Every method trained for as many rounds as uefl." in written
 
 
 def test_a_curve_is_of_the_rounds_that_all_seeds_have() -> None:
@@ -351,7 +349,7 @@ def test_how_figures_are_written() -> None:
 def shown(found: Comparison, width: int = 250) -> str:
     console = Console(width=width, file=io.StringIO())
     with console.capture() as captured:
-        console.print(terminal(found))
+        console.print(comparison_table(found))
     return captured.get()
 
 
@@ -366,11 +364,11 @@ def test_the_terminal_shows_intervals_costs_and_failures() -> None:
 
 
 def test_page_and_terminal_say_whom_the_statistics_are_about(page: Page) -> None:
-    assert "seeds share test inputs, in whole or in part" in page.text
+    assert "Seeds share some or all test inputs" in page.text
     for found in (record(), record(settings=("MNIST", "Fashion-MNIST"))):
         for measures in (found.measures, found.measures[:1]):
             written = " ".join(shown(found.model_copy(update={"measures": measures}), 100).split())
-            assert "on these silos: seeds share test inputs, in whole or in part" in written
+            assert "on these silos. Seeds share some or all test inputs" in written
 
 
 def test_a_figure_that_rests_on_two_errors_says_so_in_place_of_an_interval() -> None:
@@ -481,7 +479,7 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
     assert verdict(found, found.columns[0]).startswith("After 16 rounds against 6, uefl is ahead of fedavg by ")
     text = " ".join(Page(render(found)).text.split())
     assert text.index("▲ Unequal budgets : uefl 16") < text.index("After 16 rounds against 6")
-    assert "--rounds-of uefl gives all of them as many." in text
+    assert "--rounds-of uefl gives all methods as many rounds." in text
 
 
 def test_equal_budgets_are_not_mentioned() -> None:
@@ -495,7 +493,7 @@ def test_without_a_common_round_nobody_leads_there() -> None:
     found = budgeted({"uefl": 16, "fedavg": 6})
     bare = tuple(run.model_copy(update={"curve": ()}) if run.row == "fedavg" else run for run in found.cells)
     told = unequal_budgets(found.model_copy(update={"cells": bare}), found.columns[0])
-    assert told.endswith("fedavg 6 rounds. No round has validation figures of all of them.")
+    assert told.endswith("fedavg 6 rounds. No round has validation metrics of all of them.")
 
 
 @pytest.mark.parametrize(("seeds", "shown"), [(2, True), (4, True), (5, False)])
@@ -503,7 +501,7 @@ def test_fewer_than_five_seeds_are_dots_of_their_own(seeds: int, shown: bool) ->
     found = record(seeds=seeds, paper=False)
     charts, about = headline(found, found.measures[0])
     assert charts[0].drawing.count('class="seed"') == (len(METHODS) * seeds if shown else 0)
-    assert ("A small dot is a seed" in about) is shown
+    assert ("A small dot is one seed" in about) is shown
     if shown:
         runs = found.runs(found.rows[0], found.columns[0])
         mean = sum(silo.figures["accuracy"] or 0.0 for silo in runs[1].silos) / len(runs[1].silos)
@@ -514,7 +512,7 @@ def test_the_terminal_ends_with_the_verdict() -> None:
     found = budgeted({"uefl": 16, "fedavg": 6})
     first, last = conclusion(found)
     assert first.startswith("UNEQUAL BUDGETS: uefl 16 rounds; fedavg 6 rounds.")
-    assert first.endswith("--rounds-of uefl gives all as many.")
+    assert first.endswith("--rounds-of uefl gives all methods as many rounds.")
     assert last == verdict(found, found.columns[0]).replace("\N{NO-BREAK SPACE}", " ")
     several = record(settings=("mnist", "svhn"))
     assert [line.partition(":")[0] for line in conclusion(several)] == ["mnist", "svhn"]

@@ -24,7 +24,7 @@ from caveat.html.charts.axes import ticks
 from caveat.html.intervals import wilson
 from caveat.html.pages.run.page import write_report
 from caveat.html.pages.run.rounds import growth, mean_line
-from caveat.html.pages.run.terminal import result_table
+from caveat.terminal.run import result_table
 
 SECTIONS = [
     "overview",
@@ -206,7 +206,7 @@ def test_a_method_beside_that_is_gone_is_missed(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "run")
     describe(run, "uefl", spec={"beside": {"fedavg": {}}})
     assert "without" not in caveat("report", run).stderr
-    assert "which was to run beside it" not in (run / "report.html").read_text()
+    assert "this comparison was configured" not in (run / "report.html").read_text()
     for gone in ("beside/fedavg/summary.json", "beside"):  # its result alone, then all of it
         if (run / gone).is_dir():
             shutil.rmtree(run / gone)
@@ -214,8 +214,8 @@ def test_a_method_beside_that_is_gone_is_missed(tmp_path: Path) -> None:
             (run / gone).unlink()
         done = caveat("report", run)
         assert done.exit_code == 0
-        assert f"{run}: without fedavg, which was to run beside it: `caveat resume` runs it\n" in done.stderr
-        assert "<strong>Without fedavg</strong>, which was to run beside it" in (run / "report.html").read_text()
+        assert f"{run}: without fedavg, which it was to be compared with: `caveat resume` runs it\n" in done.stderr
+        assert "<strong>Without fedavg</strong>: this comparison was configured" in (run / "report.html").read_text()
     (run / "summary.json").unlink()  # an unfinished one has not come to that yet
     assert "without fedavg" not in caveat("report", run).stderr
 
@@ -246,9 +246,9 @@ def test_rows_that_have_left_a_silo_are_counted_on_the_page(tmp_path: Path, full
     content["silos"][1] |= {"dropped": {"train": 5, "test": 2}}
     write_json(run / "summary.json", content)
     text = write_report(run).read_text()
-    assert "not unlearnt" in text
-    assert f"source: {content['silos'][1]['name']} (train 5, test 2)." in text
-    assert "Rows have left" not in full_page
+    assert "does not unlearn" in text
+    assert f"no longer has them: {content['silos'][1]['name']} (train 5, test 2)." in text
+    assert "Rows were removed" not in full_page
 
 
 def cells(run: Path, width: int) -> list[list[str]]:

@@ -15,11 +15,11 @@ from rich.console import Console
 from caveat.core import DataError
 from caveat.files.run_folder import read_run
 from caveat.html.intervals import score_interval, wilson
-from caveat.html.pages.run.guarantee import guarantee_lines
-from caveat.html.pages.run.kept import kept
+from caveat.html.pages.run.decisions import share_bar
+from caveat.html.pages.run.decisions import told_shares as told
+from caveat.html.pages.run.guarantee import guarantee_lines, kept
 from caveat.html.pages.run.page import write_report
-from caveat.html.pages.run.shares import share_bar, told
-from caveat.html.pages.run.terminal import model_table
+from caveat.terminal.run import model_table
 
 
 @pytest.fixture(scope="module")
@@ -83,13 +83,13 @@ def test_scores_are_shown_per_stream_and_ties_flagged(page: str) -> None:
     assert header == ["score", "local AUROC", "switch AUROC", "local FPR95", "switch FPR95"]
     assert total == ["total", "0.875", "0.875", "43.2 %", "43.2 %"]
     assert vacuity == ["vacuity", "\N{BLACK UP-POINTING TRIANGLE} 0.500", "", "100.0 %", ""]
-    assert "only good to within 0.250" in page
+    assert "only known to within 0.250" in page
     assert "How well each score tells ood_local from" in page
     assert "How well each score tells ood_global from" in page
 
 
 def test_what_was_decided_stands_by_who_was_right(page: str) -> None:
-    rows = [row[1:] for row in rows_of(page, "right is")[1:]]
+    rows = [row[1:] for row in rows_of(page, "correct")[1:]]
     assert rows == [
         ["both", "100", "51.0 %", "35.0 %", "14.0 %"],
         ["only local", "90", "94.4 %", "3.3 %", "2.2 %"],
@@ -105,16 +105,16 @@ def test_each_silo_has_its_shares_and_a_bar_per_stream(page: str) -> None:
 
 
 def test_temperatures_are_told(page: str) -> None:
-    told = "1.25 for the local model, 0.8 for the global model (silos&#39; own typically within a factor of 1.11)"
+    told = "1.25 for the local model, 0.8 for the global model (silos&#39; typically within a factor of 1.11)"
     assert told in page
 
 
 @pytest.mark.parametrize(
     ("answered_accuracy", "verdict", "alarm"),
     [
-        (0.95, "within the promise", False),  # 9 of 180
-        (0.88, "though so few inputs leave it open", False),  # 22 of 180: the interval holds 10 %
-        (0.8, "more than promised, as a promise at this confidence may for 10", True),  # 36 of 180
+        (0.95, "within the guarantee", False),  # 9 of 180
+        (0.88, "but so few inputs leave it open", False),  # 22 of 180: the interval holds 10 %
+        (0.8, "more than guaranteed, which a guarantee at this confidence level allows for 10", True),  # 36 of 180
     ],
 )
 def test_a_promise_stands_beside_what_test_inputs_show(
@@ -167,8 +167,8 @@ def test_foreign_inputs_that_are_answered_wrongly_stand_in_the_same_box(tmp_path
         ["ood_global", "20.0 %", "0.0 %", f"{triangle}20.0 %"],
     ]
     assert guarantee_lines(read_run(run))[2] == (
-        "foreign:   ood_local 70.0 % answered, 28.0 % wrongly; ood_global 20.0 % answered, 20.0 % wrongly; no promise "
-        "is about these"
+        "foreign:   ood_local 70.0 % answered, 28.0 % wrongly; ood_global 20.0 % answered, 20.0 % wrongly; no "
+        "guarantee covers these"
     )
     few = json.loads((run / "summary.json").read_text())["streams"]
     for name, answered in (("ood_local", 0.8), ("ood_global", 0.0)):
@@ -220,7 +220,7 @@ def test_every_silo_s_promise_has_a_row(tmp_path: Path) -> None:
     change(run, silos=silos, streams={})
     text = write_report(run).read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert text.split('<div class="promise')[1].startswith(" alarm")
-    header, *rows = rows_of(text, "promise of")
+    header, *rows = rows_of(text, "guarantee of")
     assert header[2:] == ["answered, calibration", "answered, test", "wrong among these", "in words"]
     last = ["their own", "90.0 % (90 of 100)", "50.0 % (50 of 100)"]
     triangle = "\N{BLACK UP-POINTING TRIANGLE} "
@@ -229,13 +229,13 @@ def test_every_silo_s_promise_has_a_row(tmp_path: Path) -> None:
         ["b", *last, f"{triangle}50.0 % (25 of 50)", "to answer 80 % takes about 900"],
     ]
     assert guarantee_lines(read_run(run))[1] == (
-        "on test:   2 silos have promises (2 of their own), and 2 answer under them; more errors than promised, beyond "
-        "chance at 95 %, at b"
+        "on test:   2 silos have guarantees (2 of their own), and 2 answer under them; more errors than guaranteed, "
+        "beyond chance at 95 %, at b"
     )
     silos[1]["promise"] = own | {"whose": "federation", "statement": "for all silos together"}
     text = write_report(change(run, silos=silos)).read_text()  # which one silo is no test of
     assert not text.split('<div class="promise')[1].startswith(" alarm")
-    assert rows_of(text, "promise of")[2][1] == "the federation"
+    assert rows_of(text, "guarantee of")[2][1] == "the federation"
 
 
 def test_the_curve_of_errors_against_answers_ends_where_all_are_answered(page: str) -> None:
@@ -243,7 +243,7 @@ def test_the_curve_of_errors_against_answers_ends_where_all_are_answered(page: s
     points = re.findall(r"[\d.]+,[\d.]+", figure.split('<polyline points="')[1].split('"')[0])
     assert len(points) == 3
     assert points[-1].startswith("464,")  # the frame's right end
-    assert ">promised</text>" in figure
+    assert ">guaranteed</text>" in figure
     assert "90.0 % answered, 5.0 % of these wrong" in figure
 
 

@@ -15,11 +15,11 @@ from rich.console import Console
 from test_report import cells, sections
 
 from caveat.core import DataError
+from caveat.core.text import plain, ranges
 from caveat.files.ledger import read_sent
 from caveat.files.run_folder import read_run
-from caveat.html.pages.run.ledger import ledger_tables
 from caveat.html.pages.run.page import write_report
-from caveat.html.text import plain, ranges
+from caveat.terminal.run import ledger_tables
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_the_page_and_the_terminal_say_whom_the_figures_are_without(federated: P
     head = page.split('<section id="silos">')[0]
     assert "<strong>Without hill</strong>" in head
     assert "<dd>2 <small>of 3</small></dd>" in head
-    assert "every silo that was there is tested" in head
+    assert "every silo that was present was tested" in head
     title = [word for line in cells(federated, 80)[:2] for word in line]
     assert " ".join(title) == "fedavg, 2 silos, without hill"
 
@@ -97,7 +97,7 @@ def test_the_page_and_the_terminal_say_whom_the_figures_are_without(federated: P
 def test_a_complete_run_is_without_nobody(tmp_path: Path) -> None:
     text = write_report(minimal_run(tmp_path / "run")).read_text()
     assert "Without" not in text
-    assert "every silo is tested" in text
+    assert "every silo was tested" in text
 
 
 def test_too_many_reasons_are_cut_and_the_frequent_ones_stay(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_too_many_reasons_are_cut_and_the_frequent_ones_stay(tmp_path: Path) -> 
 def test_the_page_adds_up_what_each_silo_sent(page: str) -> None:
     assert (UPDATE_BYTES, SUMS_BYTES) == (48, 8)
     assert rows_of(page, "ledger") == [
-        ["silo", "messages", "rounds", "training", "measuring", "in all"],
+        ["silo", "messages", "rounds", "training", "measuring", "in total"],
         ["a", "9", "4", "192 B", "40 B", "232 B"],
         ["b", "9", "4", "192 B", "40 B", "232 B"],
         ["hill", "4", "2", "96 B", "16 B", "112 B"],
@@ -148,9 +148,9 @@ def test_rounds_alike_are_one_row_and_a_silo_that_was_away_has_no_bytes(page: st
 
 
 def test_the_greeting_is_told_in_a_sentence(page: str) -> None:
-    assert "each of 3 silos told its name, its labels (ill, well); the names of its columns (age, smoker)" in page
+    assert "each of 3 silos sent its name, its labels (ill, well); the names of its columns (age, smoker)" in page
     assert "smoker: 3 in all" in page  # no, yes and unknown: each silo has two of them at most
-    assert "of each split the size, the samples per class and a hash" in page
+    assert "for each split its size, samples per class and a hash" in page
 
 
 def test_methods_beside_have_ledgers_of_their_own(federated: Path, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_methods_beside_have_ledgers_of_their_own(federated: Path, tmp_path: Pat
     for place in (run, beside):
         rewrite(place / "ledger.jsonl", (federated / "ledger.jsonl").read_text())
     text = write_report(run).read_text()
-    assert "<summary>scaffold <span>22 messages of 3 silos, 576 B in all</span></summary>" in text
+    assert "<summary>scaffold <span>22 messages of 3 silos, 576 B in total</span></summary>" in text
     assert rows_of(text, "ledger") == rows_of(text, "ledger", 5)
     assert "beside/scaffold: what left 3 silos, in bytes" in printed(run)
 

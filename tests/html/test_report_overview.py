@@ -18,8 +18,8 @@ from caveat.html.intervals import wilson
 from caveat.html.pages.run.again import again
 from caveat.html.pages.run.overview import overview
 from caveat.html.pages.run.page import write_report
-from caveat.html.pages.run.panels import ACCURACY, ECE, ENTROPY, panel, rows_of
-from caveat.html.pages.run.scatter import scatter
+from caveat.html.pages.run.silos import ACCURACY, ECE, ENTROPY, panel, rows_of
+from caveat.html.pages.run.uncertainty import scatter
 
 ROW = re.compile(r'<g class="c(\d)" data-name="([^"]*)"><title>(.*?)</title>(.*?)</g>(?=<g class="c|</svg>)')
 
@@ -50,8 +50,7 @@ def changed(folder: Path, **test: float) -> RunFolder:
 
 def test_the_result_is_told_in_a_sentence(run: RunFolder) -> None:
     assert said(run).startswith(
-        "uefl is right about 94.7 % of test inputs, mean over 9 silos; 92.6 % at silo-8 (185 of 200), where it is "
-        "lowest."
+        "uefl predicts 94.7 % of test inputs correctly, mean over 9 silos; lowest is 92.6 %, at silo-8 (185 of 200)."
     )
     assert "nats" not in said(run)  # which says nothing of whether it can be trusted
     assert "local 80.0 %, global 15.0 %, abstain 5.0 %" in said(run)

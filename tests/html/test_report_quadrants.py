@@ -14,9 +14,10 @@ from caveat.core import DataError
 from caveat.files.schema.figures import Histogram, ModelRecord, Stream
 from caveat.files.schema.gallery import Gallery, GallerySilo, Item, Quadrant
 from caveat.html.pages.run import gallery
-from caveat.html.pages.run.evidence import evidence_figures, quantile, told
 from caveat.html.pages.run.gallery import within_budget
 from caveat.html.pages.run.page import write_report
+from caveat.html.pages.run.uncertainty import evidence_figures, quantile
+from caveat.html.pages.run.uncertainty import told_histogram as told
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +131,7 @@ def test_what_lies_far_out_is_gathered_rather_than_what_is_known_squeezed() -> N
     assert len(found) == 4 * 2 + 2  # four times the range of what is known, and that itself
     assert found[0] == pytest.approx(0.9, abs=1e-3)
     assert sum(found) == pytest.approx(1, abs=1e-2)
-    assert "What lies beyond is counted in the outermost steps." in figure
+    assert "The outermost steps include all values beyond." in figure
 
 
 def test_a_wide_range_has_wider_steps() -> None:

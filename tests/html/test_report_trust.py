@@ -16,8 +16,8 @@ from scipy.stats import betabinom
 from caveat.files.run_folder import read_run
 from caveat.files.schema.figures import Metrics
 from caveat.files.schema.summary import SiloRecord
-from caveat.html.charts.reliability import oracle_risk, risk_curve
-from caveat.html.pages.run.confidence import SureErrors, confidence
+from caveat.html.charts.diagrams import oracle_risk, risk_curve
+from caveat.html.pages.run.calibration import SureErrors, confidence
 from caveat.html.pages.run.familiarity import familiarity, least, too_many, too_many_in_all
 from caveat.html.pages.run.page import render
 from caveat.html.pages.run.trust import Trust, trust
@@ -52,12 +52,13 @@ def test_overconfidence_is_what_the_page_begins_with(tmp_path: Path) -> None:
     kind, text = lines(found)[0]
     assert kind == "bad"
     assert text == (
-        "Do not trust its confidence: 24 of 24 errors made at 99.9 % confidence on average, where 0.4 were to be "
-        "expected; 8 of 9 silos overconfident beyond chance."
+        "Do not trust its confidence: 24 of 24 errors made at 99.9 % confidence on average, where 0.4 were expected; "
+        "8 of 9 silos overconfident beyond chance."
     )
     assert "Set uncertainty.temperature = true" in advice(found)
     page = Page(render(read_run(tmp_path / "run"))).text
-    assert page.index("Do not trust its confidence") < page.index("How right and how sure") < page.index("Accuracy")
+    there = ("Do not trust its confidence", "Accuracy and confidence", "The further right the better")
+    assert list(there) == sorted(there, key=page.index)
 
 
 def test_with_a_temperature_it_is_not_advised_once_more(tmp_path: Path) -> None:
@@ -73,7 +74,10 @@ def test_a_calibrated_run_says_so_and_on_how_many_inputs(tmp_path: Path) -> None
         "Its confidence can be trusted, as far as 360 test inputs show: ECE within chance in 8 of 9 silos, 0.015 over "
         "all inputs.",
     )
-    assert advice(found) == "Leave the least sure 10 % to a person: of the others 1.0 % are wrong, of all 2.5 %."
+    assert (
+        advice(found)
+        == "Leave the least certain 10 % to a person: 1.0 % of the others are wrong, compared with 2.5 % of all."
+    )
 
 
 @pytest.mark.parametrize(("off", "trusted"), [(0, True), (1, True), (2, False), (9, False)])
@@ -87,7 +91,7 @@ def test_as_many_silos_as_chance_puts_there_are_no_alarm(tmp_path: Path, off: in
 def test_confidence_that_is_too_low_is_another_warning(tmp_path: Path) -> None:
     kind, text = lines(told(confident_run(tmp_path / "run", [(40, 39, 0.7)] * 9, off=9)))[0]
     assert kind == "open"
-    assert text == "Its confidence says too little: 9 of 9 silos less sure than right beyond chance."
+    assert text == "It is underconfident: 9 of 9 silos underconfident beyond chance."
 
 
 def test_an_ece_of_all_inputs_beyond_chance_counts_where_it_is_not_small(tmp_path: Path) -> None:
@@ -117,20 +121,20 @@ def test_all_silos_are_rows_lowest_accuracy_first(tmp_path: Path, silos: int) ->
     accuracies = {silo.name: silo.test.accuracy or 0.0 for silo in run.silos}
     assert [accuracies[name] for name in rows] == sorted(accuracies.values())
     assert ("silo-0 200" in figure.drawing) == (silos <= 40)  # the number of its test inputs is beside a name
-    assert f"silo-{rows[0].partition('-')[2]}: right" in figure.drawing
+    assert f"silo-{rows[0].partition('-')[2]}: accuracy" in figure.drawing
     assert f"{100 * min(accuracies.values()):.1f} %" in figure.drawing.partition("aria-label")[2][:400]
 
 
 def test_where_it_abstains_the_answered_are_counted(tmp_path: Path) -> None:
     page = Page(render(read_run(decided_run(tmp_path / "run")))).text
-    assert "fedpn answers 90.0 % of 200 test inputs, 95.0 % of them right; it abstains from the other 20." in page
-    assert "silos' own models would be right about 90.0 %, the federation's about 50.0 %" in page
+    assert "fedpn answers 90.0 % of 200 test inputs, 95.0 % of these correctly; it abstains from the other 20." in page
+    assert "local models would predict 90.0 % correctly, the global model 50.0 %" in page
 
 
 def test_foreign_inputs_that_are_answered_have_a_colour_of_their_own_and_are_said_first(tmp_path: Path) -> None:
     folder = decided_run(tmp_path / "run")
-    assert ("open", "Not for inputs that silos do not know: of ood_local 28.0 % were answered wrongly; of ood_global "
-            "20.0 % were answered wrongly.") in lines(told(folder))  # fmt: skip
+    assert ("open", "Not reliable on inputs that silos do not know: of ood_local 28.0 % were answered wrongly; of "
+            "ood_global 20.0 % were answered wrongly.") in lines(told(folder))  # fmt: skip
     page = render(read_run(folder))
     bars = page.split('class="outcomes"')[1].split("</svg>")[0]
     widths = [(kind, float(w)) for w, kind in re.findall(r'width="([\d.]+)"[^>]*class="outcome (\w+)"', bars)]
@@ -179,7 +183,9 @@ def test_silos_that_cannot_raise_an_alarm_are_named(tmp_path: Path) -> None:
     found = familiarity(read_run(folder))
     assert found is not None
     assert found.alarm
-    assert found.notes == ["1 silo of 9 cannot raise an alarm, which takes 19 calibration inputs at 5 %: silo-4."]
+    assert found.notes == [
+        "1 silo of 9 cannot call inputs unfamiliar, because that takes 19 calibration inputs at 5 %: silo-4."
+    ]
     assert found.figure is not None
     assert found.figure.drawing.count("no alarm possible") == 1
 
@@ -192,17 +198,18 @@ def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> Non
     write_json(folder / "summary.json", content)
     assert lines(told(folder))[0] == (
         "open",
-        "No silo can call an input unfamiliar, which takes 19 calibration inputs at 5 %: whatever silos do not know "
-        "goes unnoticed.",
+        "No silo can call an input unfamiliar, because that takes 19 calibration inputs at 5 %: nothing that silos do "
+        "not know is detected.",
     )
 
 
 @pytest.mark.parametrize(
     ("risk", "said"),
     [
-        ([0.0, 0.01, 0.025], "Leave the least sure 10 % to a person: of the others 1.0 % are wrong, of all 2.5 %."),
-        ([0.04, 0.38, 0.4], "Act on no more than the surest 50 %: of these 4.0 % of the test inputs are wrong, of all "
-                            "40.0 %."),
+        ([0.0, 0.01, 0.025], "Leave the least certain 10 % to a person: 1.0 % of the others are wrong, compared with "
+                             "2.5 % of all."),
+        ([0.04, 0.38, 0.4], "Act on the most certain 50 % at most: 4.0 % of these test inputs are wrong, compared with "
+                            "40.0 % of all."),
         ([0.3, 0.38, 0.4], ""),
         ([0.02, 0.024, 0.025], ""),
     ],
@@ -224,8 +231,8 @@ def test_what_was_noticed_of_foreign_streams(tmp_path: Path) -> None:
     assert found is not None
     assert not found.alarm
     assert found.sentence == (
-        "It calls 4.0 % of silos' own test inputs unfamiliar, which are false alarms (promised: 5 % at most), and "
-        "97.5 % of ood_global."
+        "It calls 4.0 % of the silos' own test inputs unfamiliar, which are false alarms (guaranteed: 5 % at most), "
+        "and 97.5 % of ood_global."
     )
     page = Page(render(read_run(folder))).text
     assert "97.5 % 20.0 % 0.991 2.0 %" in " ".join(page.split())
@@ -250,4 +257,4 @@ def test_wrong_answers_of_all_silos_are_shown_surest_first(tmp_path: Path) -> No
     write_json(folder / "gallery.json", content)
     page = Page(render(read_run(folder)))
     text = " ".join(page.text.split())
-    assert "Wrong answers, surest first 8 99.9 % label 3 silo-29 8 90.0 % label 3 silo-2" in text
+    assert "Wrong answers, most confident first 8 99.9 % label 3 silo-29 8 90.0 % label 3 silo-2" in text

@@ -302,7 +302,7 @@ def test_both_numbers_are_kept_and_what_follows_them_is_said(tmp_path: Path) -> 
         resume(run, notes, rounds=rounds)
     assert rounds_of(run) == [1, 2, 3]
     assert any("the first 1 rounds" in note and "training.schedule = 'cosine'" in note for note in said)
-    assert "begun with 1" in write_report(run).read_text()
+    assert "started with 1" in write_report(run).read_text()
 
 
 def test_nothing_is_said_where_nothing_follows_them(tmp_path: Path) -> None:

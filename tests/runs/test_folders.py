@@ -146,8 +146,8 @@ def test_a_lost_state_is_refused_by_silo_and_round_and_can_be_reset(interrupted:
     assert summary["reset"] == [{"silo": "silo-1", "round": 3}]
     assert "reset" not in json.loads((finished / "summary.json").read_text())
     assert "silo-1" in result.stdout
-    assert "begun afresh, since their states were lost: silo-1 (after round 3)" in result.stdout
-    assert "<strong>Begun afresh</strong>" in (interrupted / "report.html").read_text()
+    assert "restarted, because their states were lost: silo-1 (after round 3)" in result.stdout
+    assert "<strong>Restarted</strong>" in (interrupted / "report.html").read_text()
 
 
 @pytest.mark.parametrize("name", ["silo-1", "fedavg"])

@@ -61,8 +61,8 @@ def test_training_ends_after_so_many_evaluations_without_a_lower_loss(
     assert run.summary["rounds_run"] == expected
     assert run.summary["stopped"] is True
     page = write_report(run.folder).read_text()
-    assert "ended early" in page
-    assert "ended early" not in write_report(whole.folder).read_text()
+    assert "stopped early" in page
+    assert "stopped early" not in write_report(whole.folder).read_text()
     assert losses(run.folder) == losses(whole.folder)[:expected]
     assert "stopped" not in json.loads((whole.folder / "summary.json").read_text())
 

@@ -14,7 +14,7 @@ import caveat as library
 from caveat.core import ConfigurationError
 from caveat.data import Silos, from_arrays
 from caveat.files.schema.figures import PrivacyRecord
-from caveat.html.pages.run.privacy import protection
+from caveat.html.pages.run.ledger import protection
 from caveat.wrappers.privacy import Privacy, composed, epsilon, epsilon_against_server
 from caveat.wrappers.private import clip
 
@@ -85,8 +85,8 @@ def test_the_page_says_both_epsilons(silos: Silos) -> None:
     for value in (record.epsilon, record.epsilon_server, row.epsilon, row.epsilon_server):
         assert f"{value:.3g}" in text
     older = PrivacyRecord.model_validate({k: v for k, v in found.summary["privacy"].items() if k != "row"})
-    assert "one row" in text
-    assert "one row" not in protection(older)
+    assert "record level" in text
+    assert "record level" not in protection(older)
     assert protection(None) == ""
 
 

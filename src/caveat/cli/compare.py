@@ -57,7 +57,7 @@ def compare(
     Tables with intervals, paired tests and costs, and a page; the same command continues what was interrupted.
     """
     with reported() as reporter:
-        from ..analysis.compare.command import asked
+        from ..analysis.compare.options import asked
         from ..config import find
 
         grid = asked(config, methods, variants or (), seeds, sets or (), sweeps or (), tune, tune_seeds, rounds_of)
@@ -101,17 +101,20 @@ def reproduce(
 
 
 def _compare(grid: Any, folder: Path, workers: int | None, device: str | None, quiet: bool, reporter: Reporter) -> None:
-    from ..analysis.compare.command import compare, concluded, lacking, shown
+    from ..analysis.compare.runner import compare, lacking
     from ..core import RunError
-    from ..html.text import escaped
+    from ..core.text import escaped
+    from ..files.schema.comparison import read_comparison
     from ..runs.progress import on_terminal
+    from ..terminal.comparison import comparison_table, conclusion
 
     reporter.grid = folder
     grid = dataclasses.replace(grid, command=shlex.join(["caveat", *sys.argv[1:]]))
     page = compare(grid, folder, workers or 2, on_terminal(quiet, "run"), device)
-    show(shown(folder))
+    record = read_comparison(folder / "comparison.json")
+    show(comparison_table(record))
     typer.echo(f"tables: {folder / 'comparison.json'}\nreport: {page}")
-    for line in concluded(folder):
+    for line in conclusion(record):
         typer.echo(escaped(line))
     if without := lacking(folder):
         raise RunError(without)

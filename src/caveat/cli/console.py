@@ -202,12 +202,12 @@ def reported(named: bool = False) -> Iterator[Reporter]:
 
 def say_lacking(run: RunFolder) -> None:
     """A line on standard error where methods were to run beside a finished run and are not there."""
-    from ..html.pages.run.absence import lacking
-    from ..html.text import escaped
+    from ..core.text import escaped
+    from ..html.pages.run.incidents import lacking
 
     if names := lacking(run):
         typer.echo(
-            escaped(f"{run.path}: without {names}, which was to run beside it: `caveat resume` runs it"), err=True
+            escaped(f"{run.path}: without {names}, which it was to be compared with: `caveat resume` runs it"), err=True
         )
 
 
@@ -230,7 +230,7 @@ def _warn_with(otherwise: Callable[..., None]) -> Callable[..., None]:
 
 
 def _fail(text: str, status: int) -> None:
-    from ..html.text import escaped
+    from ..core.text import escaped
 
     for line in escaped(text).split("\n"):
         typer.echo(f"error: {line}", err=True)
@@ -260,7 +260,7 @@ class _Escaped:
     shown: Any
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        from ..html.text import escaped
+        from ..core.text import escaped
 
         for segment in console.render(self.shown, options):
             yield segment if segment.control else segment._replace(text=escaped(segment.text))

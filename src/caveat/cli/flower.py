@@ -83,7 +83,7 @@ def ledger(folder: RunArgument) -> None:
     the one that a silo keeps: STATE/FEDERATION/METHOD.
     """
     with reported(named=True):
-        from ..html.pages.run.ledger import ledger_tables
+        from ..terminal.run import ledger_tables
 
         for table in ledger_tables(folder):
             show(table)
@@ -97,8 +97,8 @@ def status(folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's f
     the server has said last: who has joined, who was asked, who is not connected.
     """
     with reported():
+        from ..core.text import escaped
         from ..federation.log import status_of
-        from ..html.text import escaped
 
         for line in status_of(folder):
             typer.echo(escaped(line))

@@ -33,7 +33,7 @@ def foreign(
     familiarity tells them, and how well every other uncertainty does.
     """
     with reported(named=True):
-        from ..analysis.foreign import battery, command, federations
+        from ..analysis.foreign import battery, federations, of_runs, prepare, result_tables, write
         from ..core import ConfigurationError
         from ..runs.opening import allow_code
         from ..runs.progress import on_terminal
@@ -45,17 +45,17 @@ def foreign(
             raise ConfigurationError("expected finished runs or --federations, and not both")
         if runs:
             if out is not None:
-                command.prepare(out)
+                prepare(out)
             allow_code(runs, model or ())
-            rows = command.of_runs(runs)
+            rows = of_runs(runs)
             if out is not None:
-                command.write(rows, out / "foreign.csv")
+                write(rows, out / "foreign.csv")
         else:
             chosen = federations() if names == "all" else [name.strip() for name in str(names).split(",")]
             out = out or Path("runs") / "foreign"
             asked = [method.strip() for method in methods.split(",")]
             rows = battery(chosen, asked, sets or (), seeds, out, workers or 2, on_terminal(quiet, "run"))
-        for table in command.tables(rows):
+        for table in result_tables(rows):
             show(table)
         if out is not None:
             typer.echo(f"rows: {out / 'foreign.csv'}")

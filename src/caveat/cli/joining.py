@@ -55,7 +55,7 @@ def join(
 
 def _lines(before: dict[str, Any], summary: dict[str, Any]) -> list[str]:
     """A line per silo and figure, before and after."""
-    from ..html.text import escaped
+    from ..core.text import escaped
 
     names = {each["name"]: each["test"] for each in summary["silos"]}
     lines = [f"{'silo':<20} {'figure':<11} {'before':>8} {'after':>8}"]

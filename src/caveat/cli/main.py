@@ -114,7 +114,7 @@ def report(
         from ..html.pages.run.page import write_page
 
         if (folder / "grid.json").exists():
-            from ..analysis.compare.command import opened, write
+            from ..analysis.compare.runner import opened, write
 
             with reading():
                 typer.echo(write(opened(folder), out))
@@ -140,7 +140,7 @@ def audit(
     Trains the method on shares of the data and with several seeds; the same command continues what was interrupted.
     """
     with reported() as reporter:
-        from ..analysis.audit.command import audit_configured
+        from ..analysis.audit.procedure import audit_configured
         from ..config import find, load
         from ..runs.progress import on_terminal
         from ..runs.user_code import import_named
@@ -159,7 +159,7 @@ def list_(
 ) -> None:
     """List what a configuration can name."""
     with reported():
-        from ..html.text import escaped
+        from ..core.text import escaped
         from . import lists
 
         rows = list(getattr(lists, kind.value)())

@@ -7,12 +7,9 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
 from ..core import Decision, Prediction
 from ..files.writing import as_text
+from ..terminal.tables import Heading, TextTable, text_table
 
 MOST_COLUMNS = 12
 """Classes that a table still shows one by one."""
@@ -22,19 +19,15 @@ LONGEST_CELL = 18
 """Characters of a name or of values in a table, which has to fit a terminal of 80."""
 
 
-def survey_table(found: Mapping[str, Any]) -> Table:
+def survey_table(found: Mapping[str, Any]) -> TextTable:
     """A row per domain or silo: samples, those in a test part of their own, samples per class, missing values."""
     kind = "silo" if found["in_silos"] else "domain"
     shape = f", {_times(found['shape'])}" if "shape" in found else ""
     if "columns" in found:
         shape = f", {len(found['columns'])} columns"
-    table = Table(title=Text(f"{found['source']}{shape}"), title_justify="left")
     rows = [_part(part, kind, found.get("classes", [])) for part in found["parts"]]
-    for i, header in enumerate(rows[0]):
-        table.add_column(Text(header), justify="right" if i else "left")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row.values()))
-    return table
+    heads = [Heading(name, words=i == 0, wraps=True) for i, name in enumerate(rows[0])]
+    return text_table(heads, (list(row.values()) for row in rows), f"{found['source']}{shape}", gap=2)
 
 
 def _part(part: Mapping[str, Any], kind: str, classes: Sequence[str]) -> dict[str, str]:
@@ -56,11 +49,10 @@ def _part(part: Mapping[str, Any], kind: str, classes: Sequence[str]) -> dict[st
     return cells
 
 
-def column_table(found: Mapping[str, Any]) -> Table:
+def column_table(found: Mapping[str, Any]) -> TextTable:
     """A row per column of a table: what it holds, and what it becomes."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for header in ("column", "holds", "values", "mean", "missing", "distinct", "becomes"):
-        table.add_column(Text(header), justify="right" if header in ("missing", "distinct") else "left")
+    heads = ("column", "holds", "values", "mean", "missing", "distinct", "becomes")
+    rows = []
     for column in found["columns"]:
         low, high = column.get("range", ("", ""))
         values = f"{low:g} to {high:g}" if "range" in column else ", ".join(column.get("categories", ()))
@@ -68,9 +60,9 @@ def column_table(found: Mapping[str, Any]) -> Table:
         mean = f"{column['mean']:.3g} ± {column['std']:.2g}" if "mean" in column else ""
         counts = (str(column["missing"]), str(column["distinct"]))
         becomes = "refused: see below" if "refused" in column else column["becomes"]
-        cells = (_short(column["name"]), column["holds"], _short(values), mean, *counts, becomes)
-        table.add_row(*(Text(cell) for cell in cells))
-    return table
+        rows.append((_short(column["name"]), column["holds"], _short(values), mean, *counts, becomes))
+    made = [Heading(name, words=name not in ("missing", "distinct"), wraps=True) for name in heads]
+    return text_table(made, rows, gap=1)
 
 
 def refusals(found: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from ..html.text import cut, duration, plural, size
+from ..core.text import cut, duration, plural, size
 from .console import ConfigArgument, Device, Plugins, SetOptions, Stacked, Workers, reported, show, with_engine
 
 if TYPE_CHECKING:

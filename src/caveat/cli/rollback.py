@@ -31,7 +31,7 @@ def rollback(
     """
     with reported(named=True):
         from ..core import ConfigurationError
-        from ..html.text import escaped
+        from ..core.text import escaped
 
         beside = folder.absolute().parent.name == "beside"
         run = folder.absolute().parent.parent if beside else folder

@@ -168,12 +168,12 @@ def _reported_failure(folder: Path) -> Iterator[None]:
 
 
 def _show_result(folder: Path) -> None:
+    from ..core.text import escaped
     from ..files.run_folder import read_run
-    from ..html.pages.run.absence import afresh
     from ..html.pages.run.guarantee import guarantee_lines
+    from ..html.pages.run.incidents import afresh
     from ..html.pages.run.page import write_report
-    from ..html.pages.run.terminal import class_table, model_table, result_table
-    from ..html.text import escaped
+    from ..terminal.run import class_table, model_table, result_table
 
     page = write_report(folder)
     finished = read_run(folder)
@@ -185,5 +185,5 @@ def _show_result(folder: Path) -> None:
     for line in guarantee_lines(finished):
         typer.echo(escaped(line))
     if began := afresh(finished):
-        typer.echo(escaped(f"begun afresh, since their states were lost: {began}"))
+        typer.echo(escaped(f"restarted, because their states were lost: {began}"))
     typer.echo(f"run:    {folder}\nreport: {page}")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core import ConfigurationError, Data, DataError, Payload, Silo, SiloId
 from ..core.silo_info import SPLITS
+from ..core.text import escaped
 from ..data import DataSettings
 from ..data.agreement import OwnSilos
 from ..data.pools import Pool
@@ -22,7 +23,6 @@ from ..files.reading import check_file, record_of, sum_of_bytes
 from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import DataFile, NoticedChange, SourceState
 from ..files.writing import privately, write_bytes, write_record
-from ..html.text import escaped
 from ..runs.prepared import as_record
 from .source_changes import SourceChange, change_of, holds_of, looks_of, rows_of, state_of
 

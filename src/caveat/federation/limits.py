@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from ..config import Config, load_kept
 from ..core import ConfigurationError, RunError, SiloId
+from ..core.text import plural
 from ..engines.flower_messages import Order
 from ..files.ledger import read_ledger
-from ..html.text import plural
 from ..runs.spec import spec_of
 from ..wrappers.evaluation import Evaluated
 from ..wrappers.privacy import DELTA, composed

@@ -16,12 +16,12 @@ from flwr.clientapp import ClientApp
 from .._version import __version__
 from ..core import CaveatError, ConfigurationError, Method, Payload, RunError, SiloId, Update
 from ..core.devices import find_device
+from ..core.text import escaped
 from ..data import load
 from ..engines.executor import Executor
 from ..engines.flower import silo_app_of
 from ..engines.flower_messages import LONGEST, Order, Words
 from ..files.writing import owner_only
-from ..html.text import escaped
 from ..methods import METHODS
 from ..nn.own import KNOWN, Make
 from ..runs.local import LocalRun

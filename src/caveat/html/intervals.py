@@ -15,7 +15,7 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
 
 
 def score_interval(share: float, count: float) -> tuple[float, float]:
-    """The same of a share of about `count` > 0 trials, no whole number where trials are weighted."""
+    """The same for a share of about `count` > 0 trials, which is no whole number if trials are weighted."""
     z = 1.959963984540054
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)

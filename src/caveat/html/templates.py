@@ -1,24 +1,27 @@
-"""How templates of pages are read: alike for a run, an audit and a comparison."""
+"""Templates of pages, and the tables that they show as columns of cells."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from .text import decimal, percent
+from ..core.text import decimal, percent
 
 
 def render(template: str, **parts: Any) -> str:
-    """The page that a template, named by its path from this folder, makes of `parts`; `contents` are its sections."""
+    """Render a template, named by its path from this folder, with `parts`; `contents` collects its sections."""
     return _environment().get_template(template).render(parts, contents=[])
 
 
 @cache
 def _environment() -> Environment:
-    """Keeps compiled templates. A name that nobody gave a value is an error."""
+    """Keeps compiled templates. An undefined name is an error."""
     found = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -28,3 +31,59 @@ def _environment() -> Environment:
     )
     found.filters.update(percent=percent, decimal=decimal)
     return found
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The content of a cell: text, or markup if it is Markup."""
+
+    text: str
+    flag: str = ""
+    """Why the cell is marked; empty for one that is not."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column with its heading; words are aligned left, numbers right."""
+
+    header: str
+    cells: tuple[Cell, ...]
+    help: str = ""
+    words: bool = False
+    measure: str = ""
+    """The measure that the column belongs to; empty for one that is there whichever is chosen."""
+
+
+def column(header: str, cells: Iterable[Cell | str], help: str = "", measure: str = "", words: bool = False) -> Column:
+    """A column of numbers, from cells or their contents."""
+    made = tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in cells)
+    return Column(header, made, help, words, measure)
+
+
+def words(header: str, cells: Iterable[Cell | str], help: str = "") -> Column:
+    """A column of words, from cells or their contents."""
+    return column(header, cells, help, words=True)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of one length, with a caption."""
+
+    columns: Sequence[Column]
+    caption: str = ""
+    names: Sequence[str] = ()
+    """By which silo or method each of the first rows is highlighted; empty for a row of several."""
+    footer: int = 0
+    """Rows at the end that sum up the others."""
+
+    @property
+    def rows(self) -> list[tuple[str, tuple[Cell, ...]]]:
+        """Name and cells of each row."""
+        cells = zip(*(column.cells for column in self.columns), strict=True)
+        return list(zip(chain(self.names, repeat("")), cells, strict=False))
+
+
+def table(columns: Iterable[Column], caption: str = "", names: Sequence[str] = (), footer: int = 0) -> Table | None:
+    """A table without its empty columns; None if no column is left."""
+    kept = [column for column in columns if any(cell.text for cell in column.cells)]
+    return Table(kept, caption, names, footer) if kept else None

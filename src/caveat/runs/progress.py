@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Protocol, TextIO, runtime_checkable
 
-from ..html.text import escaped
+from ..core.text import escaped
 
 SHOWN = {"accuracy": "accuracy {:.3f}", "entropy": "entropy {:.3f}", "seconds": "{:.1f} s"}
 """The metrics that are shown, and how."""

@@ -112,5 +112,5 @@ def unfinished(folder: Path) -> bool:
 
 def without_beside(folder: Path) -> bool:
     """Whether a method that was to run beside a run is not there at all, and the page names it."""
-    named = "</strong>, which was to run beside it" in (folder / PAGE).read_text()
+    named = "</strong>: this comparison was configured" in (folder / PAGE).read_text()
     return named and not list((folder / "beside").glob("*/summary.json"))

@@ -1,24 +1,23 @@
-"""From silos and a method to findings about its uncertainties."""
+"""From silos and a method to findings about its uncertainties, in Python and for `caveat audit`."""
 
 from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
+from ... import data
 from ..._version import __version__
-from ...config import EngineSettings, Evaluation
-from ...core import Method
+from ...config import Config, EngineSettings, Evaluation
+from ...core import ConfigurationError, Method
 from ...core.devices import find_devices
+from ...core.errors import cut
 from ...core.settings import path_of
+from ...core.text import percent
 from ...data import Silos
 from ...files.reading import read
 from ...files.schema.audit import AuditFile, Finding, FusedCopies
@@ -26,17 +25,15 @@ from ...files.schema.record import SCHEMA, as_json
 from ...files.schema.summary import Summary
 from ...files.writing import write_bytes, write_record
 from ...html.pages.audit.page import render
-from ...html.text import percent
 from ...runs import python_calls
 from ...runs.local import LocalRun
 from ...runs.progress import Progress, Silent
-from ...runs.spec import RunSpec
+from ...runs.spec import RunSpec, spec_of
+from ...terminal.tables import Heading, TextTable, text_table, written
 from . import findings as promises
-from .chance import against_chance, judged
-from .confidence import calibration
-from .disagreement import disagreement
+from .calibration import against_chance, calibration, judged
+from .findings import about_logits, disagreement
 from .fusion import RULES, copies_are_no_evidence, fused_with_copies, no_opinions
-from .logits import about_logits
 from .observations import KEPT, LOGITS, Observed, mean_over_silos, rank_shares
 from .sweep import Sweep, mean_size, observed, with_equal_steps
 
@@ -59,27 +56,23 @@ class Audit:
         """What audit.json holds."""
         return as_json(self.file)
 
-    def __rich__(self) -> Table:
+    def __rich__(self) -> TextTable:
         about, accuracy = self.file, self.file.accuracy
         title = (
             f"{about.method['name']}, {about.silos} silos, {len(about.seeds)} seeds; accuracy with all data "
             f"{percent(accuracy.mean)}" + (f"\n{accuracy.warning}" if accuracy.warning else "")
         )
+        heads = [
+            Heading("promise", words=True),
+            Heading("verdict", words=True),
+            Heading("found", words=True, wraps=True),
+        ]
+        rows = ((finding.name, finding.verdict, finding.sentence) for finding in self.findings)
         # Blank lines between rows as `leading`: padding would put one between the header and its rule too.
-        table = Table(
-            title=Text(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), leading=1
-        )
-        for header, wraps in (("promise", False), ("verdict", False), ("found", True)):
-            table.add_column(Text(header), no_wrap=not wraps)
-        for finding in self.findings:
-            table.add_row(*map(Text, (finding.name, finding.verdict, finding.sentence)))
-        return table
+        return text_table(heads, rows, title, gap=1, leading=1)
 
     def __str__(self) -> str:
-        console = Console(width=120, color_system=None)
-        with console.capture() as capture:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+        return written(self)
 
     def write(self, folder: Path) -> Path:
         """Write audit.json and audit.html to a folder; return where the page is."""
@@ -210,3 +203,32 @@ def plane(full: Sequence[Observed]) -> list[list[int]]:
         for row, column in zip(*(r.long().tolist() for r in ranks), strict=True):
             counts[row][column] += 1
     return counts
+
+
+Number = TypeVar("Number", int, float)
+
+
+def audit_configured(
+    config: Config, out: Path, seeds: str, shares: str, workers: int | None, progress: Progress
+) -> Audit:
+    """Audit the configured method in folder `out`; methods beside it are left out, `seed` decides the splits."""
+    if config.federation.newcomers:
+        raise ConfigurationError("federation.newcomers is not for audits, in which every silo takes part")
+    return audit_of(
+        spec_of(config),
+        data.load(config.data, config.seed),
+        numbers(seeds, "--seeds", int, "0,1,2"),
+        numbers(shares, "--shares", lambda text: float(Fraction(text)), "1/8,1/4,1/2,1"),
+        replace(config.engine, workers=workers or config.engine.workers),
+        out,
+        progress,
+    )
+
+
+def numbers(text: str, option: str, read: Callable[[str], Number], example: str) -> tuple[Number, ...]:
+    """Numbers between commas. Raises ConfigurationError naming the option."""
+    try:
+        return tuple(read(part.strip()) for part in text.split(","))
+    except (ValueError, ZeroDivisionError, OverflowError):
+        about = f"{option} {cut(text, 100)}: expected numbers between commas, for instance {example}"
+        raise ConfigurationError(about) from None

@@ -16,10 +16,9 @@ from ...files.schema.grid import MethodVariant, Setting
 from ...files.writing import write_bytes
 from ...metrics.own import OwnMetric, given_metrics
 from ...runs.progress import Progress
-from .command import write
-from .finished import FinishedRun
-from .folder import ComparisonFolder
+from .folder import ComparisonFolder, FinishedRun
 from .grid import Grid, PlannedRun, slug, with_own
+from .runner import write
 
 Make = Callable[[int], Silos]
 """From a seed to the silos of all runs with that seed."""

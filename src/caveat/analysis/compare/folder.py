@@ -1,16 +1,217 @@
-"""What the folder of a comparison holds so far: which runs are done, which failed, what tuning has chosen."""
+"""The folder of a comparison: which runs are finished or failed, what they measured, and what tuning chose."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ...config import Config
-from ...core import ConfigurationError
-from ...files.schema.grid import MethodVariant, Sets, Setting
+from ...config.text import toml
+from ...core import ConfigurationError, SiloId
+from ...files.reading import Manifest, manifest_of, read, read_plain
+from ...files.run_folder import read_rows
+from ...files.schema.grid import Measure, MethodVariant, Sets, Setting
+from ...files.schema.logs import RoundRow
+from ...files.schema.record import as_json
+from ...files.schema.summary import SiloRecord, Summary
 from ...runs.spec_file import described_config, differences, read_run_file
-from .finished import FinishedRun
 from .grid import Grid, PlannedRun
-from .tuning import Tuning
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run's folder."""
+
+    folder: Path
+
+    @cached_property
+    def _manifest(self) -> Manifest:
+        return manifest_of(self.folder)
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Raises DataError if it is damaged, or another run's than the files beside it, as what follows does."""
+        self._manifest.check(RUN, "splits.json", "rounds.jsonl", "ledger.jsonl")
+        return read(self.folder / "summary.json", Summary)
+
+    @cached_property
+    def _file(self) -> dict[str, Any]:
+        """The summary as it is written, for what is asked for by a path."""
+        return as_json(self.summary)
+
+    @cached_property
+    def splits(self) -> Any:
+        """Sizes and hashes of the data."""
+        self._manifest.check("splits.json")
+        return read_plain(self.folder / "splits.json")
+
+    @cached_property
+    def rows(self) -> list[RoundRow]:
+        """All validation rows, in the order of rounds, silos and models."""
+        self._manifest.check("rounds.jsonl")
+        return [row for row in read_rows(self.folder / "rounds.jsonl")[0] if row.split == "validation"]
+
+    def rows_of(self, model: str = "") -> list[RoundRow]:
+        """A row per round and silo: of that model, or where there is no such of the first, which silos predict with."""
+        wanted = [row for row in self.rows if row.model == model] or self.rows
+        first: dict[tuple[int, str], RoundRow] = {}
+        for row in wanted:
+            first.setdefault((row.round, row.silo), row)
+        return list(first.values())
+
+    @property
+    def rounds(self) -> int:
+        return self.summary.rounds_run
+
+    @property
+    def silos(self) -> list[SiloRecord]:
+        """The silos that took part in training."""
+        return [silo for silo in self.summary.silos if not silo.newcomer]
+
+    def score(self, model: str = "") -> tuple[float, float]:
+        """A model's mean accuracy on validation data after the last round, then its mean log-likelihood."""
+        last = [row for row in self.rows_of(model) if row.round == self.rounds]
+        return _mean(row.accuracy for row in last), -_mean(row.nll for row in last)
+
+    def curve(self) -> list[tuple[int, float, float]]:
+        """Round, and the mean over silos of accuracy and entropy on validation data."""
+        at: dict[int, list[RoundRow]] = {}
+        for row in self.rows_of():
+            at.setdefault(row.round, []).append(row)
+        return [
+            (number, _mean(row.accuracy for row in at[number]), _mean(row.entropy for row in at[number]))
+            for number in sorted(at)
+        ]
+
+    def of_silos(self, measure: Measure) -> dict[SiloId, float]:
+        """The measure of every silo that has it; empty for a measure of the whole run."""
+        if not measure.figure:
+            return {}
+        path = measure.figure if "/" in measure.figure else f"test/{measure.figure}"
+        found = {silo["name"]: looked_up(silo, path) for silo in self._file["silos"] if not silo.get("newcomer")}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def of_run(self, measure: Measure) -> float | None:
+        """A measure of the whole run; None for one of silos, or where the run has none."""
+        return looked_up(self._file, measure.path) if measure.path else None
+
+
+def looked_up(record: Any, path: str) -> float | None:
+    """The number at a path of keys, of entries of lists by `name` or `domain`, and of "*" for the first of a mapping,
+    as of the first model, which is the one that silos predict with; None where there is none.
+    """
+    for part in path.split("/"):
+        if isinstance(record, list):
+            record = next((each for each in record if part in (each.get("name"), each.get("domain"))), None)
+        elif isinstance(record, Mapping):
+            record = next(iter(record.values()), None) if part == "*" else record.get(part)
+        else:
+            return None
+    return float(record) if isinstance(record, int | float) else None
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    """The mean of the values that there are; NaN where there is none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else math.nan
+
+
+KILLED = "its process ended"
+"""How a note begins of a run that could not leave one itself."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The trials of a grid."""
+
+    grid: Grid
+    done: Callable[[PlannedRun], FinishedRun | None]
+    """What a run has left, if it is finished."""
+    failure: Callable[[PlannedRun], str | None]
+    """Why a run failed, if it did."""
+
+    def chosen(self, method: MethodVariant, setting: Setting) -> Sets | None:
+        """The value that the method keeps under the setting; None while that is open, or if every trial failed.
+
+        The best mean accuracy on validation data, then the best likelihood, then the first tried; a value with which
+        a trial failed is out. A trial whose process was killed, as it may have been at any value, leaves the choice
+        open.
+        """
+        if self.grid.tuning is None:
+            return ()
+        chosen = self._best([runs for _, runs in self.trials(method, setting)])
+        if chosen is None or method.then is None:
+            return chosen
+        return self._best([runs for _, runs in self._refined(method, setting, chosen)])
+
+    def _best(self, trials: Sequence[list[PlannedRun]]) -> Sets | None:
+        failures = [self.failure(run) for runs in trials for run in runs if self.done(run) is None]
+        if any(why is None or why.startswith(KILLED) for why in failures):
+            return None
+        scores = {runs[0].tuned: score for runs in trials if (score := self.score(runs))}
+        return max(scores, key=lambda tuned: scores[tuned]) if scores else None
+
+    def trials(self, method: MethodVariant, setting: Setting) -> list[tuple[Any, list[PlannedRun]]]:
+        """Every value of the plan's key that is tried so far, with its runs: those that every method tries, and where
+        the best of them is the smallest or the largest, one three times as far, as often as the plan says."""
+        found = self.grid.trials(method, setting)
+        for _ in range(self.grid.tuning.extensions if self.grid.tuning else 0):
+            further = self._beyond(method, setting, found)
+            if further is None:
+                break
+            found = [*found, further]
+        return found
+
+    def _beyond(
+        self, method: MethodVariant, setting: Setting, found: list[tuple[Any, list[PlannedRun]]]
+    ) -> tuple[Any, list[PlannedRun]] | None:
+        """A value three times as far as the best of those found, with its runs; None where that is not at an end, is
+        not known yet, or its key cannot have such a value."""
+        chosen = self._best([runs for _, runs in found])
+        value = next((value for value, runs in found if runs[0].tuned == chosen), None)
+        numbers = [value for value, _ in found if isinstance(value, int | float) and not isinstance(value, bool)]
+        if value is None or len(numbers) < len(found) or value not in (min(numbers), max(numbers)):
+            return None
+        further = float(f"{value * 3 if value == max(numbers) else value / 3:.2g}")
+        runs = self.grid.tries(method, setting, (self.grid.override(further),))
+        return (further, runs) if further != value and _can_be(runs[0]) else None
+
+    def _refined(self, method: MethodVariant, setting: Setting, chosen: Sets) -> list[tuple[Any, list[PlannedRun]]]:
+        """What a method tries of a key of its own, with its runs."""
+        then = method.then
+        if then is None:
+            return []
+        return [(v, self.grid.tries(method, setting, (*chosen, f"{then.key}={toml(v)}"))) for v in then.values]
+
+    def tried(self, method: MethodVariant, setting: Setting) -> list[tuple[Any, list[PlannedRun]]]:
+        """Every value that is tried so far, with its runs."""
+        found = self.trials(method, setting)
+        chosen = self._best([runs for _, runs in found]) if method.then else None
+        if chosen is None or method.then is None:
+            return found
+        return [*found, *((f"{method.then.key}={v}", runs) for v, runs in self._refined(method, setting, chosen))]
+
+    def score(self, runs: list[PlannedRun]) -> tuple[float, float] | None:
+        """Mean over runs of accuracy on validation data, and of log-likelihood; None unless all of them are done."""
+        found = [self.done(run) for run in runs]
+        scores = [each.score(self.grid.judged) for each in found if each is not None]
+        if len(scores) < len(runs):
+            return None
+        accuracies, likelihoods = zip(*scores, strict=True)
+        return sum(accuracies) / len(runs), sum(likelihoods) / len(runs)
+
+
+def _can_be(run: PlannedRun) -> bool:
+    """Whether a value is one that its key can have."""
+    try:
+        run.config()
+    except ConfigurationError:
+        return False
+    return True
 
 
 class ComparisonFolder:

@@ -1,4 +1,4 @@
-"""Carry out what a comparison still lacks: every run in a process of its own, several at a time, on shared data."""
+"""Run what a comparison lacks, several runs at a time, and write its tables and its page."""
 
 from __future__ import annotations
 
@@ -12,26 +12,31 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 
 from ... import data
 from ...config import Config
-from ...core import CaveatError, ConfigurationError
+from ...core import CaveatError, ConfigurationError, DataError
 from ...data import Silos
 from ...engines.processes.worker import end_with_parent
-from ...files.locks import nothing_begun
-from ...files.reading import RUN
-from ...files.schema.record import as_json
-from ...files.writing import forget_parts, write_bytes
+from ...files.locks import locked, nothing_begun
+from ...files.reading import RUN, check_version, decoded, text_of
+from ...files.schema.comparison import read_comparison
+from ...files.schema.grid import grid_record
+from ...files.schema.record import SCHEMA, as_json, check_seal, sealed
+from ...files.writing import forget_parts, write_bytes, write_json, write_record
+from ...html.pages.comparison.page import render
 from ...html.pages.run.page import write_report
 from ...runs.opening import open_run
 from ...runs.progress import Progress
 from ...runs.resume import resume
 from ...runs.spec_file import read_run_file
 from ...runs.start import check, local_run, start
-from .folder import ComparisonFolder
-from .grid import PlannedRun
-from .right import place_of, write_right
-from .tuning import KILLED
+from .build_record import comparison_of
+from .correctness import place_of, write_right
+from .folder import KILLED, ComparisonFolder
+from .grid import Grid, PlannedRun
+from .texts import markdown, per_run
 
 KEPT = 2
 """Federations whose data are kept in memory, for the runs that share them."""
@@ -205,3 +210,65 @@ def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: in
         with suppress(CaveatError, OSError):  # on a full disk the comparison itself fails, and says so
             note.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(note, text.encode())
+
+
+def compare(grid: Grid, folder: Path, workers: int, progress: Progress, device: str | None = None) -> Path:
+    """Carry out what the folder lacks of a comparison and write its tables and its page; return where the page is.
+
+    `device` is where runs compute, by default where their configurations say. Whatever can be checked is checked before
+    anything is written; an interrupted comparison keeps its finished runs, and its unfinished ones continue. Raises
+    ConfigurationError, DataError.
+    """
+    grid.check()
+    results = ComparisonFolder(grid, folder)
+    check_folder(results)
+    runner = Runner(results, workers, progress, device)
+    runner.prepare()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"cannot make the folder {folder}: {error.strerror}") from error
+    (folder / "runs").mkdir(exist_ok=True)
+    with locked(folder / "runs"):
+        write_json(folder / "grid.json", sealed({"schema": SCHEMA, **grid_record(grid)}))
+        write(results)
+        try:
+            runner.run()
+        finally:
+            page = write(results)
+    return page
+
+
+def write(results: ComparisonFolder, out: Path | None = None) -> Path:
+    """Write comparison.json, runs.csv, tables.md and the page of what is there now; return where the page is."""
+    folder, record = results.folder, comparison_of(results)
+    write_record(folder / "comparison.json", record)
+    write_bytes(folder / "runs.csv", per_run(record).encode())
+    write_bytes(folder / "tables.md", markdown(record).encode())
+    target = out or folder / "report.html"
+    write_bytes(target, render(read_comparison(folder / "comparison.json")).encode())
+    return target
+
+
+def opened(folder: Path) -> ComparisonFolder:
+    """The folder of a comparison, with the runs done so far. Raises DataError if it is damaged."""
+    return ComparisonFolder(grid_of(folder), folder)
+
+
+def lacking(folder: Path) -> str:
+    """What the tables of a folder are without, in words; empty if nothing."""
+    runs = read_comparison(folder / "comparison.json").cells
+    failed, missing = (sum(run.status == status for run in runs) for status in ("failed", "missing"))
+    return f"{failed} of {len(runs)} runs failed, {missing} are missing" if failed or missing else ""
+
+
+def grid_of(folder: Path) -> Grid:
+    """The grid that `grid.json` in the folder describes. Raises DataError if it is damaged, or of another version."""
+    path = folder / "grid.json"
+    try:
+        value = decoded(text_of(path) or "", str(path))
+        check_version(value, str(path))
+        check_seal(value, str(path))
+        return TypeAdapter(Grid).validate_python(value)
+    except ValidationError as error:
+        raise DataError(f"{path}: not as caveat writes it: {error}") from error

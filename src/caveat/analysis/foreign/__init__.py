@@ -1,6 +1,5 @@
 """Does a trained federation notice what it does not know? A battery of foreign inputs for finished runs."""
 
-from .battery import Row, measure
-from .command import battery, federations
+from .detection import Row, battery, federations, measure, of_runs, prepare, result_tables, write
 
-__all__ = ["Row", "battery", "federations", "measure"]
+__all__ = ["Row", "battery", "federations", "measure", "of_runs", "prepare", "result_tables", "write"]

@@ -1,4 +1,4 @@
-"""Dot plots: named rows from top to bottom, with marks and the intervals that their figures lie in."""
+"""Dot plots and dumbbells: named rows from top to bottom, with marks and intervals."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ..text import cut
-from .axes import Axes, Ticks
-from .marks import colour, marks, strokes
-from .svg import WIDTH, Point, drawing, group, line, text
+from ...core.text import cut, percent_tick
+from .axes import Axes, Ticks, ticks, written
+from .svg import WIDTH, Point, colour, drawing, group, hollow, line, marks, strokes, text
 
 Groups = Sequence[tuple[str, Sequence[str]]]
 """Headings, empty for rows without one, each with the names of its rows."""
@@ -23,7 +22,7 @@ _HEAD = 24.0
 
 @dataclass(frozen=True)
 class Dot:
-    """A figure with the interval that it lies in, where there is one."""
+    """A value with the interval that it lies in, if there is one."""
 
     value: float
     low: float | None = None
@@ -32,7 +31,7 @@ class Dot:
 
     @property
     def known(self) -> list[float]:
-        """The figure and the ends of its interval."""
+        """The value and the ends of its interval."""
         return [end for end in (self.value, self.low, self.high) if end is not None]
 
 
@@ -81,7 +80,7 @@ def lay_out(
 
 
 def named(rows: Rows, series: Mapping[str, int] | None = None) -> list[Markup]:
-    """A line per row with its name, where there is room for one, and headings, with the marks that `series` gives."""
+    """A line per row with its name if there is room, and headings with the marks that `series` gives."""
     drawn = []
     for head, y in rows.heads:
         own = series[head] if series else None
@@ -96,13 +95,13 @@ def named(rows: Rows, series: Mapping[str, int] | None = None) -> list[Markup]:
 
 
 def label(x: float, y: float, name: str, most: int) -> Markup:
-    """A name that ends at `x`, cut where it is too long, with all of it as a title."""
+    """A name that ends at `x`, cut if it is too long, with the whole name as a title."""
     shown = text(x, y, cut(name, most), "end")
     return shown if len(name) <= most else group(name, shown)
 
 
 def dot_plot(rows: Rows, about: str, ticks: Ticks, unit: str, *drawn: Markup, class_: str = "") -> Markup:
-    """A drawing of rows with an axis across, under it what is drawn in them; `about` is its alternative text."""
+    """A drawing of rows with an axis below; `about` is its alternative text."""
     axis = [rows.frame.across(ticks), *([rows.frame.named(unit)] if unit else [])]
     bottom = rows.frame.bottom + (38 if unit else 22)
     return drawing(rows.width, bottom, about, *axis, *drawn, class_=f"dots {class_}".strip())
@@ -116,3 +115,58 @@ def dots(frame: Axes, series: int, found: Sequence[tuple[Dot, float]], size: flo
 
     spans = [((x(dot.low), y), (x(dot.high), y)) for dot, y in found if dot.low is not None and dot.high is not None]
     return strokes(spans) + marks(series, [(frame.x(dot.value), y) for dot, y in found], size, class_)
+
+
+_BESIDE = 110.0
+"""Room for words at the right."""
+NAMED = 40
+"""The most rows that have a name."""
+_TALL, _LOW = 22.0, 17.0
+"""Heights of rows that are few, and of those that have a name."""
+_TALLEST = 560.0
+"""Height of all rows that have no name."""
+
+
+@dataclass(frozen=True)
+class Dumbbell:
+    """`first` is the measured value with its interval, `second` the predicted value."""
+
+    name: str
+    number: str
+    first: Dot
+    second: float
+    words: str
+    alarm: bool
+    note: str
+
+
+def dumbbells(rows: Sequence[Dumbbell], about: str, number: str) -> Markup:
+    """Discs and rings joined by lines, in the order given; `number` names the numbers next to the names."""
+    ends = [end for row in rows for end in (*row.first.known, row.second)]
+    values = ticks(min(ends), 1.0)
+    height = _TALL if len(rows) <= 14 else _LOW if len(rows) <= NAMED else max(2.5, _TALLEST / len(rows))
+    shown, labels = len(rows) <= NAMED, [f"{row.name} {row.number}" for row in rows]
+    places = lay_out(
+        [("", labels)], height, (values[0], min(values[-1], 1.0)), top=18 if shown else 4, most=20,
+        right=_BESIDE if shown else 10,
+    )  # fmt: skip
+    drawn = [_dumbbell(row, places.frame, y, height) for row, y in zip(rows, places.at, strict=True)]
+    heads = [text(0, 10, f"silo, {number}", "start", "tick")] if shown else []
+    return dot_plot(places, about, written(values, percent_tick), "", *named(places), *heads, *drawn, class_="bells")
+
+
+def _dumbbell(row: Dumbbell, frame: Axes, y: float, height: float) -> Markup:
+    x, right = frame.x, frame.right
+    size = min(4.2, max(1.4, height / 3.6))
+    between = strokes([((x(row.first.value), y), (x(row.second), y))], "between")
+    low, high = row.first.low, row.first.high
+    span = (
+        strokes([((x(low), y), (x(high), y))], "whisker thin")
+        if height >= _LOW and low is not None and high is not None
+        else ""
+    )
+    said = [text(right + 10, y + 4, row.words, "start", "" if row.alarm else "tick")] if height >= _LOW else []
+    ring = hollow(0, (x(row.second), y), size)
+    disc = marks(0, [(x(row.first.value), y)], size)
+    kind = ("over" if row.second > row.first.value else "under") if row.alarm else "c0"
+    return group(row.note, span, between, ring, disc, *said, class_=f"bell {kind}", name=row.name)

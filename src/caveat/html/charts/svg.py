@@ -1,4 +1,4 @@
-"""Small helpers to write SVG; colours come from the page's style sheet, so that themes apply."""
+"""Elements of SVG, and the marks, strokes and samples that tell series apart; style sheets give colours."""
 
 from __future__ import annotations
 
@@ -79,3 +79,73 @@ def polygon(points: Sequence[Point], class_: str) -> Markup:
 def listed_points(points: Iterable[Point]) -> str:
     """Points as attributes hold them."""
     return " ".join(f"{number(x)},{number(y)}" for x, y in points)
+
+
+_COLOURS = 6
+_DASHES = (None, "7 3", "2 3", "9 3 2 3")
+_QUARTER = ((0.4, -1.2), (0.4, -0.4), (1.2, -0.4))
+_CORNERS: Sequence[Sequence[Point]] = (
+    (),  # a disc
+    ((-1, -1), (1, -1), (1, 1), (-1, 1)),
+    ((0, -1.3), (1.2, 0.9), (-1.2, 0.9)),
+    ((0, -1.4), (1.4, 0), (0, 1.4), (-1.4, 0)),
+    # A cross: the corners of a quarter, turned three times.
+    tuple((x * c - y * s, x * s + y * c) for c, s in ((1, 0), (0, 1), (-1, 0), (0, -1)) for x, y in _QUARTER),
+)
+DIAMOND = 3
+
+
+def colour(series: int) -> str:
+    """The class of a series, which colours it and what is in it."""
+    return f"c{series % _COLOURS}"
+
+
+def dash(series: int) -> str | None:
+    """The dashes of a series, so no series is told apart by colour alone."""
+    return _DASHES[series % len(_DASHES)]
+
+
+def marks(series: int, places: Iterable[Point], size: float = 3.2, class_: str = "fill") -> Markup:
+    """Discs, squares, triangles, diamonds or crosses of one series, in one path: a page may have thousands."""
+    corners = _CORNERS[series % len(_CORNERS)]
+    drawn = (_polygon(corners, place, size) if corners else _disc(place, size) for place in places)
+    return element("path", d="".join(drawn), class_=class_)
+
+
+def _polygon(corners: Sequence[Point], at: Point, size: float) -> str:
+    return f"M{listed_points((at[0] + x * size, at[1] + y * size) for x, y in corners)}Z"
+
+
+def _disc(at: Point, radius: float) -> str:
+    r, width = number(radius), number(2 * radius)
+    return f"M{number(at[0] - radius)},{number(at[1])}a{r},{r} 0 1 0 {width},0a{r},{r} 0 1 0 -{width},0"
+
+
+def hollow(series: int, at: Point, size: float) -> Markup:
+    """The outline of a mark."""
+    return marks(series, [at], size, "hollow")
+
+
+def strokes(segments: Sequence[tuple[Point, Point]], class_: str = "whisker") -> Markup:
+    """Straight strokes in one path; nothing for none."""
+    drawn = "".join(f"M{listed_points([start])}L{listed_points([end])}" for start, end in segments)
+    return element("path", d=drawn, class_=class_) if drawn else Markup()
+
+
+def key(series: int | None, style: str = "") -> Markup:
+    """A line's sample for a legend, with the mark of its series if it has one."""
+    own = colour(series) if series is not None else ""
+    stroke = polyline([(1, 7), (33, 7)], "stroke", dash(series) if series is not None else None)
+    mark = marks(series, [(17, 7)]) if series is not None else ""
+    return sample(group("", stroke, mark, class_=f"line {style} {own}".strip()), 34)
+
+
+def swatch(series: int) -> Markup:
+    """The sample of a mark for a table or a legend."""
+    return sample(group("", marks(series, [(7, 7)], 3.6), class_=colour(series)))
+
+
+def sample(drawn: Markup, width: int = 14) -> Markup:
+    """A drawing in a box of height 14; a screen reader has the word next to it."""
+    style = f"width:{width}px"
+    return element("svg", drawn, viewBox=f"0 0 {width} 14", style=style, class_="sample", aria_hidden="true")

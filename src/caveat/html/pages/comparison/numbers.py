@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from ....core.text import minus
+from ....core.text import signed as with_sign
+from ....core.text import tick as written_tick
 from ....files.schema.comparison import ComparedMethod, ComparedRun, Comparison, IntervalRecord, Measure, Setting
 from ...charts.dots import Dot
-from ...text import minus
-from ...text import signed as with_sign
-from ...text import tick as written_tick
 
 POPULATION = (
-    "Intervals and p-values are about training again, with other seeds, on these silos: seeds share test inputs, in "
-    "whole or in part, so that other inputs, and other silos, may differ by more."
+    "Intervals and p-values are about training again, with other seeds, on these silos. Seeds share some or all test "
+    "inputs, so other inputs, and other silos, may differ by more."
 )
 """Whom the statistics are about."""
 SEEDS = 5
@@ -23,7 +23,7 @@ FEW = 10
 
 
 def figure(measure: Measure, value: float | None) -> str:
-    """As a number alone; empty for None."""
+    """The value as a number alone; empty for None."""
     return "" if value is None else minus(f"{100 * value:.1f}" if measure.percent else f"{value:.3f}")
 
 
@@ -32,7 +32,7 @@ def with_unit(measure: Measure, value: float | None) -> str:
 
 
 def signed(measure: Measure, value: float | None) -> str:
-    """With a plus where it is more than nothing."""
+    """The value with a plus if it is positive."""
     return "" if value is None else with_sign(f"{100 * value:.1f}" if measure.percent else f"{value:.3f}")
 
 
@@ -44,20 +44,22 @@ def interval(measure: Measure, value: IntervalRecord) -> str:
 
 
 def few(value: IntervalRecord) -> str:
-    """On how few errors, or right answers where they are rarer, a silo's figure rests; empty unless it is few."""
+    """The number of errors, or of correct answers if rarer, behind a silo's value; empty unless it is small."""
     if value.mean is None or value.rests_on is None or value.rests_on >= FEW:
         return ""
     return f"rests on {value.rests_on} error{'s' * (value.rests_on != 1)}"
 
 
 def intervals_said(values: Iterable[IntervalRecord]) -> str:
-    """What stands behind "mean over seeds": with intervals, with some, or without any."""
+    """The words after "mean over seeds": with intervals, with some, or without any."""
     known = [value.low is not None and value.high is not None for value in values if value.mean is not None]
     if all(known):
         return "with its 95 % interval"
     if not any(known):
-        return "without an interval, which a figure that is there but once does not have"
-    return "with its 95 % interval where it has one: not if it is there but once or from few errors, or from end to end"
+        return "without an interval, because each value was measured only once"
+    return (
+        "with its 95 % interval, except for values measured once or from few errors, or if the interval spans the range"
+    )
 
 
 def bracketed(measure: Measure, value: IntervalRecord) -> str:
@@ -69,17 +71,17 @@ def bracketed(measure: Measure, value: IntervalRecord) -> str:
 
 
 def tick(measure: Measure, value: float) -> str:
-    """On an axis whose name has the unit."""
+    """The value on an axis whose name has the unit."""
     return written_tick(100 * value if measure.percent else value)
 
 
 def dot(value: IntervalRecord, note: str = "") -> Dot | None:
-    """As pictures have it; None without a mean."""
+    """The value as plots show it; None without a mean."""
     return None if value.mean is None else Dot(value.mean, value.low, value.high, note)
 
 
 def known(values: Iterable[IntervalRecord]) -> list[float]:
-    """Means and bounds, those that there are."""
+    """All means and bounds that exist."""
     return [end for one in values for end in (one.mean, one.low, one.high) if end is not None]
 
 
@@ -88,7 +90,7 @@ def header(measure: Measure) -> str:
 
 
 def better(measure: Measure) -> str:
-    """Which direction is; empty where neither is."""
+    """Which direction is better; empty if neither is."""
     return {True: "higher is better", False: "lower is better", None: ""}[measure.higher]
 
 
@@ -98,7 +100,7 @@ def directed(name: str, measure: Measure) -> str:
 
 
 def per_seed(record: Comparison, row: ComparedMethod, setting: Setting, measure: Measure) -> dict[int, float]:
-    """The figure of each finished run, the mean over its silos where it is theirs."""
+    """The value of each finished run: the mean over its silos if the measure is one of silos."""
     found = {}
     for run in record.runs(row, setting, "done"):
         values = [value for silo in run.silos if (value := silo.figures.get(measure.name)) is not None]
@@ -109,7 +111,7 @@ def per_seed(record: Comparison, row: ComparedMethod, setting: Setting, measure:
 
 
 def mean_of(runs: Sequence[ComparedRun], name: str) -> float | None:
-    """The mean of what the finished runs cost; None if none says."""
+    """The mean cost of the finished runs; None if no run has it."""
     found = [getattr(run, name) for run in runs if run.status == "done" and getattr(run, name) is not None]
     return math.fsum(found) / len(found) if found else None
 
@@ -121,7 +123,7 @@ def not_done(runs: Sequence[ComparedRun]) -> list[str]:
 
 
 def setting_value(value: object) -> str:
-    """A swept or tuned value as one would write it, the same for a number and for its text."""
+    """A swept or tuned value as a user writes it, the same for a number and for its text."""
     if isinstance(value, bool):
         return str(value).lower()
     number = as_number(value)
@@ -129,7 +131,7 @@ def setting_value(value: object) -> str:
 
 
 def as_number(value: object) -> float | None:
-    """None for what is no number."""
+    """None for anything that is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

@@ -6,17 +6,16 @@ from typing import Any
 
 from ....files.schema.comparison import Comparison, Measure, Setting
 from ... import templates
-from ...charts.marks import swatch
-from . import pictures, tables
-from .budgets import equal_by, unequal_budgets
-from .contrasts import contrast_table
-from .verdict import leaders, state, verdict
+from ...charts.svg import swatch
+from .pictures import curves, differences, facts, headline, silos, trade_offs
+from .tables import contrast_table, main_table, pair_table, paper_table, place_table, run_table, tuning_table
+from .verdict import equal_by, leaders, state, unequal_budgets, verdict
 
 _TEMPLATE = "pages/comparison/comparison.html.j2"
 
 
 def render(record: Comparison) -> str:
-    """The page's text."""
+    """The text of the page."""
     wholes = [_whole(record, setting) for setting in record.columns]
     parts = [_part(record, setting, measure) for setting in record.columns for measure in record.measures]
     known, alarm = state(record)
@@ -30,42 +29,42 @@ def render(record: Comparison) -> str:
         budgets=[
             (one.name, told, equal_by(record, one)) for one in record.columns if (told := unequal_budgets(record, one))
         ],
-        facts=pictures.facts(record),
+        facts=facts(record),
         methods=[(swatch(series), name) for name, series in record.series.items()],
         verdicts=[(whole["setting"], whole["verdict"]) for whole in wholes],
         settings=_settings(record),
-        headlines=[(m.name, *pictures.headline(record, m)) for m in record.measures],
+        headlines=[(m.name, *headline(record, m)) for m in record.measures],
         wholes=wholes,
         contrast_table=contrast_table(record),
         parts=parts,
-        tuning_table=tables.tuning_table(record),
-        paper_table=tables.paper_table(record),
-        run_table=tables.run_table(record),
+        tuning_table=tuning_table(record),
+        paper_table=paper_table(record),
+        run_table=run_table(record),
     )
 
 
 def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
-    """What is shown of one setting, whichever measure is chosen."""
+    """The parts of one setting that do not depend on the chosen measure."""
     return {
         "setting": setting.name,
         "verdict": verdict(record, setting),
-        "table": tables.main_table(record, setting),
-        "curves": pictures.curves(record, setting),
-        "trade_offs": pictures.trade_offs(record, setting),
+        "table": main_table(record, setting),
+        "curves": curves(record, setting),
+        "trade_offs": trade_offs(record, setting),
     }
 
 
 def _part(record: Comparison, setting: Setting, measure: Measure) -> dict[str, Any]:
-    """What is shown of one measure under one setting."""
+    """The parts of one setting and one measure."""
     several, of_domain = len(record.places(setting, "domains")) > 1, "domain, mean over its silos and seeds"
     return {
         "setting": setting.name,
         "measure": measure.name,
-        "differences": pictures.differences(record, setting, measure),
-        "pairs": tables.pair_table(record, setting, measure),
-        "domains": tables.place_table(record, setting, measure, "domains", of_domain) if several else None,
-        "silos": pictures.silos(record, setting, measure),
-        "silo_table": tables.place_table(record, setting, measure, "silos", "silo, mean over seeds"),
+        "differences": differences(record, setting, measure),
+        "pairs": pair_table(record, setting, measure),
+        "domains": place_table(record, setting, measure, "domains", of_domain) if several else None,
+        "silos": silos(record, setting, measure),
+        "silo_table": place_table(record, setting, measure, "silos", "silo, mean over seeds"),
     }
 
 

@@ -7,12 +7,11 @@ from functools import partial
 from itertools import groupby
 from typing import Literal
 
+from ....core.text import duration, megabytes
+from ....core.text import tick as plain_tick
 from ....files.schema.comparison import ComparedRun, Comparison, IntervalRecord, Measure, Setting, domains_of
 from ...charts.axes import Write
 from ...charts.svg import Chart, Point
-from ...text import duration, megabytes
-from ...text import tick as plain_tick
-from .dots import MethodRow, forest, method_limits, method_plot, silo_plot
 from .numbers import (
     SEEDS,
     better,
@@ -26,7 +25,7 @@ from .numbers import (
     setting_value,
     tick,
 )
-from .planes import Place, course, course_chart, plane
+from .plots import MethodRow, Place, course, course_chart, forest, method_limits, method_plot, plane, silo_plot
 from .verdict import LEVEL, ranked
 
 _MOST_PAIRS = 15
@@ -36,7 +35,7 @@ _FAR = 2.0
 
 
 def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
-    """A dot plot per setting, best first, on one scale where that leaves enough of each to see; and words below."""
+    """A dot plot per setting, best first, on one scale if that leaves enough of each to see; and words below."""
     rows = {setting.name: _rows(record, setting, measure) for setting in record.columns}
     own = {name: found for name, each in rows.items() if (found := method_limits(each, measure)) is not None}
     shared = _shared(list(own.values()))
@@ -48,10 +47,10 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
     intervals = intervals_said(row.value for each in rows.values() for row in each)
     said = f"Mean over silos and seeds, {intervals}; {better(measure) or 'neither direction is better'}."
     if any(row.seeds for each in rows.values() for row in each):
-        said += " A small dot is a seed: so few are shown one by one."
+        said += " A small dot is one seed; few seeds are shown one by one."
     if any(row.paper is not None for each in rows.values() for row in each):
-        said += " A hollow diamond is the paper's figure."
-    return charts, said + (" Every setting has a scale of its own." if len(rows) > 1 and shared is None else "")
+        said += " A hollow diamond is the paper's result."
+    return charts, said + (" Every setting has its own scale." if len(rows) > 1 and shared is None else "")
 
 
 def _shared(ranges: Sequence[Point]) -> Point | None:
@@ -66,7 +65,7 @@ def _rows(record: Comparison, setting: Setting, measure: Measure) -> list[Method
     rows = []
     for row in record.rows:
         failed, missing = (record.runs(row, setting, status) for status in ("failed", "missing"))
-        absent = "failed" if failed else "to come" if missing else "no figure"
+        absent = "failed" if failed else "to come" if missing else "no result"
         result, printed = record.result(row, setting, measure), record.printed(row, setting, measure)
         seeds = per_seed(record, row, setting, measure) if len(record.seeds) < SEEDS else {}
         rows.append(MethodRow(row.name, record.series[row.name], result, printed, absent, seeds))
@@ -75,7 +74,7 @@ def _rows(record: Comparison, setting: Setting, measure: Measure) -> list[Method
 
 
 def differences(record: Comparison, setting: Setting, measure: Measure) -> list[Chart]:
-    """Every pair; where these are many, those of the leading method first and the others in a second figure."""
+    """Every pair; if there are many, those of the leading method first and the others in a second figure."""
     results = record.results(setting, measure)
     pairs = list(results.pairs)
     parts = [pairs]
@@ -83,8 +82,8 @@ def differences(record: Comparison, setting: Setting, measure: Measure) -> list[
         leads = [order[0].row in (pair.a, pair.b) for pair in pairs]
         parts = [[pair for pair, lead in zip(pairs, leads, strict=True) if lead is which] for which in (True, False)]
     corrected = f"all {len(pairs)} pairs" if len(pairs) > 1 else "the one pair"
-    caption = f"On the seeds and silos that both have, with 95 % intervals. Holm's correction is for {corrected}; "
-    caption += f"below {LEVEL:g} a mark is in colour and its p dark."
+    caption = f"On the seeds and silos that both have, with 95 % intervals. Holm's correction is over {corrected}; "
+    caption += f"below {LEVEL:g} a mark is coloured and its p dark."
     about = f"Differences in {measure.name} between methods, pairs: {{}}, with 95 % intervals"
     return [Chart(header(measure), forest(part, measure, about.format(len(part))), caption) for part in parts if part]
 
@@ -100,7 +99,7 @@ def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | Non
     about = f"{measure.name.capitalize()} of {len(places)} silos with each of {len(methods)} methods"
     drawn = silo_plot([(d, list(members)) for d, members in grouped], methods, measure, record.series, about)
     intervals = intervals_said(value for found in methods.values() for value in found.values())
-    cut = ", cut where it leaves the picture" if intervals.startswith("with its") else ""
+    cut = ", cut at the edge of the picture" if intervals.startswith("with its") else ""
     return None if drawn is None else Chart(header(measure), drawn, f"Silo by silo: mean over seeds, {intervals}{cut}.")
 
 
@@ -115,7 +114,7 @@ def curves(record: Comparison, setting: Setting) -> list[Chart]:
         rows = ((row.name, record.runs(row, setting, "done")) for row in record.rows)
         courses = [found for name, runs in rows if (found := course(name, record.series[name], runs, which))]
         if courses:
-            caption = "Mean over seeds; the band goes from the lowest seed to the highest."
+            caption = "Mean over seeds; the band reaches from the lowest seed to the highest."
             figures.append(Chart(title, course_chart(courses, f"{title}, of {len(courses)} methods", write), caption))
     return figures
 
@@ -161,7 +160,7 @@ def _cost(runs: Sequence[ComparedRun], keys: Sequence[str], unit: float) -> floa
 
 
 def facts(record: Comparison) -> list[tuple[str, str]]:
-    """What was compared, in numbers."""
+    """The size and the cost of the comparison."""
     silos_of = {len(run.silos) for run in record.runs(status="done") if run.silos}
     seconds = [run.seconds for run in record.cells if run.seconds is not None]
     sent = [(run.bytes_up or 0) + (run.bytes_down or 0) for run in record.cells]

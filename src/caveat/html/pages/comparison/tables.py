@@ -1,4 +1,4 @@
-"""The tables of the page; one that the comparison has nothing for is None."""
+"""The tables of a comparison's page."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from ....core.text import MINUS, count, decimal, duration, megabytes, probability
 from ....files.schema.comparison import ComparedMethod, ComparedRun, Comparison, IntervalRecord, Measure, Setting
-from ...charts.marks import swatch
-from ...charts.svg import element
-from ...tables import Cell, Column, Table, column, table, words
-from ...text import MINUS, count, decimal, duration, megabytes, probability
+from ...charts.svg import element, swatch
+from ...templates import Cell, Column, Table, column, table, words
 from .numbers import (
     POPULATION,
     as_number,
@@ -27,13 +26,14 @@ from .numbers import (
     setting_value,
     signed,
 )
+from .verdict import named, points, points_interval, said
 
 _ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
-_EDGE = "at the edge of what was tried: a better value may lie beyond"
+_EDGE = "at the edge of the values that were tried: a better value may lie beyond"
 
 
 def main_table(record: Comparison, setting: Setting) -> Table | None:
-    """A row per method: every measure, rank and worst silo, what it cost and what was tuned."""
+    """A row per method: every measure, rank and worst silo, costs, and tuned values."""
     runs = [record.runs(row, setting) for row in record.rows]
     keys = dict.fromkeys(key for found in runs for run in found for key in run.tuned)
     columns = [
@@ -42,12 +42,14 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
         *(_measured(record, setting, measure) for measure in record.measures),
         *(one for measure in record.measures for one in _ranked(record, setting, measure)),
         column("time", (duration(mean_of(each, "seconds")) for each in runs), "of a run, mean over seeds"),
-        column("MB up", (megabytes(mean_of(each, "bytes_up")) for each in runs), "sent by all silos, but for figures"),
+        column(
+            "MB up", (megabytes(mean_of(each, "bytes_up")) for each in runs), "sent by all silos, except for metrics"
+        ),
         column("MB down", (megabytes(mean_of(each, "bytes_down")) for each in runs), "sent to all silos"),
         *(column(key, (_values(each, key) for each in runs), "chosen on validation data") for key in keys),
     ]
     caption = (
-        "Mean over silos and seeds above its 95 % interval, in bold the best; costs are those of one run, mean over "
+        "Mean over silos and seeds above its 95 % interval, the best in bold; costs are those of one run, mean over "
     )
     caption += f"seeds; a triangle marks failed runs. {POPULATION}"
     return table(columns, caption, [row.name for row in record.rows])
@@ -81,7 +83,7 @@ def _ranked(record: Comparison, setting: Setting, measure: Measure) -> list[Colu
     worst, ranks = [figure(measure, one.worst) for one in results], [decimal(one.rank, 1) for one in results]
     about_rank = f"mean rank by {name} among the methods, over seeds and silos; 1 is best"
     return [
-        column(f"worst silo, {name}", worst, f"{name} of the worst silo of each seed, mean over seeds", name),
+        column(f"worst silo, {name}", worst, f"{name} of each seed's worst silo, mean over seeds", name),
         column(f"rank, {name}", ranks, about_rank, name),
     ]
 
@@ -121,9 +123,7 @@ def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table 
         column("p", (probability(pair.p) for pair in pairs), "paired t test over seeds"),
         column("Holm p", (probability(pair.p_holm) for pair in pairs), "corrected for all pairs"),
     ]
-    return table(
-        columns, f"Differences in {measure.name}, the first less the second, on the seeds and silos that both have."
-    )
+    return table(columns, f"Differences in {measure.name}, first minus second, on seeds and silos that both have.")
 
 
 def tuning_table(record: Comparison) -> Table | None:
@@ -136,14 +136,14 @@ def tuning_table(record: Comparison) -> Table | None:
     if tuning.seed is not None:
         caption += f" with seed {', '.join(map(str, tuning.seeds)) or tuning.seed}"
     caption += f", {tuning.runs} runs for every method" if tuning.runs else ""
-    caption += "; scores beside the values, in bold the one chosen. A triangle marks a choice at the edge of what was "
+    caption += "; scores stand next to the values, the chosen one in bold. A triangle marks a choice at the edge of "
     columns = [
         words("method", (_name(record, row) for row, _, _ in found)),
         words("setting", (setting.name for _, setting, _ in found)),
         words("chosen", (_chosen(runs, tuning.key) for _, _, runs in found)),
         words("tried", (_tried(record, runs, tuning.key, tuning.by) for _, _, runs in found)),
     ]
-    return table(columns, f"{caption}tried.", [row.name for row, _, _ in found])
+    return table(columns, f"{caption}the values that were tried.", [row.name for row, _, _ in found])
 
 
 def _tried(record: Comparison, runs: Sequence[ComparedRun], key: str, by: str) -> str:
@@ -161,7 +161,7 @@ def _tried(record: Comparison, runs: Sequence[ComparedRun], key: str, by: str) -
 
 
 def _chosen(runs: Sequence[ComparedRun], key: str) -> Cell:
-    """Flagged where the best value is the least or the most that was tried: a better one may lie beyond."""
+    """Flagged if the best value is the smallest or the largest that was tried: a better value may lie beyond."""
     tuned = next((run for run in runs if run.tuning and key in run.tuned), None)
     if tuned is None:
         return Cell(_values(runs, key))
@@ -171,7 +171,7 @@ def _chosen(runs: Sequence[ComparedRun], key: str) -> Cell:
 
 
 def paper_table(record: Comparison) -> Table | None:
-    """The paper's figures beside ours."""
+    """The paper's results next to ours."""
     measures = {measure.name: measure for measure in record.measures}
     printed = record.paper.figures if record.paper else ()
     found = [(one, measures[one.measure]) for one in printed if one.measure in measures and one.row in record.series]
@@ -184,7 +184,7 @@ def paper_table(record: Comparison) -> Table | None:
         column("here", (bracketed(m, own) for (_, m), own in zip(found, ours, strict=True)), "95 % interval"),
         column("difference", (signed(measure, one.difference) for one, measure in found), f"here {MINUS} paper"),
     ]
-    caption = "The paper's figures and those found here, with 95 % intervals."
+    caption = "The paper's results and those measured here, with 95 % intervals."
     return table(columns, caption, [one.row for one, _ in found])
 
 
@@ -201,8 +201,8 @@ def run_table(record: Comparison) -> Table | None:
         column("MB up", (megabytes(run.bytes_up) for run in runs)),
         column("MB down", (megabytes(run.bytes_down) for run in runs)),
     ]
-    caption = "Links lead to the runs' own pages, in the folders beside this one; caveat report FOLDER writes one that "
-    return table(columns, f"{caption}is not there.", [run.row for run in runs])
+    caption = "Links lead to the runs' own pages, in folders next to this one; caveat report FOLDER writes a page that "
+    return table(columns, f"{caption}is missing.", [run.row for run in runs])
 
 
 def _link(run: ComparedRun) -> str:
@@ -213,5 +213,27 @@ def _link(run: ComparedRun) -> str:
 
 def _state(run: ComparedRun) -> Cell:
     if run.status == "failed":
-        return Cell(f"failed: {run.error or 'no error was kept'}", run.error)
+        return Cell(f"failed: {run.error or 'the error was not recorded'}", run.error)
     return Cell("to come" if run.status == "missing" else "done")
+
+
+_ABOUT = (
+    "Contrasts and margins were fixed before the table was made. Intervals treat test inputs and seeds as random and "
+    "silos as fixed; p-values are corrected by Holm's method over all contrasts, both for difference and for "
+    "equality within the margin."
+)
+
+
+def contrast_table(record: Comparison) -> Table | None:
+    """A row per contrast; None for a comparison without contrasts."""
+    found = record.contrasts
+    columns = [
+        words("claim", (each.claim for each in found)),
+        words("contrast", map(named, found)),
+        column("difference in points", (points(each.mean) for each in found)),
+        column("95 % interval", map(points_interval, found)),
+        words("verdict", map(said, found)),
+        column("Holm p, different", (probability(each.p_different) for each in found)),
+        column("Holm p, equal", (probability(each.p_equal) for each in found)),
+    ]
+    return table(columns, _ABOUT) if found else None

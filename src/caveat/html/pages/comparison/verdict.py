@@ -1,13 +1,88 @@
-"""What came out of a comparison, in a sentence per setting that claims no more than the tests allow."""
+"""What a comparison says: who leads, by how much, whether seeds suffice, and whether budgets are equal."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from statistics import fmean
 
-from ....files.schema.comparison import Comparison, DifferenceRecord, IntervalRecord, Measure, Result, Setting
-from ...text import equation, listed, plural
-from .budgets import against
+from ....core.text import MINUS, equation, joined, listed, percent, plural
+from ....files.schema.comparison import (
+    ComparedRun,
+    Comparison,
+    ContrastRecord,
+    DifferenceRecord,
+    IntervalRecord,
+    Measure,
+    Result,
+    Setting,
+)
 from .numbers import figure, interval, with_unit
+
+_LEVEL = 0.0005
+"""Difference of accuracies below which two are level as they are written."""
+
+
+def unequal_budgets(record: Comparison, setting: Setting) -> str:
+    """Which methods trained for how many rounds; empty if all trained for the same number."""
+    runs = {row.name: record.runs(row, setting, "done") for row in record.rows}
+    rounds = {name: [run.rounds for run in each if run.rounds is not None] for name, each in runs.items()}
+    taken = {name: (min(each), max(each)) for name, each in rounds.items() if each}
+    if len(set(taken.values())) < 2:
+        return ""
+    by_rounds: dict[tuple[int, int], list[str]] = {}
+    for name, of in sorted(taken.items(), key=lambda each: -each[1][1]):
+        by_rounds.setdefault(of, []).append(name)
+    told = "; ".join(f"{joined(names)} {_range(of)} rounds" for of, names in by_rounds.items())
+    return f"{told}. {_at_common_round({name: runs[name] for name in taken})}"
+
+
+def equal_by(record: Comparison, setting: Setting) -> str:
+    """The option that gives all methods as many rounds as the method with the most."""
+    runs = [run for row in record.rows for run in record.runs(row, setting, "done")]
+    longest = max(runs, key=lambda run: run.rounds or 0, default=None)
+    return f"--rounds-of {shlex.quote(longest.row)}" if longest else ""
+
+
+def against(record: Comparison, setting: Setting, first: str, second: str) -> str:
+    """ "After 16 rounds against 6, "; empty if both methods trained for the same number."""
+    found = [
+        sorted({run.rounds for run in record.runs(row, setting, "done") if run.rounds is not None})
+        for name in (first, second)
+        for row in record.rows
+        if row.name == name
+    ]
+    if len(found) < 2 or not all(found) or found[0] == found[1]:
+        return ""
+    mine, its = (_range((each[0], each[-1])) for each in found)
+    return f"After {mine} rounds against {its}, "
+
+
+def _range(of: tuple[int, int]) -> str:
+    return str(of[0]) if of[0] == of[1] else f"{of[0]} to {of[1]}"
+
+
+def _at_common_round(runs: dict[str, list[ComparedRun]]) -> str:
+    """Who leads on validation data at the last round that all runs have metrics of."""
+    known = [{at for at, accuracy, _ in run.curve if accuracy is not None} for each in runs.values() for run in each]
+    common = set.intersection(*known) if known else set()
+    if not common:
+        return "No round has validation metrics of all of them."
+    last = max(common)
+    found = {
+        name: fmean(accuracy for run in each for at, accuracy, _ in run.curve if at == last and accuracy is not None)
+        for name, each in runs.items()
+    }
+    (first, best), (second, other), *others = sorted(found.items(), key=lambda each: -each[1])
+    where = f"At round {last}, the last that all have,"
+    behind = "".join(f", {name} {percent(accuracy)}" for name, accuracy in others)
+    if best - other < _LEVEL:
+        return f"{where} {first} and {second} are level on validation data ({percent(best)}{behind})."
+    return (
+        f"{where} {first} leads on validation data by {100 * (best - other):.1f} points "
+        f"({percent(best)}, {second} {percent(other)}{behind})."
+    )
+
 
 LEVEL = 0.05
 """A difference counts as found if its p after Holm's correction is below."""
@@ -16,20 +91,20 @@ _MOST_OTHERS = 4
 
 
 def ranked(rows: Sequence[Result], measure: Measure) -> list[Result]:
-    """Best first, largest first where neither direction is better; those without a figure are left out."""
+    """Best first, or largest first if neither direction is better; methods without a value are left out."""
     known = [row for row in rows if row.mean is not None]
     return sorted(known, key=lambda row: row.mean or 0.0, reverse=measure.higher is not False)
 
 
 def verdict(record: Comparison, setting: Setting) -> str:
-    """The first of the measures under one setting: who leads, by how much, and whether the seeds suffice to say so."""
+    """The first measure under one setting: who leads, by how much, and whether the seeds suffice to say so."""
     measure = record.measures[0]
     results = record.results(setting, measure)
     order = ranked(results.rows, measure)
     if not order:
-        return "No method has a figure yet."
+        return "No method has a result yet."
     if len(order) == 1:
-        return f"{order[0].row} alone has a figure: {measure.name} {_with_interval(measure, order[0])}."
+        return f"Only {order[0].row} has a result: {measure.name} {_with_interval(measure, order[0])}."
     if measure.higher is None:
         return (
             f"{measure.name.capitalize()} goes from {_with_interval(measure, order[-1])} with {order[-1].row} "
@@ -40,7 +115,7 @@ def verdict(record: Comparison, setting: Setting) -> str:
     if pair is None or pair.mean is None:
         return (
             f"{first.row} has the best mean, {measure.name} {_with_interval(measure, first)}, then {second.row} with "
-            f"{_with_interval(measure, second)}; no paired test was made of the two.{others}"
+            f"{_with_interval(measure, second)}; the two were not tested in pairs.{others}"
         )
     after = against(record, setting, first.row, second.row)
     tested = _tested(pair, min(first.seeds, second.seeds))
@@ -48,7 +123,7 @@ def verdict(record: Comparison, setting: Setting) -> str:
 
 
 def leaders(record: Comparison) -> str:
-    """Who has the best mean in how many settings; empty if there are not several, or nothing is better."""
+    """Who has the best mean in how many settings; empty for a single setting, or if neither direction is better."""
     measure = record.measures[0]
     orders = [ranked(record.results(setting, measure).rows, measure) for setting in record.columns]
     first = [order[0].row for order in orders if order]
@@ -60,7 +135,7 @@ def leaders(record: Comparison) -> str:
 
 
 def state(record: Comparison) -> tuple[str, str]:
-    """How much of the comparison is there, and what is wrong with it; the latter is empty if nothing is."""
+    """How many runs are done, and what is missing or failed; the latter is empty if nothing is."""
     done, failed, missing = (len(record.runs(status=status)) for status in ("done", "failed", "missing"))
     alarms = []
     if failed:
@@ -72,7 +147,7 @@ def state(record: Comparison) -> tuple[str, str]:
     if missing:
         alarms.append(f"{plural(missing, 'run')} to come.")
     if alarms:
-        alarms.append("Figures are those of the runs that are done.")
+        alarms.append("Metrics are those of the runs that are done.")
     return f"{done} of {plural(len(record.cells), 'run')} done", " ".join(alarms)
 
 
@@ -91,7 +166,7 @@ def _gap(pairs: Sequence[DifferenceRecord], first: str, second: str, measure: Me
 
 
 def _others(order: Sequence[Result], pairs: Sequence[DifferenceRecord], measure: Measure) -> str:
-    """What is behind the two best, and over which of it the best is significantly ahead."""
+    """The methods behind the two best, and which of them the best is significantly ahead of."""
     first, others = order[0].row, order[2:]
     if not others:
         return ""
@@ -123,7 +198,7 @@ def _lead(first: str, second: str, gap: DifferenceRecord, measure: Measure) -> s
     size = f"{figure(measure, abs(gap.mean))}{unit}"
     if gap.mean < 0:
         # The means are over different seeds where runs failed, so that pairs may say the opposite.
-        return f"{first} has the better mean, but on the seeds that both have it is behind {second} by {size}."
+        return f"{first} has the better mean, but is behind {second} by {size} on the seeds that both have."
     between = f" (95 % interval {bounds})" if bounds else ""
     return f"{first} is ahead of {second} by {size}{between}."
 
@@ -136,3 +211,47 @@ def _tested(gap: DifferenceRecord, seeds: int) -> str:
         return "All seeds give the same difference, which allows no test." if ties else "The difference was not tested."
     found = "significant" if gap.p_holm < LEVEL else "not significant"
     return f"With {plural(seeds, 'seed')} the difference is {found} after Holm's correction ({equation(gap.p_holm)})."
+
+
+_OWN = "what silos predict with"
+_WHOSE = {"": "", "own": _OWN, "global": "the global model", "local": "local models"}
+
+
+def decided(record: Comparison) -> list[str]:
+    """A sentence per contrast, for a terminal."""
+    lines = []
+    for each in record.contrasts:
+        by = f" {points(each.mean)} points ({points_interval(each)})" if each.mean is not None else ""
+        lines.append(f"{each.claim}: {named(each)}{by}: {said(each)}")
+    return lines
+
+
+def named(contrast: ContrastRecord) -> str:
+    """Both methods, the setting, and whose accuracy it is."""
+    whose = _WHOSE.get(contrast.model, contrast.model)
+    known = "" if contrast.known is None else f"{100 * contrast.known:g} % known"
+    at = f"at {' and '.join(contrast.silos)}" if contrast.silos else ""
+    b = contrast.b
+    if contrast.b_model:
+        b, whose = f"{b}: {_WHOSE.get(contrast.b_model, contrast.b_model)}", ""
+    a = f"{contrast.a}: {_WHOSE.get(contrast.model, contrast.model) or _OWN}" if contrast.b_model else contrast.a
+    where = ", ".join(part for part in (contrast.column, whose, known, at, "pooled" * contrast.pooled) if part)
+    return f"{a} {MINUS} {b}" + (f" ({where})" if where else "")
+
+
+def said(contrast: ContrastRecord) -> str:
+    """The verdict in words."""
+    margin = f"{100 * contrast.margin:g} point" + ("" if contrast.margin == 0.01 else "s")
+    if contrast.verdict == "equal":
+        return f"equal within {margin}"
+    if contrast.verdict in ("better", "worse"):
+        return f"{contrast.a} is {contrast.verdict}"
+    return contrast.verdict or f"open: {plural(contrast.seeds, 'seed')} done"
+
+
+def points(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:+.1f}".replace("-", MINUS)
+
+
+def points_interval(contrast: ContrastRecord) -> str:
+    return f"{points(contrast.low)} to {points(contrast.high)}" if contrast.low is not None else ""

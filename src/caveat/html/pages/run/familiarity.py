@@ -1,4 +1,4 @@
-"""What was called unfamiliar: of a silo's own inputs no more than promised, of foreign ones as many as can be."""
+"""Inputs that are called unfamiliar: false alarms among a silo's own, and detection of those that it does not know."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from ....core.text import count, decimal, listed, percent, percent_tick, plural
 from ....files.run_folder import RunFolder
 from ....files.schema.figures import INSIDE, NOBODY, Metrics, Separation, Stream
 from ....files.schema.summary import SiloRecord
@@ -16,9 +17,8 @@ from ...charts.axes import ticks, written
 from ...charts.dots import Dot, dot_plot, dots
 from ...charts.svg import Chart, group, line, text
 from ...intervals import wilson
-from ...tables import Cell, Table, column, table, words
-from ...text import count, decimal, listed, percent, percent_tick, plural
-from .panels import SiloRows, rows_of
+from ...templates import Cell, Table, column, table, words
+from .silos import SiloRows, rows_of
 
 SCORE = "unfamiliar"
 _ALARM = 0.05
@@ -31,7 +31,7 @@ _MOST = 6
 
 @dataclass(frozen=True)
 class Familiarity:
-    """False alarms by silo, and what was noticed by foreign stream."""
+    """False alarms by silo, and detection by stream."""
 
     sentence: str
     alarm: bool
@@ -47,12 +47,12 @@ def promised(run: RunFolder) -> float:
 
 
 def least(alarm: float) -> int:
-    """Calibration inputs below which no input can be called unfamiliar."""
+    """The number of calibration inputs below which no input can be called unfamiliar."""
     return math.ceil(1 / alarm - 1 - 1e-9) if alarm > 0 else 0
 
 
 def familiarity(run: RunFolder) -> Familiarity | None:
-    """None where no input can be called unfamiliar, or no silo says how many were."""
+    """None if no input can be called unfamiliar, or if no silo has counted them."""
     silos, alarm = [silo for silo in run.silos if silo.test.unfamiliar is not None], promised(run)
     if run.summary is None or not silos or not alarm:
         return None
@@ -62,19 +62,19 @@ def familiarity(run: RunFolder) -> Familiarity | None:
     foreign = {name: each for name, each in run.summary.tested.items() if name not in (INSIDE, "mix")}
     said, notes = _sentence(silos, foreign, alarm), []
     if mute and len(mute) == len(silos):
-        said = f"No silo can call an input unfamiliar, which takes {least(alarm)} calibration inputs at "
-        said += f"{100 * alarm:.3g} %: whatever silos do not know goes unnoticed."
+        said = f"No silo can call an input unfamiliar, because that takes {least(alarm)} calibration inputs at "
+        said += f"{100 * alarm:.3g} %: nothing that silos do not know is detected."
     elif mute:
         names = listed([silo.name for silo in mute], _MOST)
         notes.append(
-            f"{plural(len(mute), 'silo')} of {len(silos)} cannot raise an alarm, which takes {least(alarm)} "
-            f"calibration inputs at {100 * alarm:.3g} %: {names}."
+            f"{plural(len(mute), 'silo')} of {len(silos)} cannot call inputs unfamiliar, because that takes "
+            f"{least(alarm)} calibration inputs at {100 * alarm:.3g} %: {names}."
         )
     if broken:
         names = listed([silo.name for silo in broken], _MOST)
-        notes.append(f"More false alarms than promised, beyond what chance explains over all silos: {names}.")
+        notes.append(f"More false alarms than guaranteed, beyond what chance explains over all silos: {names}.")
     elif in_all:
-        notes.append("All silos together raise more false alarms than promised, beyond what chance explains.")
+        notes.append("All silos together raise more false alarms than guaranteed, beyond what chance explains.")
     return Familiarity(said, bool(mute or broken or in_all), _figure(run, silos, alarm), _table(foreign), notes)
 
 
@@ -93,7 +93,7 @@ def too_many(silo: SiloRecord, alarm: float, silos: int) -> bool:
 
 
 def too_many_in_all(silos: Sequence[SiloRecord], alarm: float) -> bool:
-    """The same of all silos together, whose counts' sum is about normal; False where a count is not known."""
+    """The same for all silos together, whose sum is about normal; False if a count is not known."""
     found, mean, variance = 0.0, 0.0, 0.0
     for silo in silos:
         n, inputs = silo.n_calibration, silo.n_test
@@ -113,12 +113,12 @@ def _sentence(silos: Sequence[SiloRecord], foreign: Mapping[str, Stream], alarm:
         own = sum((silo.test.unfamiliar or 0.0) * n for silo, n in zip(silos, inputs, strict=True)) / sum(inputs)
     else:
         own = sum(silo.test.unfamiliar or 0.0 for silo in silos) / len(silos)
-    promise = f"promised: {100 * alarm:.3g} % at most"
+    promise = f"guaranteed: {100 * alarm:.3g} % at most"
     if own > alarm and not too_many_in_all(silos, alarm):
-        promise += ", no more beyond that than chance explains"
-    said = f"It calls {percent(own)} of silos' own test inputs unfamiliar, which are false alarms ({promise})"
+        promise += "; chance explains the excess"
+    said = f"It calls {percent(own)} of the silos' own test inputs unfamiliar, which are false alarms ({promise})"
     told = [f"{percent(_noticed(each).unfamiliar)} of {name}" for name, each in foreign.items() if _has(each)]
-    return f"{said}, and {_and(told)}." if told else f"{said}. It was asked about no foreign inputs (data.streams)."
+    return f"{said}, and {_and(told)}." if told else f"{said}. It was not tested on other inputs (data.streams)."
 
 
 def _and(told: Sequence[str]) -> str:
@@ -126,7 +126,7 @@ def _and(told: Sequence[str]) -> str:
 
 
 def _noticed(stream: Stream) -> Metrics:
-    """Of all silos' inputs together."""
+    """The metrics of all silos' inputs together."""
     return stream.chosen.pooled
 
 
@@ -135,7 +135,7 @@ def _has(stream: Stream) -> bool:
 
 
 def _table(foreign: Mapping[str, Stream]) -> Table | None:
-    """A row per foreign stream: what was noticed of it, and how well the score tells it from what silos know."""
+    """A row per stream: how much of it is detected, and how well the score separates it from what silos know."""
     found = {name: each for name, each in foreign.items() if _has(each)}
     if not found:
         return None
@@ -145,23 +145,23 @@ def _table(foreign: Mapping[str, Stream]) -> Table | None:
     columns = [
         words("inputs that silos do not know", list(found)),
         column("inputs", [count(each.examples) for each in found.values()]),
-        column("noticed", [percent(_noticed(each).unfamiliar) for each in found.values()], "called unfamiliar"),
-        column("answered all the same", [Cell(percent(value)) for value in answered], "of what nobody knows"),
+        column("detected", [percent(_noticed(each).unfamiliar) for each in found.values()], "called unfamiliar"),
+        column("answered nevertheless", [Cell(percent(value)) for value in answered], "of inputs that no silo knows"),
         column("AUROC", [decimal(each.auroc) for each in told], "of the score; 0.5 is chance, 1 is best"),
-        column("FPR95", [percent(each.fpr95) for each in told], "own inputs flagged along with 95 % of these"),
+        column("FPR95", [percent(each.fpr95) for each in told], "share of own inputs flagged when 95 % of these are"),
     ]
-    caption = "What silos do not know: how much of it they notice, and how well the score unfamiliar tells it from "
-    return table(columns, f"{caption}their own test split.")
+    caption = "Inputs that silos do not know: the share that is detected, and how well the score unfamiliar tells them "
+    return table(columns, f"{caption}from their own test split.")
 
 
 def _figure(run: RunFolder, silos: Sequence[SiloRecord], alarm: float) -> Chart:
     rows, known = rows_of(run), {silo.name: silo for silo in silos}
     found = {name: _dot(silo, alarm) for name, silo in known.items()}
-    label = f"False alarms of {len(silos)} silos, promised at most {percent(alarm)}. "
+    label = f"False alarms of {len(silos)} silos, guaranteed at most {percent(alarm)}. "
     highest = sorted(silos, key=lambda silo: -(silo.test.unfamiliar or 0.0))[:_MOST]
     label += "Most: " + "; ".join(f"{silo.name} {found[silo.name].note}" for silo in highest)
     caption = "Share of a silo's own test inputs that it calls unfamiliar, with 95 % intervals (Wilson); the dashed "
-    caption += "rule is the promise, an expectation over calibration splits, so that a silo may be off it by chance."
+    caption += "rule is the guarantee, an expectation over calibration splits, so a silo may exceed it by chance."
     return Chart("False alarms", _plot(rows, found, alarm, label), caption)
 
 

@@ -9,24 +9,20 @@ from ....files.rollback import can_go_back
 from ....files.run_folder import RunFolder, natural, read_run
 from ....files.writing import write_bytes
 from ... import templates
-from . import figures, rounds, sections
-from .absence import absence, absent, afresh, lacking, newcomers, unlike, went_back, withdrawn
 from .again import again
-from .classification import classification
+from .calibration import reliability, risk_coverage, temperatures
+from .classification import classification, own_metrics
 from .decisions import decisions
-from .failed import failures
 from .familiarity import familiarity
-from .gallery import within_budget
-from .greeting import told_before
+from .gallery import examples, within_budget
 from .guarantee import promise
-from .outcomes import outcome_bars
-from .overview import overview
-from .own_metrics import own_metrics
-from .panels import more_panels
-from .privacy import privacy, protection
-from .quadrants import examples
-from .scatter import scatter
+from .incidents import absence, absent, afresh, failures, lacking, newcomers, unlike, went_back, withdrawn
+from .ledger import privacy, protection, told_before
+from .overview import headline, method_table, overview
+from .rounds import cost_table, curves, domains, milestone_table
+from .silos import more_panels, silo_table
 from .trust import trust
+from .uncertainty import codebook, outcome_bars, scatter
 
 _TEMPLATE = "pages/run/run.html.j2"
 
@@ -40,7 +36,7 @@ def write_report(run: Path, out: Path | None = None) -> Path:
 
 
 def write_page(run: RunFolder, target: Path) -> Path:
-    """Write the report of a run that was read to `target`, and return that."""
+    """Write the report of a run that was read to `target`, and return `target`."""
     page = render(run)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(target, page.encode())
@@ -48,12 +44,12 @@ def write_page(run: RunFolder, target: Path) -> Path:
 
 
 def render(run: RunFolder) -> str:
-    """The page's text."""
+    """The text of the page."""
     return templates.render(_TEMPLATE, run=run, **_parts(run))
 
 
 def _parts(run: RunFolder) -> dict[str, Any]:
-    """What the page shows, by name; None for what the run has nothing for."""
+    """The parts of the page by name; None for a part that the run has no data for."""
     gallery = within_budget(run.gallery)
     return {
         "overview": overview(run),
@@ -65,19 +61,19 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "silos": sorted((silo.name for silo in run.silos), key=natural),
         "classification": classification(run),
         "own_metrics": own_metrics(run),
-        "silo_table": sections.silo_table(run),
-        "method_table": sections.method_table(run),
-        "curves": rounds.curves(run),
-        "scatter": scatter(run.features, rounds.domains(run)),
-        "codebook": figures.codebook(run),
-        "reliability": figures.reliability(run),
-        "temperatures": sections.temperatures(run),
-        "milestone_table": sections.milestone_table(run),
+        "silo_table": silo_table(run),
+        "method_table": method_table(run),
+        "curves": curves(run),
+        "scatter": scatter(run.features, domains(run)),
+        "codebook": codebook(run),
+        "reliability": reliability(run),
+        "temperatures": temperatures(run),
+        "milestone_table": milestone_table(run),
         "gallery": gallery,
         "examples": examples(run, gallery),
         "decisions": decisions(run),
         "promise": promise(run),
-        "risk_coverage": figures.risk_coverage(run),
+        "risk_coverage": risk_coverage(run),
         "absence": absence(run),
         "absent": absent(run),
         "afresh": afresh(run),
@@ -90,7 +86,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "privacy": privacy(run),
         "protection": protection(run.summary.privacy if run.summary else None),
         "greeting": told_before(run.greeting),
-        "facts": sections.headline(run),
-        "cost_table": sections.cost_table(run),
+        "facts": headline(run),
+        "cost_table": cost_table(run),
         "again": again(run),
     }

@@ -1,4 +1,4 @@
-"""Accuracy and entropy of silos over rounds, and what happened at some of them."""
+"""Accuracy and entropy of silos over rounds, milestones on the way, and what the run cost."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ....core.text import decimal, duration, joined, percent, percent_tick, size, tick
 from ....files.run_folder import RunFolder, natural
 from ....files.schema.logs import RoundRow
-from ...charts.axes import Axes, Write, plot, ticks, written
-from ...charts.lines import Line, draw, round_frame, round_ticks
-from ...charts.marks import key
-from ...charts.svg import Chart, Point, group, line, polygon, text
-from ...text import decimal, joined, percent, percent_tick, tick
+from ...charts.axes import Axes, Line, Write, draw, plot, round_frame, round_ticks, ticks, written
+from ...charts.svg import Chart, Point, group, key, line, polygon, text
+from ...templates import Table, column, table, words
 
 _LONGEST_LABEL = 24  # characters: two labels side by side should not cover each other
 Event = tuple[int, str]
@@ -26,7 +25,7 @@ _LINE = 13
 
 @dataclass(frozen=True)
 class RoundMetric:
-    """A figure that rows of rounds have."""
+    """A metric of each round."""
 
     name: str
     title: str
@@ -39,31 +38,33 @@ class RoundMetric:
 
 _METRICS = (
     RoundMetric("accuracy", "Accuracy", percent_tick, percent, "higher is better", 1.0),
-    RoundMetric("entropy", "Entropy, nats", tick, decimal, "lower is more certain, right or wrong"),
+    RoundMetric("entropy", "Entropy, nats", tick, decimal, "lower is more certain, correct or not"),
 )
 
 
 def domains(run: RunFolder) -> list[str]:
-    """In the order of the silos; a silo without a domain stands for itself."""
+    """The domains in the order of the silos; a silo without a domain stands for itself."""
     return list(dict.fromkeys(row.domain or row.silo for row in sorted(run.curve_rows, key=lambda row: row.round)))
 
 
 def curves(run: RunFolder) -> dict[str, Any] | None:
-    """Figures of accuracy and entropy over rounds, their legend, and growth in words; None without validation rows."""
+    """Accuracy and entropy over rounds, their legend, and notes on growth; None without validation rows."""
     rows = run.curve_rows
     if not rows:
         return None
     grown = growth(rows)
-    figures = [_figure(run, metric, points, grown) for metric in _METRICS if (points := _points(rows, metric.name))]
+    figures = [
+        _round_figure(run, metric, points, grown) for metric in _METRICS if (points := _points(rows, metric.name))
+    ]
     legend = [(key(i), name) for i, name in enumerate(domains(run))]
     if len({row.silo for row in rows}) > 1:
         legend.append((key(None, "mean"), f"mean of {run.method or 'the silos'}"))
     legend += [(key(None, f"beside b{i % 3}"), f"mean of {name}") for i, name in enumerate(_with_rows(run))]
-    return {"figures": figures, "legend": legend, "growth": _told(grown)}
+    return {"figures": figures, "legend": legend, "growth": _growth_told(grown)}
 
 
 def growth(rows: Sequence[RoundRow]) -> dict[int, dict[str, int]]:
-    """Round -> silo -> own codewords that it received, at the rounds where it is first seen to have more."""
+    """Round -> silo -> private codewords that it received, at the round where its count is first seen to grow."""
     held: dict[str, int] = {}
     grown: dict[int, dict[str, int]] = {}
     for row in sorted(rows, key=lambda row: (row.round, natural(row.silo))):
@@ -75,21 +76,21 @@ def growth(rows: Sequence[RoundRow]) -> dict[int, dict[str, int]]:
     return grown
 
 
-def _told(grown: dict[int, dict[str, int]]) -> list[str]:
+def _growth_told(grown: dict[int, dict[str, int]]) -> list[str]:
     return [
-        f"Round {at}: {joined([f'{silo} (+{more})' for silo, more in silos.items()])} received codewords of their own."
+        f"Round {at}: {joined([f'{silo} (+{more})' for silo, more in silos.items()])} received private codewords."
         for at, silos in grown.items()
     ]
 
 
-def _figure(
+def _round_figure(
     run: RunFolder, metric: RoundMetric, points: Mapping[str, list[Point]], grown: Mapping[int, Mapping[str, int]]
 ) -> Chart:
     compared = comparisons(run)
-    whose = " with its own model" if {row.model for row in run.curve_rows} == {"local"} else ""
+    whose = " with its local model" if {row.model for row in run.curve_rows} == {"local"} else ""
     caption = f"Each line is one silo's {metric.name}{whose} on its validation samples, drawn by domain; "
     caption += metric.better
-    caption += ", and a vertical rule marks where silos received codewords of their own." if grown else "."
+    caption += ", and a vertical rule marks where silos received private codewords." if grown else "."
     caption += " Triangles on the axis mark rounds after which the server compared the silos." if compared else ""
     label = f"{metric.title} per round for {len(points)} silos; final values are in the table above"
     events = [_event(at, list(silos)) for at, silos in grown.items()]
@@ -147,7 +148,7 @@ def _mark(frame: Axes, event: Event) -> Markup:
 
 
 def comparisons(run: RunFolder) -> list[Event]:
-    """Where the server compared silos with a threshold, and what it then knew."""
+    """The rounds in which the server compared silos with a threshold, and its measurements there."""
     milestones = run.summary.milestones if run.summary else []
     return [
         (int(at), ", ".join(f"{name} {value:.4g}" for name, value in found.items() if value is not None))
@@ -165,7 +166,7 @@ def _points(rows: Sequence[RoundRow], metric: str) -> dict[str, list[Point]]:
 
 
 def mean_line(points: Mapping[str, list[Point]]) -> list[Point]:
-    """The mean over silos at the rounds that all of them have: that of a part would jump with who took part."""
+    """The mean over silos at the rounds that all of them have: a mean over some would jump with who took part."""
     at_round: dict[float, list[float]] = {}
     for at, value in (point for each in points.values() for point in each):
         at_round.setdefault(at, []).append(value)
@@ -174,3 +175,51 @@ def mean_line(points: Mapping[str, list[Point]]) -> list[Point]:
 
 def _with_rows(run: RunFolder) -> dict[str, RunFolder]:
     return {name: other for name, other in run.beside.items() if other.curve_rows}
+
+
+def milestone_table(run: RunFolder) -> Table | None:
+    """One row per milestone, one column per number that any of them has."""
+    milestones = run.summary.milestones if run.summary else []
+    first = ("round", "iteration", "threshold", "lowest", "highest")
+    found = dict.fromkeys(name for milestone in milestones for name in milestone)
+    names = [*(name for name in first if name in found), *(name for name in found if name not in first)]
+    units = {"lowest": "lowest entropy", "highest": "highest entropy"}
+    columns = [column(units.get(name, name), (_number(m.get(name)) for m in milestones)) for name in names]
+    if "threshold" in found:
+        caption = "What the server measured and decided during training, a row for every change; uncertainties in nats."
+    else:
+        caption = "The server's state as the method reported it, by round."
+    return table(columns, caption)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value == int(value) and abs(value) >= 1 else f"{value:.4g}"
+
+
+def cost_table(run: RunFolder) -> Table | None:
+    """Traffic and wall-clock time, in total and per round; only the ledger knows what silos send for metrics."""
+    if run.summary is None:
+        return None
+    traffic, rounds = run.summary.traffic, run.rounds_run
+    measuring = [("sent by silos for metrics", run.sent.total.measuring)] if run.sent else []
+    sent = (
+        [("sent by silos in rounds", traffic.bytes_up), *measuring, ("sent to silos in rounds", traffic.bytes_down)]
+        if traffic
+        else []
+    )
+    rows = [(name, size(n), size(n / rounds) if rounds else "") for name, n in sent if n is not None]
+    for name, seconds in run.summary.seconds.items():
+        called = f"time to {name}" if name != "engine" else "time of the engine"
+        rows.append((called, total_time(seconds), f"{seconds / rounds:.3g} s" if rounds else ""))
+    if not rows:
+        return None
+    names, totals, each = zip(*rows, strict=True)
+    columns = [words("", names), column("in total", totals), column("per round", each)]
+    about = "" if not measuring else " The section What left the silos lists this by silo and tensor."
+    return table(columns, f"Traffic of the run, and its time on the machine that ran it.{about}")
+
+
+def total_time(seconds: float) -> str:
+    return duration(seconds, tenths=120)

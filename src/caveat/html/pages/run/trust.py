@@ -7,17 +7,15 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from ....core.text import count, decimal, percent, plural
 from ....files.run_folder import RunFolder
 from ....files.schema.summary import Summary
-from ...charts.dots import Dot
-from ...charts.dumbbells import NAMED, Dumbbell, dumbbells
-from ...charts.marks import hollow, sample, swatch
-from ...charts.svg import Chart, group
-from ...text import count, decimal, percent, plural
-from .confidence import Confidence, SiloConfidence, SureErrors, confidence
+from ...charts.dots import NAMED, Dot, Dumbbell, dumbbells
+from ...charts.svg import Chart, group, hollow, sample, swatch
+from .calibration import Confidence, SiloConfidence, SureErrors, confidence
 from .familiarity import familiarity
-from .kept import foreign, kept, worst_at
-from .panels import wilson_of
+from .guarantee import foreign, kept, worst_at
+from .silos import wilson_of
 
 _TOLERATED = 0.05
 """Share of foreign inputs that may be answered wrongly before the page warns of it, where nothing is promised."""
@@ -49,7 +47,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Trust:
-    """What the first screen says, what to do, and the picture of it."""
+    """What the first screen says, its advice, and its figure."""
 
     lines: Sequence[Statement]
     advice: Sequence[Markup]
@@ -58,7 +56,7 @@ class Trust:
 
 
 def trust(run: RunFolder) -> Trust | None:
-    """None for a run without test figures."""
+    """None for a run without test metrics."""
     if run.summary is None:
         return None
     found = confidence(run)
@@ -83,8 +81,8 @@ def _confidence_line(found: Confidence) -> Statement:
     if found.overconfident:
         said = [each for each in (_sure(found.sure), _off(found, "overconfident"), _whole(found)) if each]
         return Statement("bad", Markup("<b>Do not trust its confidence</b>: {}.").format("; ".join(said[:2])))
-    said = [each for each in (_off(found, "less sure than right"), _whole(found)) if each]
-    return Statement("open", Markup("<b>Its confidence says too little</b>: {}.").format("; ".join(said)))
+    said = [each for each in (_off(found, "underconfident"), _whole(found)) if each]
+    return Statement("open", Markup("<b>It is underconfident</b>: {}.").format("; ".join(said)))
 
 
 def _sure(sure: SureErrors | None) -> str:
@@ -93,7 +91,7 @@ def _sure(sure: SureErrors | None) -> str:
     expected = f"{sure.expected:.1f}" if sure.expected < 10 else f"{sure.expected:.0f}"
     return (
         f"{sure.wrong:,} of {plural(sure.of, 'error')} made at {percent(sure.confidence)} confidence on "
-        f"average, where {expected} were to be expected"
+        f"average, where {expected} were expected"
     )
 
 
@@ -107,7 +105,7 @@ def _whole(found: Confidence) -> str:
 
 
 def _foreign_line(run: RunFolder) -> Statement | None:
-    """Foreign inputs that are answered."""
+    """A statement on answers to inputs that silos do not know."""
     if run.summary is None or not (found := foreign(run.summary)):
         return None
     allowed = run.summary.guarantee.risk if run.summary.guarantee else _TOLERATED
@@ -116,11 +114,11 @@ def _foreign_line(run: RunFolder) -> Statement | None:
     if max([*at, *(each.wrong for each in found.values())]) <= allowed:
         return Statement("good", Markup("Inputs that silos do not know: {}.").format(told))
     kind = "bad" if any(each.wrong > 0.5 for each in found.values()) else "open"
-    return Statement(kind, Markup("<b>Not for inputs that silos do not know</b>: {}.").format(told))
+    return Statement(kind, Markup("<b>Not reliable on inputs that silos do not know</b>: {}.").format(told))
 
 
 def _wrongly(summary: Summary, stream: str, wrong: float) -> str:
-    """How much of a stream is answered wrongly, and where most of it is."""
+    """How much of a stream is answered wrongly, and at which silo most."""
     most = worst_at(summary, stream)
     at = f", most at {most[0]} with {percent(most[1].wrong)}" if most and most[1].wrong > wrong else ""
     return f"of {stream} {percent(wrong)} were answered wrongly{at}"
@@ -134,16 +132,16 @@ def _familiar_line(run: RunFolder) -> Statement | None:
 
 
 def _advice(run: RunFolder, found: Confidence | None) -> Markup | None:
-    """What to set where confidence is off."""
+    """What to set if confidence is off."""
     if found is None or not found.untrustworthy or run.summary is None:
         return None
     if not _tempered(run):
-        return Markup("Set <code>uncertainty.temperature = true</code>, which fits confidence to validation data.")
+        return Markup("Set <code>uncertainty.temperature = true</code> to calibrate confidence on validation data.")
     if run.summary.guarantee is not None:
-        return Markup("Go by the guarantee rather than by confidence: a temperature is fitted, and is not enough.")
+        return Markup("Rely on the guarantee rather than on confidence: a temperature is fitted, but does not suffice.")
     return Markup(
-        "A temperature is fitted, and is not enough. <code>uncertainty.policy = &quot;guaranteed&quot;</code> answers "
-        "only what keeps a promise about errors."
+        "A temperature is fitted, but does not suffice. <code>uncertainty.policy = &quot;guaranteed&quot;</code> "
+        "answers only as many inputs as a guarantee about errors allows."
     )
 
 
@@ -153,7 +151,7 @@ def _tempered(run: RunFolder) -> bool:
 
 
 def _leaving(run: RunFolder) -> Markup | None:
-    """What it spares to answer fewer inputs, where all are answered."""
+    """What answering fewer inputs would gain, if all are answered."""
     curve = run.summary.risk_coverage if run.summary else None
     test = kept(run.summary) if run.summary else None
     if curve is None or not curve.risk or (test and test.answered < test.inputs):
@@ -161,11 +159,11 @@ def _leaving(run: RunFolder) -> Markup | None:
     points, errors = list(zip(curve.coverage, curve.risk, strict=True)), curve.risk[-1]
     coverage, risk = min(points, key=lambda point: abs(point[0] - _LEFT))
     if abs(coverage - _LEFT) <= 0.05 and errors - risk >= max(_SPARED, _SHARE_SPARED * errors):
-        text = "Leave the least sure {} to a person: of the others {} are wrong, of all {}."
+        text = "Leave the least certain {} to a person: {} of the others are wrong, compared with {} of all."
         return Markup(text).format(percent(1 - coverage, 0), percent(risk), percent(errors))
     most = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
     if errors > 2 * _FEW_ERRORS and most[0] >= 0.1:
-        text = "Act on no more than the surest {}: of these {} of the test inputs are wrong, of all {}."
+        text = "Act on the most certain {} at most: {} of these test inputs are wrong, compared with {} of all."
         return Markup(text).format(percent(most[0], 0), percent(most[1]), percent(errors))
     return None
 
@@ -177,16 +175,17 @@ def _figure(found: Confidence) -> Chart:
     label = f"Accuracy against mean confidence of {plural(len(rows), 'silo')}. {told}{rest}"
     caption = "Lowest accuracy first"
     if len(rows) <= NAMED:
-        caption += "; the number is a silo's test inputs, the thin line the accuracy's 95 % interval"
+        caption += "; the number counts a silo's test inputs, and the thin line is the accuracy's 95 % interval"
     caption += "."
     if found.judged:
-        caption += " Beyond chance is an ECE that a silo with the right confidence shows in one of 20 cases."
-    return Chart("How right and how sure", dumbbells(rows, label, "inputs"), caption)
+        caption += " Beyond chance means an ECE that a calibrated silo exceeds in one of 20 cases."
+    return Chart("Accuracy and confidence", dumbbells(rows, label, "inputs"), caption)
 
 
 def _row(one: SiloConfidence) -> Dumbbell:
     low, high = wilson_of(one.silo) or (None, None)
-    note = f"{one.silo.name}: right {percent(one.accuracy)}, sure {percent(one.confidence)}, {count(one.inputs)} inputs"
+    rates = f"accuracy {percent(one.accuracy)}, confidence {percent(one.confidence)}"
+    note = f"{one.silo.name}: {rates}, {count(one.inputs)} inputs"
     note += f", {one.verdict}" if one.verdict else ""
     dot = Dot(one.accuracy, low, high)
     return Dumbbell(one.silo.name, count(one.inputs), dot, one.confidence, one.verdict, one.off, note)

@@ -1,18 +1,32 @@
-"""Pictures with a line per thing compared: figures with intervals, silo by silo, paired differences."""
+"""Pictures of a comparison: dot plots, forests of differences, curves over rounds, and planes of two measures."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from markupsafe import Markup
 
-from ....files.schema.comparison import DifferenceRecord, IntervalRecord, Measure
-from ...charts.axes import Axes, Ticks, inner_ticks, limits
-from ...charts.dots import Groups, dot_plot, dots, lay_out, named
-from ...charts.marks import DIAMOND, colour, hollow, marks
-from ...charts.svg import WIDTH, Point, group, line, rect, text
-from ...text import MINUS, cut, probability
+from ....core.text import MINUS, cut, probability
+from ....files.schema.comparison import ComparedRun, DifferenceRecord, IntervalRecord, Measure
+from ...charts.axes import (
+    Axes,
+    Line,
+    Ticks,
+    Write,
+    band,
+    draw,
+    inner_ticks,
+    limits,
+    plot,
+    round_frame,
+    round_ticks,
+    written,
+)
+from ...charts.dots import Dot, Groups, dot_plot, dots, lay_out, named
+from ...charts.svg import DIAMOND, WIDTH, Point, colour, group, hollow, line, marks, rect, strokes, text
 from .numbers import bracketed, directed, dot, few, figure, header, known, signed, tick, with_unit
 from .verdict import LEVEL
 
@@ -50,7 +64,7 @@ def scale(measure: Measure, shown: Point) -> Ticks:
 
 
 def method_plot(methods: Sequence[MethodRow], measure: Measure, shown: Point, about: str) -> Markup:
-    """A line per method, in the order given: mean and interval, the paper's figure hollow, the mean in digits."""
+    """A line per method, in the order given: mean and interval, the paper's result hollow, the mean in digits."""
     rows = lay_out([("", [method.name for method in methods])], 26, shown, right=46, most=22)
     drawn = [_method(rows.frame, one, y, measure) for one, y in zip(methods, rows.at, strict=True)]
     unit = directed(measure.name, measure)
@@ -74,9 +88,9 @@ def _method(frame: Axes, one: MethodRow, y: float, measure: Measure) -> Markup:
 
 
 def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> Markup:
-    """A line per pair: the mean difference and its interval about zero, and what is left of p after Holm's correction.
+    """A line per pair: the mean difference with its interval about zero, and its p after Holm's correction.
 
-    Pairs without a difference are listed with that said.
+    Pairs without a difference are listed, and say so.
     """
     names = [f"{cut(pair.a, _SIDE)} {MINUS} {cut(pair.b, _SIDE)}" for pair in pairs]
     shown = limits([0.0, *known(pairs)]) or (-1.0, 1.0)
@@ -113,9 +127,9 @@ def _pair(frame: Axes, pair: DifferenceRecord, y: float, measure: Measure) -> Ma
 def silo_plot(
     groups: Groups, methods: Mapping[str, BySilo], measure: Measure, series: Mapping[str, int], about: str
 ) -> Markup | None:
-    """A line per silo, grouped by domain, with a mark and an interval per method; None without figures.
+    """A line per silo, grouped by domain, with a mark and an interval per method; None without values.
 
-    `methods` is what each has per silo.
+    `methods` has each method's values by silo.
     """
     shown = _silo_limits([one for silos in methods.values() for one in silos.values()], measure)
     if shown is None:
@@ -145,9 +159,9 @@ def _titled(method: str, silo: str, value: IntervalRecord, measure: Measure) -> 
 
 
 def _silo_limits(values: Sequence[IntervalRecord], measure: Measure) -> Point | None:
-    """Room for all means, and for no more of the intervals than their span on either side.
+    """A range with room for all means, and for the intervals up to the span of the means on either side.
 
-    With two or three seeds a silo's interval may be many times as long as all that the silos differ by.
+    With two or three seeds, a silo's interval may be many times as long as the difference between silos.
     """
     means = [one.mean for one in values if one.mean is not None]
     full, own = limits(known(values), measure.percent), limits(means, measure.percent)
@@ -156,3 +170,77 @@ def _silo_limits(values: Sequence[IntervalRecord], measure: Measure) -> Point | 
     span = own[1] - own[0]
     low, high = max(full[0], own[0] - span), min(full[1], own[1] + span)
     return (max(0.0, low), min(1.0, high)) if measure.percent and own[0] >= 0 and own[1] <= 1 else (low, high)
+
+
+_MOST_POINTS = 150
+"""Rounds that a curve shows at most."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """A method's metric over rounds: the mean over seeds, with the minimum and the maximum."""
+
+    name: str
+    series: int
+    mean: Sequence[Point]
+    low: Sequence[Point]
+    high: Sequence[Point]
+
+
+def course(name: str, series: int, runs: Sequence[ComparedRun], which: Literal[1, 2]) -> Course | None:
+    """A method's metric over the rounds that all `runs` have, 150 at most; `which`: 1 is accuracy, 2 entropy."""
+    curves = [[(row[0], row[which]) for row in run.curve] for run in runs]
+    found = [known for curve in curves if (known := {at: value for at, value in curve if value is not None})]
+    shared = sorted(set.intersection(*map(set, found))) if found else []
+    if not shared:
+        return None
+    step = math.ceil(len(shared) / _MOST_POINTS)
+    # From the end, so that the last round is always there.
+    values = {at: [one[at] for one in found] for at in shared[::-1][::step][::-1]}
+    means = [(at, math.fsum(row) / len(row)) for at, row in values.items()]
+    low, high = ([(at, of(row)) for at, row in values.items()] for of in (min, max))
+    return Course(name, series, means, low, high)
+
+
+def course_chart(courses: Sequence[Course], about: str, write: Write) -> Markup:
+    """Lines over rounds, each with the band of its seeds."""
+    values = [value for one in courses for _, value in (*one.low, *one.high)]
+    frame = round_frame([at for one in courses for at, _ in one.mean], limits(values) or (0.0, 1.0), 230)
+    bands = [band(frame, one.low, one.high, one.series, one.name) for one in courses]
+    lines = [draw(frame, Line(one.mean, one.series, one.name, name=one.name)) for one in courses]
+    y_ticks = written(inner_ticks(frame.y_range), write)
+    return plot(frame, about, round_ticks(frame), y_ticks, "round", *bands, *lines)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A method in a plane of two measures."""
+
+    name: str
+    series: int
+    x: Dot
+    y: Dot
+    note: str
+
+
+def plane(places: Sequence[Place], names: tuple[str, str], write: tuple[Write, Write], about: str) -> Markup | None:
+    """A mark per method, with both intervals; None without any."""
+    x_range = limits([end for place in places for end in place.x.known])
+    y_range = limits([end for place in places for end in place.y.known])
+    if x_range is None or y_range is None:
+        return None
+    frame = Axes(50, 24, 256, 190, x_range, y_range)
+    x_ticks, y_ticks = written(inner_ticks(x_range, 4), write[0]), written(inner_ticks(y_range, 4), write[1])
+    drawn = [text(2, 12, names[1], "start", "tick"), *(_place(frame, place) for place in places)]
+    return plot(frame, about, x_ticks, y_ticks, names[0], *drawn, width=320)
+
+
+def _place(frame: Axes, place: Place) -> Markup:
+    x, y = place.x, place.y
+    ends = []
+    if x.low is not None and x.high is not None:
+        ends.append((frame.at((x.low, y.value)), frame.at((x.high, y.value))))
+    if y.low is not None and y.high is not None:
+        ends.append((frame.at((x.value, y.low)), frame.at((x.value, y.high))))
+    mark = marks(place.series, [frame.at((x.value, y.value))], 4.6)
+    return group(place.note, strokes(ends, "whisker thin"), mark, class_=colour(place.series), name=place.name)

@@ -1,4 +1,4 @@
-"""Carry out `caveat compare`, and parse the texts of its options."""
+"""Parse the options of `caveat compare`."""
 
 from __future__ import annotations
 
@@ -6,36 +6,20 @@ import math
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
-from rich.table import Table
 
 from ...config import find, load
 from ...config.load import check_key
 from ...config.text import senseless, toml
-from ...core import ConfigurationError, DataError
+from ...core import ConfigurationError
 from ...core.errors import cut
 from ...core.settings import check_seed
-from ...files.locks import locked
-from ...files.reading import check_version, decoded, text_of
-from ...files.schema.comparison import read_comparison
-from ...files.schema.grid import MethodVariant, Setting, TuningPlan, grid_record
-from ...files.schema.record import SCHEMA, check_seal, sealed
-from ...files.writing import write_bytes, write_json, write_record
-from ...html.pages.comparison import conclusion, terminal
-from ...html.pages.comparison.page import render
+from ...files.schema.grid import MethodVariant, Setting, TuningPlan
 from ...methods import METHODS
 from ...methods.plugins import advice
 from ...metrics.own import check_known, known_metrics
-from ...runs.progress import Progress
 from ...runs.user_code import import_named
-from .build_record import comparison_of
-from .folder import ComparisonFolder
 from .grid import Grid, key_of, swept, with_own
-from .runner import Runner, check_folder
-from .texts import markdown, per_run
 
 MOST_RUNS = 10_000
 """Of one comparison."""
@@ -153,75 +137,3 @@ def _seeds(text: str) -> tuple[int, ...]:
     for seed in seeds:
         check_seed(seed, "--seeds")
     return seeds
-
-
-def compare(grid: Grid, folder: Path, workers: int, progress: Progress, device: str | None = None) -> Path:
-    """Carry out what the folder lacks of a comparison and write its tables and its page; return where the page is.
-
-    `device` is where runs compute, by default where their configurations say. Whatever can be checked is checked before
-    anything is written; an interrupted comparison keeps its finished runs, and its unfinished ones continue. Raises
-    ConfigurationError, DataError.
-    """
-    grid.check()
-    results = ComparisonFolder(grid, folder)
-    check_folder(results)
-    runner = Runner(results, workers, progress, device)
-    runner.prepare()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"cannot make the folder {folder}: {error.strerror}") from error
-    (folder / "runs").mkdir(exist_ok=True)
-    with locked(folder / "runs"):
-        write_json(folder / "grid.json", sealed({"schema": SCHEMA, **grid_record(grid)}))
-        write(results)
-        try:
-            runner.run()
-        finally:
-            page = write(results)
-    return page
-
-
-def write(results: ComparisonFolder, out: Path | None = None) -> Path:
-    """Write comparison.json, runs.csv, tables.md and the page of what is there now; return where the page is."""
-    folder, record = results.folder, comparison_of(results)
-    write_record(folder / "comparison.json", record)
-    write_bytes(folder / "runs.csv", per_run(record).encode())
-    write_bytes(folder / "tables.md", markdown(record).encode())
-    target = out or folder / "report.html"
-    write_bytes(target, render(read_comparison(folder / "comparison.json")).encode())
-    return target
-
-
-def shown(folder: Path) -> Table:
-    """The table of a comparison for the terminal."""
-    return terminal(read_comparison(folder / "comparison.json"))
-
-
-def concluded(folder: Path) -> list[str]:
-    """What came out of a comparison, in lines for the terminal."""
-    return conclusion(read_comparison(folder / "comparison.json"))
-
-
-def opened(folder: Path) -> ComparisonFolder:
-    """The folder of a comparison, with the runs done so far. Raises DataError if it is damaged."""
-    return ComparisonFolder(grid_of(folder), folder)
-
-
-def lacking(folder: Path) -> str:
-    """What the tables of a folder are without, in words; empty if nothing."""
-    runs = read_comparison(folder / "comparison.json").cells
-    failed, missing = (sum(run.status == status for run in runs) for status in ("failed", "missing"))
-    return f"{failed} of {len(runs)} runs failed, {missing} are missing" if failed or missing else ""
-
-
-def grid_of(folder: Path) -> Grid:
-    """The grid that `grid.json` in the folder describes. Raises DataError if it is damaged, or of another version."""
-    path = folder / "grid.json"
-    try:
-        value = decoded(text_of(path) or "", str(path))
-        check_version(value, str(path))
-        check_seal(value, str(path))
-        return TypeAdapter(Grid).validate_python(value)
-    except ValidationError as error:
-        raise DataError(f"{path}: not as caveat writes it: {error}") from error

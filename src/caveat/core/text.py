@@ -1,4 +1,4 @@
-"""How pages and terminals write numbers, lists, ranges and what other machines have named."""
+"""How pages, terminals and errors write numbers, lists, ranges, and names from other machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures with a row per silo: what its figures are, and what they may be, having come from few inputs."""
+"""Every silo of a run: plots with a row per silo, and the table of all its metrics."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from statistics import fmean
 
 from markupsafe import Markup
 
+from ....core.text import count, decimal, percent, percent_tick, tick
 from ....files.run_folder import RunFolder, natural
+from ....files.schema.figures import Metrics
 from ....files.schema.summary import SiloRecord
 from ...charts.axes import Axes, Write, ticks, written
+from ...charts.diagrams import sparkline
 from ...charts.dots import Dot, Groups, Rows, dot_plot, dots, lay_out, named
-from ...charts.marks import DIAMOND, colour, key, marks, sample, swatch
-from ...charts.svg import Chart, Point, drawing, group, polyline
+from ...charts.svg import DIAMOND, Chart, Point, colour, group, key, marks, polyline, sample, swatch
 from ...intervals import wilson
-from ...text import decimal, percent, percent_tick, tick
-from .shares import parts, told
-from .streams import kinds
+from ...templates import Cell, Column, Table, column, table, words
 
 _MOST = 240
 """Silos that a plot has rows for."""
@@ -29,7 +29,7 @@ _BESIDE = (0, DIAMOND, 1)
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure of silos, how it is written, and within what it lies."""
+    """A metric of silos, how it is written, and its range."""
 
     title: str
     value: Callable[[SiloRecord], float | None]
@@ -47,7 +47,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class SiloRows:
-    """The silos of a run's plots from top to bottom, in groups of a domain or in one without a heading."""
+    """The silos of a run's plots from top to bottom, in groups by domain or in one group without a heading."""
 
     groups: Groups
     series: Mapping[str, int]
@@ -58,7 +58,7 @@ class SiloRows:
         return [name for _, names in self.groups for name in names]
 
     def laid_out(self, methods: int = 1, shown: Point = (0, 1)) -> Rows:
-        """With room for so many methods' dots, or without names and low where the silos are many."""
+        """The rows with room for so many methods' dots, or low and without names if there are many silos."""
         many = len(self.silos) > _NAMED
         height = max(2.5, _TALLEST / len(self.silos)) if many else 15.0 + 5.0 * methods
         return lay_out(self.groups, height, shown, most=14)
@@ -69,7 +69,7 @@ class SiloRows:
 
 @dataclass(frozen=True)
 class MethodDots:
-    """A method's dots by silo; `beside` counts the methods beside the page's own, which has none."""
+    """A method's dots by silo; `beside` numbers the methods for comparison, and is None for the page's own method."""
 
     name: str
     dots: Mapping[str, Dot]
@@ -81,7 +81,7 @@ class MethodDots:
 
 
 def rows_of(run: RunFolder) -> SiloRows:
-    """Silos by domain in the order of the run, those of highest accuracy first; evenly chosen where they are many."""
+    """Silos by domain in the order of the run, highest accuracy first; a sample if there are many."""
     ordered = sorted(run.silos, key=lambda silo: (-(silo.test.accuracy or 0.0), natural(silo.name)))
     if len(ordered) > _MOST:
         ordered = [ordered[round(i * (len(ordered) - 1) / (_MOST - 1))] for i in range(_MOST)]
@@ -94,7 +94,7 @@ def rows_of(run: RunFolder) -> SiloRows:
 
 
 def wilson_of(silo: SiloRecord) -> tuple[float, float] | None:
-    """The 95 % interval of a silo's accuracy, from as many test inputs as it has."""
+    """The 95 % interval of a silo's accuracy over its test inputs."""
     if silo.test.accuracy is None or not silo.n_test:
         return None
     return wilson(round(silo.test.accuracy * silo.n_test), silo.n_test)
@@ -108,7 +108,7 @@ def entropy_interval(silo: SiloRecord) -> tuple[float, float] | None:
 
 
 def chance(silo: SiloRecord) -> tuple[float, float] | None:
-    """What ECE a perfectly calibrated model would show: from 0 to its 95 % quantile."""
+    """The ECE of a perfectly calibrated model: from 0 to its 95 % quantile."""
     return (0.0, silo.test.ece_null.upper) if silo.test.ece_null else None
 
 
@@ -119,14 +119,14 @@ ACCURACY = Panel(
     percent_tick,
     "the further right the better",
     wilson_of,
-    "lines are 95 % intervals (Wilson) from as many inputs as a silo has",
+    "lines are 95 % intervals (Wilson) over a silo's inputs",
     top=1.0,
     compared=True,
 )
 ENTROPY = Panel(
     "Entropy, nats",
     lambda silo: silo.test.entropy,
-    better="the further left the more certain, right or wrong",
+    better="the further left the more certain, correct or not",
     interval=entropy_interval,
     lines="lines are 95 % intervals of the mean over a silo's inputs",
     compared=True,
@@ -136,24 +136,24 @@ ECE = Panel(
     lambda silo: silo.test.ece,
     better="the further left the better",
     interval=chance,
-    lines="lines reach as far as chance explains, a mark beyond its line is miscalibrated",
+    lines="lines reach as far as chance explains; a mark beyond its line is miscalibrated",
 )
 NLL = Panel("Negative log-likelihood, nats", lambda silo: silo.test.nll, better="the further left the better")
 EPISTEMIC = Panel(
     "Epistemic uncertainty, nats",
     lambda silo: silo.test.epistemic,
-    better="how much of the entropy is what the model does not know",
+    better="the part of the entropy that is uncertainty of the model",
 )
 AUROC = Panel(
     "AUROC of errors",
     lambda silo: silo.test.auroc_error,
-    better="how well entropy tells errors from hits: 0.5 is chance, 1 is best",
+    better="how well entropy detects errors: 0.5 is chance, 1 is best",
     top=1.0,
 )
 
 
 def panel(run: RunFolder, silos: SiloRows, measure: Panel) -> Chart | None:
-    """None where no silo has the figure."""
+    """None if no silo has the metric."""
     own = _dots(run, measure)
     if not own:
         return None
@@ -166,7 +166,7 @@ def panel(run: RunFolder, silos: SiloRows, measure: Panel) -> Chart | None:
     if any(dot.low is not None for one in methods for dot in one.dots.values()):
         about.append(measure.lines)
     if len(silos.silos) < len(run.silos):
-        about.append(f"shown are {len(silos.silos)} of {len(run.silos):,} silos, evenly by accuracy")
+        about.append(f"{len(silos.silos)} of {len(run.silos):,} silos are shown, evenly chosen by accuracy")
     caption = "; ".join(about)
     return Chart(measure.title, _plot(silos, methods, measure, label), f"{caption[:1].upper()}{caption[1:]}.")
 
@@ -218,28 +218,8 @@ def _said(one: MethodDots, measure: Panel) -> str:
     return f"{one.name}: mean {measure.write(one.mean)}, {measure.write(min(values))} to {measure.write(max(values))}"
 
 
-def decision_bars(run: RunFolder, silos: SiloRows) -> Chart | None:
-    """Who answered at each silo, in the same order; None where all was decided alike."""
-    shares = {silo.name: silo.decisions for silo in run.silos if silo.decisions}
-    if len(kinds(*shares.values())) < 2:
-        return None
-    rows = silos.laid_out()
-    thick = min(11.0, 0.8 * rows.height)
-    bars = []
-    for name, y in rows.places:
-        if of := shares.get(name):
-            drawn = parts(of, (rows.frame.left, y - thick / 2), (rows.frame.width, thick))
-            bars.append(group(f"{name}: {told(of)}", *drawn, name=name))
-    whole = told(run.summary.decisions or {}) if run.summary else ""
-    label = f"Shares of decisions of {len(shares)} silos. All together: {whole}"
-    figure = drawing(rows.width, rows.frame.bottom + 4, label, *silos.named(rows), *bars, class_="dots")
-    caption = "Share of each silo's test inputs that its own model answered, that the federation's answered, and that "
-    caption += "nobody answered: blue, amber and empty."
-    return Chart("Decisions", figure, caption)
-
-
 def panel_legend(run: RunFolder) -> list[tuple[Markup, str]]:
-    """What tells this method's marks from those of the methods beside it."""
+    """The marks of this method and of those that it is compared with."""
     legend = [(swatch(0), run.title), (key(None, "mean"), f"mean of {run.title}")]
     for i, name in enumerate(run.comparable):
         mark = sample(marks(_BESIDE[i % 3], [(7, 7)], 2.9, "hollow"))
@@ -248,6 +228,119 @@ def panel_legend(run: RunFolder) -> list[tuple[Markup, str]]:
 
 
 def more_panels(run: RunFolder) -> list[Chart]:
-    """Further figures of each silo, this method's alone."""
+    """More metrics of each silo, for this method alone."""
     rows = rows_of(run)
     return [found for measure in (ECE, NLL, EPISTEMIC, AUROC) if (found := panel(run, rows, measure))]
+
+
+_EPISTEMIC = "uncertainty of the model (mutual information, corrected for few samples), in nats"
+METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
+    ("accuracy", "accuracy", percent, "share of correct predictions, including those abstained from"),
+    ("entropy", "entropy", decimal, "mean total uncertainty of a prediction, in nats"),
+    ("aleatoric", "aleatoric", decimal, "uncertainty of the data, which a better model does not reduce, in nats"),
+    ("epistemic", "epistemic", decimal, _EPISTEMIC),
+    ("nll", "NLL", decimal, "negative log-likelihood, in nats; lower is better"),
+    ("brier", "Brier", decimal, "squared distance between probabilities and outcome; lower is better"),
+    ("auroc_error", "AUROC error", decimal, "how well uncertainty detects errors; 0.5 is chance, 1 is best"),
+    ("augrc", "AUGRC", decimal, "area under the generalised risk-coverage curve; lower is better"),
+    ("set_coverage", "label in set", percent, "share of prediction sets that contain the label"),
+    ("set_size", "classes in set", decimal, "mean number of classes in a prediction set"),
+)
+MODELS = {"local": "own\nmodel", "global": "federation's\nmodel"}
+"""Two models that a silo may have at hand, and how a column with their accuracy is headed."""
+
+
+def of_models(silos: Sequence[SiloRecord]) -> list[tuple[str, tuple[str, ...]]]:
+    """The silos' architectures, and the accuracy of the local and global models; cells are empty without any."""
+    about = [("model", (*(silo.model for silo in silos), "", ""))]
+    both = [silo for silo in silos if MODELS.keys() <= silo.models.keys()]
+    for name, header in MODELS.items():
+        found = [silo.models[name].accuracy if name in silo.models else None for silo in silos]
+        # A mean over the silos that have both, so that the two can be compared.
+        known = [value for silo in both if (value := silo.models[name].accuracy) is not None]
+        about.append((header, (*map(percent, found), percent(sum(known) / len(known)) if known else "", "")))
+    return about
+
+
+def metric_column(run: RunFolder, names: Sequence[str], metric: str, worst: str) -> list[float | None]:
+    """A metric of the silos called `names`, then the mean over them, then the value of the silo called `worst`.
+
+    The mean is None if the run has metrics of other silos than these.
+    """
+    found: dict[str, SiloRecord] = {silo.name: silo for silo in run.silos}
+
+    def value(metrics: Metrics | None) -> float | None:
+        number = getattr(metrics, metric, None)
+        return number if isinstance(number, float) else None
+
+    figures = [value(found[name].test) if name in found else None for name in names]
+    mean = value(run.mean) if found.keys() == set(names) else None
+    return [*figures, mean, value(found[worst].test) if worst in found else None]
+
+
+OF_MODELS = "architecture of the silo's own model, and accuracy of either model on all of the silo's test samples"
+
+
+def silo_table(run: RunFolder) -> Table | None:
+    """A row per silo, then the mean over silos, and again the silo of lowest accuracy, for all methods."""
+    silos, names = run.silos, [silo.name for silo in run.silos]
+    if not silos:
+        return None
+    worst = run.worst.silo if run.worst else ""
+    metrics = [
+        column(header, map(write, metric_column(run, names, metric, worst)), help)
+        for metric, header, write, help in METRICS
+    ]
+    others = [
+        column(f"{name} {header}", map(write, metric_column(other, names, metric, worst)), help)
+        for name, other in run.comparable.items()
+        for metric, header, write, help in METRICS[:2]
+    ]
+    last = ["", ""]
+    counts = [[getattr(silo, f"n_{split}", None) for silo in silos] for split in ("train", run.split)]
+    columns = [
+        words("silo", [*names, "mean", f"worst {worst}".rstrip()]),
+        words("domain", [*(silo.domain for silo in silos), *last]),
+        *metrics[:2],
+        *(column(" ".join(header.split()), cells, OF_MODELS) for header, cells in of_models(silos)),
+        column("codewords", [*(str(s.codewords or "") for s in silos), *last], "shared + the silo's own"),
+        column("perplexity", [*(decimal(s.perplexity, 1) for s in silos), *last], "codewords in effective use"),
+        *others,
+        *_calibration(run, names, worst),
+        *metrics[2:],
+        column("train", [*map(count, counts[0]), *last], "samples to train on"),
+        column(run.split, [*map(count, counts[1]), *last], "samples that the metrics of this table are computed on"),
+        words("classes", [*(_classes(run, silo) for silo in silos), *last], "training samples per class"),
+    ]
+    flags = any(header.header == "ECE by chance" and any(cell.text for cell in header.cells) for header in columns)
+    about = "; worst is the silo of lowest accuracy" if worst else ""
+    about += "; a triangle marks an ECE above what chance explains." if flags else "."
+    return table(columns, f"Metrics of each silo on its own {run.split} samples, entropies in nats{about}", names, 2)
+
+
+def _classes(run: RunFolder, silo: SiloRecord) -> str:
+    counts, names = silo.class_counts, (run.summary.classes if run.summary else None) or []
+    if not counts:
+        return ""
+    return sparkline(counts, names if len(names) == len(counts) else list(map(str, range(len(counts)))))
+
+
+def _calibration(run: RunFolder, names: Sequence[str], worst: str) -> list[Column]:
+    values = metric_column(run, names, "ece", worst)
+    of_worst = next((silo.test for silo in run.silos if silo.name == worst), None)
+    metrics: list[Metrics | None] = [*(silo.test for silo in run.silos), run.mean, of_worst]
+    about = "ECE of a perfectly calibrated model on as many samples: mean to 95 % quantile"
+    return [
+        column("ECE", map(_ece, values, metrics), "expected calibration error"),
+        column("ECE by chance", map(_band, metrics), about),
+    ]
+
+
+def _ece(value: float | None, metrics: Metrics | None) -> Cell:
+    above = metrics is not None and metrics.ece_above_chance
+    return Cell(decimal(value), "above what chance explains" if above else "")
+
+
+def _band(metrics: Metrics | None) -> str:
+    band = metrics.ece_null if metrics else None
+    return f"{band.mean:.3f} to {band.upper:.3f}" if band else ""

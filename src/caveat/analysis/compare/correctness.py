@@ -1,7 +1,8 @@
-"""Which test inputs a run's models have right, one by one: what contrasts are decided by."""
+"""Which test inputs a run's models predict correctly, one by one, and the contrasts that are decided by that."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,13 +13,16 @@ from torch import Tensor
 from ...core import Data, DataError, Payload, Silo, Tensors
 from ...data import Silos
 from ...files.payloads import read_payload, to_bytes
+from ...files.schema.comparison import ContrastRecord
 from ...files.schema.grid import Contrast
 from ...files.writing import write_bytes
 from ...runs.local import Run
 from ...runs.opening import open_run
-from ..contrasts import Floats, SeedDifferences, Whole
+from ..statistics import Array as Floats
+from ..statistics import ContrastEstimate, SeedDifferences, Whole, estimate, verdicts
+from .folder import ComparisonFolder
 
-INPUT, OWN = "input", "own"
+INPUT, CHOSEN = "input", "own"
 """The position of every test input in its source; whether the silo's own prediction of it is right."""
 FOREIGN = "ood_local"
 """The stream of inputs that only other silos know; what is kept of it has this and a slash before its name."""
@@ -51,7 +55,7 @@ def _right_at(run: Run, silo: Silo) -> Tensors:
 def _right(run: Run, silo: Silo, data: Data, name: str) -> Tensors:
     y = data.y.cpu()
     models = {decision.name.lower(): answer.label for decision, answer in run.answers(silo.name)(data.x).items()}
-    labels = {OWN: run.predictor(silo.name)(data.x).label, **models}
+    labels = {CHOSEN: run.predictor(silo.name)(data.x).label, **models}
     right = {model: (label.cpu() == y).to(torch.uint8) for model, label in labels.items()}
     return {INPUT: silo.indices[name].cpu(), **right}
 
@@ -91,7 +95,7 @@ def differences(contrast: Contrast, a: Path, b: Path) -> SeedDifferences:
 
 def _stratum(contrast: Contrast, a: tuple[Path, Payload], b: tuple[Path, Payload], silo: str, stream: str) -> Stratum:
     places = tuple(place_of(folder) for folder, _ in (a, b))
-    models = (contrast.model or OWN, contrast.b_model or contrast.model or OWN)
+    models = (contrast.model or CHOSEN, contrast.b_model or contrast.model or CHOSEN)
     kept = tuple(_kept(found[silo], stream) for _, found in (a, b))
     for place, each, model in zip(places, kept, models, strict=True):
         if not each:
@@ -107,3 +111,40 @@ def _stratum(contrast: Contrast, a: tuple[Path, Payload], b: tuple[Path, Payload
 def _kept(found: dict[str, Tensor], stream: str) -> Tensors:
     """What is kept of a stream, by the model's name."""
     return {name.removeprefix(stream): each for name, each in found.items() if name.startswith(stream)}
+
+
+def contrast_records(results: ComparisonFolder) -> tuple[ContrastRecord, ...]:
+    """A record per contrast; verdicts once all runs of all of them are there, so that none is looked at before."""
+    contrasts, seeds = results.grid.contrasts, results.grid.seeds
+    found = [_estimate(results, contrast) for contrast in contrasts]
+    known = [each for each, count in found if count == len(seeds) and not math.isnan(each.error)]
+    if not contrasts or len(known) < len(contrasts):
+        return tuple(_record(contrast, count) for contrast, (_, count) in zip(contrasts, found, strict=True))
+    decided = verdicts(known, [contrast.margin for contrast in contrasts])
+    return tuple(
+        _record(contrast, len(seeds)).model_copy(
+            update={
+                "mean": each.mean, "low": each.interval()[0], "high": each.interval()[1],
+                "p_different": different, "p_equal": equal, "verdict": verdict,
+            }
+        )
+        for contrast, each, (different, equal, verdict) in zip(contrasts, known, decided, strict=True)
+    )  # fmt: skip
+
+
+def _record(contrast: Contrast, seeds: int) -> ContrastRecord:
+    return ContrastRecord(**vars(contrast), seeds=seeds)
+
+
+def _estimate(results: ComparisonFolder, contrast: Contrast) -> tuple[ContrastEstimate, int]:
+    """Of the seeds of which both runs are there, and how many these are."""
+    grid = results.grid
+    setting = next(setting for setting in grid.columns if setting.name == contrast.column)
+    a, b = (next(method for method in grid.rows if method.name == name) for name in (contrast.a, contrast.b))
+    seeds = []
+    for seed in grid.seeds:
+        planned = [results.planned(setting, method, seed) for method in (a, b)]
+        places = [results.place(run) for run in planned if run is not None and results.done(run) is not None]
+        if len(places) == 2 and all(place_of(place).exists() for place in places):
+            seeds.append(differences(contrast, *places))
+    return estimate(seeds), len(seeds)

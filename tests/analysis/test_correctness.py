@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from caveat.analysis.compare.right import differences, place_of
+from caveat.analysis.compare.correctness import differences, place_of
 from caveat.core import DataError
 from caveat.files.payloads import to_bytes
 from caveat.files.schema.grid import Contrast

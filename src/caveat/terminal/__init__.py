@@ -1,0 +1,1 @@
+"""What commands print of runs, comparisons and audits: tables and lines of text."""

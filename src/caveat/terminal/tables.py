@@ -1,0 +1,60 @@
+"""Tables on a terminal: the only place that makes tables with rich."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from typing import NamedTuple
+
+from rich.align import VerticalAlignMethod
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleRenderable, JustifyMethod, RichCast
+from rich.table import Table as TextTable
+from rich.text import Text
+
+__all__ = ["Heading", "TextTable", "text_table", "written"]
+
+
+class Heading(NamedTuple):
+    """The heading of a column, and how the column is set."""
+
+    text: str
+    words: bool = False
+    """Whether the column holds words, which are aligned left, rather than numbers."""
+    wraps: bool = False
+    """Whether the column's cells break where the terminal is too narrow for all columns."""
+
+
+def text_table(
+    heads: Iterable[Heading],
+    rows: Iterable[Sequence[str | Text]],
+    title: str = "",
+    caption: str = "",
+    ends: Container[int] = (),
+    gap: int = 0,
+    leading: int = 0,
+    vertical: VerticalAlignMethod = "top",
+) -> TextTable:
+    """A table of rows below headings, with a rule below every row whose number is in `ends`.
+
+    `gap` is the number of spaces that are added between columns, `leading` the number of blank lines between rows.
+    `vertical` says where cells of one line stand if others in their row or heading have several.
+    """
+    table = TextTable(
+        title=Text(title) if title else None, title_justify="left", box=SIMPLE_HEAD, show_edge=False,
+        padding=(0, gap, 0, 0), leading=leading, caption=Text(caption) if caption else None, caption_justify="left",
+    )  # fmt: skip
+    for head in heads:
+        justify: JustifyMethod = "left" if head.words else "right"
+        table.add_column(Text(head.text), justify=justify, vertical=vertical, overflow="fold", no_wrap=not head.wraps)
+    for i, row in enumerate(rows):
+        # Text instead of str: a name can hold brackets, which rich takes for markup in str.
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row), end_section=i in ends)
+    return table
+
+
+def written(shown: ConsoleRenderable | RichCast, width: int = 120) -> str:
+    """The lines that a terminal of this width shows, without colours and without spaces at their ends."""
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(shown)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
