@@ -12,7 +12,7 @@ from typing import Any
 from ...config import Config
 from ...config.text import toml
 from ...core import ConfigurationError, SiloId
-from ...files.reading import Manifest, manifest_of, read, read_plain
+from ...files.reading import RUN, Manifest, manifest_of, read, read_plain
 from ...files.run_folder import read_rows
 from ...files.schema.grid import Measure, MethodVariant, Sets, Setting
 from ...files.schema.logs import RoundRow
