@@ -42,7 +42,7 @@ from caveat.engines.checks.norms import NormBound
 from caveat.engines.executor import Executor
 from caveat.engines.processes.pool import EmbeddedEngine
 from caveat.engines.rounds import FinishedRound, Participation, run
-from caveat.federation.credible import TIMES_ROWS, incredible
+from caveat.federation.server.agreement import TIMES_ROWS, incredible
 from caveat.files.checkpoints import SiloStore
 from caveat.methods import METHODS as EVERY
 from caveat.runs.spec import RunSpec

@@ -171,7 +171,7 @@ def load(folder: str | Path, *, model: Make | str | Sequence[str] | None = None,
     if model is not None:
         allow_code([place], model)
     if (place / "silo.json").exists():
-        from .federation.kept_member import open_member
+        from .federation.silo.member import open_member
 
         return open_member(place, device)
     return open_run(place, device)

@@ -26,7 +26,7 @@ import caveat
 from caveat.core import ConfigurationError
 from caveat.core.devices import find_device, find_devices
 from caveat.engines.processes.worker import can_fork
-from caveat.federation.silo_file import read_silo_file
+from caveat.federation.silo.silo_file import read_silo_file
 from caveat.files.payloads import read_payload
 from caveat.runs.progress import Silent
 from caveat.testing.federation import assert_same
@@ -257,8 +257,8 @@ def test_a_simulation_by_flower_computes_there(tmp_path: Path) -> None:
     from flower_grid import InProcessGrid
 
     from caveat.engines.flower import silo_app_of
-    from caveat.federation.node import NodeHandler
-    from caveat.federation.server import serve
+    from caveat.federation.server.run import serve
+    from caveat.federation.silo.app import NodeHandler
 
     folders, more = {}, [*TINY, "engine.name=flower", "method.name=scaffold"]
     for device in ("cpu", "shadow"):

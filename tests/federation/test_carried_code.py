@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from caveat import METHODS, FedAvg, frozen_settings, register
-from caveat.federation.node import NodeHandler
+from caveat.federation.silo.app import NodeHandler
 
 
 @frozen_settings

@@ -12,8 +12,8 @@ from hospitals import Federation, summary
 
 from caveat.config import load
 from caveat.core import ConfigurationError
-from caveat.federation.credible import Confirmed, incredible
-from caveat.federation.server import StartCommand
+from caveat.federation.server.agreement import Confirmed, incredible
+from caveat.federation.server.run import StartCommand
 
 
 def test_more_than_ten_times_the_others_median_is_not_believed() -> None:

@@ -16,10 +16,10 @@ from hospitals import NAMES, Federation, Notes, hospital
 import caveat
 from caveat.core import ConfigurationError, RunError
 from caveat.engines.flower import silo_app_of
-from caveat.federation.delivery import deliver
-from caveat.federation.log import status_of
-from caveat.federation.node import NodeHandler
-from caveat.federation.server import serve
+from caveat.federation.server.app import deliver
+from caveat.federation.server.log import status_of
+from caveat.federation.server.run import serve
+from caveat.federation.silo.app import NodeHandler
 from caveat.files.ledger import read_ledger
 from caveat.files.payloads import read_payload
 from caveat.runs.joining import own_silos_of

@@ -17,10 +17,10 @@ from caveat.config import load
 from caveat.core import ConfigurationError, RunError
 from caveat.engines.flower import silo_app_of
 from caveat.engines.flower_messages import Order, words_of
-from caveat.federation import server
-from caveat.federation.log import lock_of
-from caveat.federation.node import NodeHandler
-from caveat.federation.server import StartCommand, serve
+from caveat.federation.server import run
+from caveat.federation.server.log import lock_of
+from caveat.federation.server.run import StartCommand, serve
+from caveat.federation.silo.app import NodeHandler
 from caveat.federation.terms import Terms
 from caveat.files import ledger
 from caveat.files.locks import held
@@ -231,7 +231,7 @@ def test_a_start_that_was_killed_early_can_be_repeated(tmp_path: Path, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(server, "write_record", killed)
+        patch.setattr(run, "write_record", killed)
         with pytest.raises(KeyboardInterrupt):
             serve(federation.config, federation.grid, federation.run, Silent(), given)
     assert {"config.toml", "run.json"} <= {path.name for path in federation.run.iterdir()}
@@ -275,7 +275,7 @@ def test_messages_are_dropped_some_time_after_their_deadline(tmp_path: Path) -> 
 
 
 def test_a_greeting_without_an_answer_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caveat.federation.membership.AGAIN", 0.3)
+    monkeypatch.setattr("caveat.federation.server.membership.AGAIN", 0.3)
     federation, greeted = Federation(tmp_path, "fedavg", rounds=1), list[int]()
     deliver, hill = federation.grid._deliver, federation.node["hill"]
 

@@ -18,7 +18,7 @@ from caveat.config import load
 from caveat.core import DataError, Payload, RunError, Update
 from caveat.engines.flower import silo_app_of
 from caveat.engines.flower_messages import pack, unpack, words_of
-from caveat.federation.node import NodeHandler
+from caveat.federation.silo.app import NodeHandler
 from caveat.files import ledger
 from caveat.files.payloads import read_payload
 from caveat.files.schema.logs import NO_PART

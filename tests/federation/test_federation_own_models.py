@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import caveat as library
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.federation import make_known
-from caveat.federation.node import NodeHandler
+from caveat.federation.silo.app import NodeHandler
 from caveat.files.ledger import read_ledger
 from caveat.files.payloads import read_payload
 from caveat.nn.own import KNOWN

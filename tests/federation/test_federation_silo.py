@@ -21,11 +21,10 @@ from caveat.core import ConfigurationError, DataError, Payload, RunError, Update
 from caveat.data import noted_inputs, read_inputs
 from caveat.data.agreement import own_schema
 from caveat.engines.flower_messages import Order, unpack, words_of
-from caveat.federation.kept_member import open_member
-from caveat.federation.node import without_details
-from caveat.federation.own_books import OwnBooks
-from caveat.federation.silo_file import read_silo_file
-from caveat.federation.silo_side import MODEL_FILES, SiloSide
+from caveat.federation.silo.app import without_details
+from caveat.federation.silo.member import MODEL_FILES, SiloSide, open_member
+from caveat.federation.silo.silo_file import read_silo_file
+from caveat.federation.silo.store import OwnBooks
 from caveat.federation.terms import Terms
 from caveat.files.payloads import read_payload
 from caveat.files.schema.small_files import SiloKeeps, SiloSource

@@ -23,12 +23,12 @@ from caveat.data import noted_inputs, splits_record
 from caveat.data.agreement import shared_schema
 from caveat.data.schemas import DataSchema
 from caveat.engines.flower_messages import pack
-from caveat.federation.frozen import DataChanged
-from caveat.federation.held_out import HELD_OUT
-from caveat.federation.membership import OpenMembership, PendingGreeting
 from caveat.federation.name_keys import Asked
-from caveat.federation.silo_file import read_silo_file
-from caveat.federation.silo_side import SiloSide
+from caveat.federation.server.membership import OpenMembership, PendingGreeting
+from caveat.federation.silo.data import HELD_OUT
+from caveat.federation.silo.frozen_splits import DataChanged
+from caveat.federation.silo.member import SiloSide
+from caveat.federation.silo.silo_file import read_silo_file
 from caveat.federation.terms import Terms
 from caveat.files.payloads import read_payload
 

@@ -17,8 +17,8 @@ from test_delivery import LATE, arrives, delivered, files
 import caveat
 from caveat.core import RunError
 from caveat.engines.flower import FlowerEngine
-from caveat.federation.log import logged, status_of
-from caveat.federation.server import serve
+from caveat.federation.server.log import logged, status_of
+from caveat.federation.server.run import serve
 from caveat.files.ledger import read_ledger
 from caveat.files.run_folder import read_run
 from caveat.files.schema.logs import NO_PART

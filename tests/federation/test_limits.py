@@ -13,9 +13,9 @@ from hospitals import Federation, hospital
 from caveat.config import dump, load
 from caveat.core import ConfigurationError, RunError, Update
 from caveat.engines.flower_messages import NEVER, Order
-from caveat.federation.limits import BeyondLimits, Limits
-from caveat.federation.node import without_details
-from caveat.federation.silo_file import read_silo_file
+from caveat.federation.silo.app import without_details
+from caveat.federation.silo.limits import BeyondLimits, Limits
+from caveat.federation.silo.silo_file import read_silo_file
 from caveat.federation.terms import Terms
 from caveat.files.ledger import Ledger
 from caveat.files.writing import write_bytes

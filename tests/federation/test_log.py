@@ -15,14 +15,14 @@ from hospitals import NAMES, Federation
 from caveat.config import load
 from caveat.core import RunError
 from caveat.engines.flower import FlowerEngine
-from caveat.federation import server_side
-from caveat.federation.log import FAILED, lock_of, log_of, logged, status_of
+from caveat.federation.server.app import server_app
+from caveat.federation.server.log import FAILED, lock_of, log_of, logged, status_of
 from caveat.files.locks import held
 
 
 def run_by_the_app(federation: Federation, *sets: str) -> None:
     """As Flower starts it."""
-    app = server_side.server_app(federation.folder / "config.toml")
+    app = server_app(federation.folder / "config.toml")
     settings = {"run": str(federation.run), "set": ";".join(sets)}
     app(federation.grid, Context(1, 0, {}, RecordDict(), settings))  # type: ignore[arg-type]
 

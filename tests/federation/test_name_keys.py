@@ -21,8 +21,8 @@ from caveat.core import ConfigurationError, DataError, RunError
 from caveat.engines.flower import silo_app_of
 from caveat.engines.flower_messages import Words, words_of
 from caveat.federation.name_keys import KEY, SIGNATURE, UNSIGNED, Asked, NameKeys, signed
-from caveat.federation.node import NodeHandler
-from caveat.federation.server import StartCommand
+from caveat.federation.server.run import StartCommand
+from caveat.federation.silo.app import NodeHandler
 
 ASKED = Asked("a1", "introduce", "nonce", 7)
 WORDS: Words = {"silo": "hill", "sketch": "{}"}
@@ -175,7 +175,7 @@ def test_a_silo_hears_in_its_own_log_that_its_name_or_key_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its operator sees a node that is connected, and no work. Of other silos and of the server it hears nothing."""
-    monkeypatch.setattr("caveat.federation.membership.AGAIN", 0.1)
+    monkeypatch.setattr("caveat.federation.server.membership.AGAIN", 0.1)
     federation = Keyed(tmp_path)
     federation.admit("coast"), federation.admit("hill")
     del federation.grid.apps[federation.node["hill"]]

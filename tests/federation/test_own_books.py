@@ -13,8 +13,8 @@ from federations import FAST, executor, model
 from caveat.core import Data, DataError, Method, Payload, RunError, Site
 from caveat.engines.executor import Executor
 from caveat.engines.flower_messages import NEVER, Order
-from caveat.federation.own_books import KEPT, OwnBooks
-from caveat.federation.silo_side import check_order
+from caveat.federation.silo.member import check_order
+from caveat.federation.silo.store import KEPT, OwnBooks
 from caveat.files.checkpoints import StateLost
 from caveat.files.schema.small_files import KeptState
 from caveat.methods import SCAFFOLD, FedAvg

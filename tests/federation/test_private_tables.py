@@ -19,10 +19,10 @@ from caveat.core.silo_info import SiloInfo
 from caveat.data.agreement import shared_schema
 from caveat.data.schemas import DataSchema
 from caveat.data.tables.dictionary import DictionaryColumn
-from caveat.federation.node import without_details
-from caveat.federation.prevalence import unlike_others
-from caveat.federation.silo_file import read_silo_file
-from caveat.federation.silo_side import SiloSide
+from caveat.federation.server.agreement import unlike_others
+from caveat.federation.silo.app import without_details
+from caveat.federation.silo.member import SiloSide
+from caveat.federation.silo.silo_file import read_silo_file
 from caveat.federation.terms import Terms
 
 SURNAMES = [

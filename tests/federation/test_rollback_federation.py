@@ -15,7 +15,7 @@ from hospitals import NAMES, Federation, losing, summary
 from caveat.config import load
 from caveat.core import RunError
 from caveat.core.errors import Diverged
-from caveat.federation.log import lock_of, log_of, status_of
+from caveat.federation.server.log import lock_of, log_of, status_of
 from caveat.files.ledger import read_ledger
 from caveat.files.locks import held
 from caveat.files.payloads import read_payload

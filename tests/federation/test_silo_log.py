@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from caveat.core import Refused, RunError
-from caveat.federation.node import without_details
 from caveat.federation.refusals import ToldRefusal
+from caveat.federation.silo.app import without_details
 
 
 def test_what_a_silo_refuses_is_a_sentence_in_its_log_and_flower_s(

@@ -15,8 +15,9 @@ import pytest
 from silo_files import authority, key_of, startable
 
 from caveat.core import ConfigurationError
-from caveat.federation import reach, silo_start
 from caveat.federation.project import write_project
+from caveat.federation.silo import connection_check
+from caveat.federation.silo.start import check_start
 
 SERVER = "fed.example.org:8443"
 
@@ -29,7 +30,7 @@ def silo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def start(file: str = "silo.toml", key: str = "keys/va", server: str = SERVER) -> list[str]:
-    return silo_start.check_start(Path(file), Path(key), server)
+    return check_start(Path(file), Path(key), server)
 
 
 def test_nothing_is_said_of_what_can_start(silo: Path) -> None:
@@ -102,7 +103,7 @@ def test_the_script_ends_with_one_sentence_and_starts_nothing(tmp_path: Path) ->
 
 def test_why_a_server_is_not_reached_is_a_sentence(silo: Path) -> None:
     authority = "certificates/ca.crt"
-    assert "no address is known of 'nowhere.invalid'" in reach.obstacle("nowhere.invalid:8443", authority)
+    assert "no address is known of 'nowhere.invalid'" in connection_check.obstacle("nowhere.invalid:8443", authority)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -114,9 +115,9 @@ def test_why_a_server_is_not_reached_is_a_sentence(silo: Path) -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        assert "what answers there does not speak TLS" in reach.obstacle(address, authority)
+        assert "what answers there does not speak TLS" in connection_check.obstacle(address, authority)
         thread.join()
-    assert "nothing listens there" in reach.obstacle(address, authority)
+    assert "nothing listens there" in connection_check.obstacle(address, authority)
 
 
 def test_what_is_wrong_with_a_server_s_certificate_is_told_apart(tmp_path: Path) -> None:
@@ -134,26 +135,26 @@ def test_what_is_wrong_with_a_server_s_certificate_is_told_apart(tmp_path: Path)
 
             thread = threading.Thread(target=answer)
             thread.start()
-            assert told in reach.obstacle(f"127.0.0.1:{server.getsockname()[1]}", str(tmp_path / file))
+            assert told in connection_check.obstacle(f"127.0.0.1:{server.getsockname()[1]}", str(tmp_path / file))
             thread.join()
 
 
 def test_it_is_said_once_with_whom_and_why_until_the_node_has_ended(
     silo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(reach, "PAUSE", 0.01)
-    monkeypatch.setattr(reach.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(connection_check, "PAUSE", 0.01)
+    monkeypatch.setattr(connection_check.time, "sleep", lambda seconds: None)
     reasons = iter(["a", "a", "b", ""])
-    monkeypatch.setattr(reach, "obstacle", lambda *_: next(reasons))
-    for name in reach.PROXIES:
+    monkeypatch.setattr(connection_check, "obstacle", lambda *_: next(reasons))
+    for name in connection_check.PROXIES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    monkeypatch.setattr(sys, "argv", ["reach.py", str(os.getpid()), "va", SERVER, "certificates/ca.crt"])
-    reach.main()
+    monkeypatch.setattr(sys, "argv", ["connection_check.py", str(os.getpid()), "va", SERVER, "certificates/ca.crt"])
+    connection_check.main()
     told = "va: the server at fed.example.org:8443 is not reached: {}; it goes on trying"
     assert capsys.readouterr().err.splitlines() == [told.format("a"), told.format("b")]
     reasons = iter(["a"])
-    monkeypatch.setattr(reach, "is_there", lambda process: False)
-    reach.main()
+    monkeypatch.setattr(connection_check, "is_there", lambda process: False)
+    connection_check.main()
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
-    reach.main()
+    connection_check.main()

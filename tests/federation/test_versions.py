@@ -13,8 +13,10 @@ from hospitals import Federation
 from caveat import __version__
 from caveat.core import RunError
 from caveat.engines.flower_messages import Order, words_of
-from caveat.federation import membership, node, terms
-from caveat.federation.node import NodeHandler
+from caveat.federation import terms
+from caveat.federation.server import membership
+from caveat.federation.silo import app
+from caveat.federation.silo.app import NodeHandler
 
 
 @pytest.fixture
@@ -66,4 +68,4 @@ def test_a_silo_that_was_updated_in_the_middle_of_a_run_refuses_its_orders(tmp_p
 
 
 def test_all_sides_say_the_one_version() -> None:
-    assert membership.__version__ == node.__version__ == terms.__version__ == __version__
+    assert membership.__version__ == app.__version__ == terms.__version__ == __version__

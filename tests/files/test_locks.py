@@ -15,8 +15,9 @@ from hospitals import NAMES, Federation
 
 from caveat.core import RunError
 from caveat.engines.flower_messages import Order
-from caveat.federation import log, silo_side
-from caveat.federation.silo_file import read_silo_file
+from caveat.federation.server import log
+from caveat.federation.silo import member
+from caveat.federation.silo.silo_file import read_silo_file
 from caveat.federation.terms import Terms
 from caveat.files.locks import held, locked, nothing_begun
 
@@ -116,10 +117,10 @@ def test_the_files_are_those_of_version_0_1(tmp_path: Path, federation: Federati
 
 
 def test_a_silo_whose_folder_is_held_says_so(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silo_side, "BUSY", 0.0)
+    monkeypatch.setattr(member, "BUSY", 0.0)
     folder = federation.kept("coast")
     terms = Terms.of_text(json.loads((folder / "silo.json").read_text())["terms"])
-    silo = silo_side.SiloSide(read_silo_file(federation.homes["coast"] / "silo.toml"))
+    silo = member.SiloSide(read_silo_file(federation.homes["coast"] / "silo.toml"))
     with held(folder / "lock", ""), pytest.raises(RunError, match="another process has been at work there for 0 s"):
         silo.perform(terms, Order(0, "test", 0, "coast"), {})
 

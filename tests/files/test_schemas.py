@@ -20,9 +20,9 @@ import caveat
 from caveat.analysis.compare.folder import FinishedRun
 from caveat.analysis.compare.runner import grid_of
 from caveat.core import DataError, RunError
-from caveat.federation.kept_member import open_member
-from caveat.federation.resume import resume_federation
-from caveat.federation.server import StartCommand
+from caveat.federation.server.resume import resume_federation
+from caveat.federation.server.run import StartCommand
+from caveat.federation.silo.member import open_member
 from caveat.files.checkpoints import ServerStore
 from caveat.files.ledger import read_ledger, read_sent
 from caveat.files.reading import read

@@ -19,7 +19,7 @@ from caveat.core.silo_info import SiloInfo
 from caveat.engines.executor import Executor
 from caveat.engines.flower import FlowerEngine, silo_app_of
 from caveat.engines.flower_messages import GridMessages, Order, Words
-from caveat.federation.own_books import OwnBooks
+from caveat.federation.silo.store import OwnBooks
 from caveat.wrappers.evaluation import Evaluated
 
 Tamper = Callable[[Message], Message | None]

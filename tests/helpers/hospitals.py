@@ -13,8 +13,8 @@ from flwr.app import Message
 
 from caveat.config import Config, load
 from caveat.engines.flower import silo_app_of
-from caveat.federation.node import NodeHandler
-from caveat.federation.server import StartCommand, serve
+from caveat.federation.server.run import StartCommand, serve
+from caveat.federation.silo.app import NodeHandler
 from caveat.runs.progress import Silent
 from caveat.runs.start import start
 

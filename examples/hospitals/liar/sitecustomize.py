@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PLACE = "caveat.federation.silo_side"
+PLACE = "caveat.federation.silo.member"
 LIE = Path(os.environ["LIAR"]) / "lie"
 
 

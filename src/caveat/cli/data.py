@@ -11,7 +11,7 @@ from .console import Plugins, reported, show
 
 if TYPE_CHECKING:
     from ..data.tables.dictionary import DictionaryColumn
-    from ..federation.joining_check import JoiningCheck
+    from ..federation.silo.start import JoiningCheck
 
 
 def data(
@@ -79,8 +79,8 @@ def data(
 def _joining(path: Path, declared: dict[str, Any], dictionary: Path | None, config: Path | None) -> JoiningCheck:
     """What is known of a silo, and of the federation that it is to join."""
     from ..core import ConfigurationError
-    from ..federation.joining_check import JoiningCheck, federation_of
-    from ..federation.silo_file import read_silo_file
+    from ..federation.silo.silo_file import read_silo_file
+    from ..federation.silo.start import JoiningCheck, federation_of
 
     file = read_silo_file(path)
     if declared:

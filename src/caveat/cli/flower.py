@@ -31,7 +31,7 @@ def init(
         from ..config import dictionary_text, dump, load
         from ..federation.project import write_project
         from ..federation.refusals import check_federation
-        from ..federation.silo_file import beside
+        from ..federation.silo.silo_file import beside
         from ..runs.user_code import codes_of, import_named, weights_of, with_whole_paths
 
         settings = load(config, [*(sets or ()), "engine.name=flower"])
@@ -70,7 +70,7 @@ def deliver(
     as after the last round. For the machine of the server.
     """
     with reported(named=True):
-        from ..federation.resume import deliver_models
+        from ..federation.server.resume import deliver_models
 
         deliver_models(folder, project, silos, rounds)
 
@@ -98,7 +98,7 @@ def status(folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's f
     """
     with reported():
         from ..core.text import escaped
-        from ..federation.log import status_of
+        from ..federation.server.log import status_of
 
         for line in status_of(folder):
             typer.echo(escaped(line))
@@ -114,7 +114,7 @@ def forget(
     again; what it keeps of the model goes on predicting, with the same answers. With STATE, in all federations.
     """
     with reported():
-        from ..federation.forgetting import forget as forget_rows
+        from ..federation.silo.store import forget as forget_rows
 
         for line in forget_rows(folder):
             typer.echo(line)
@@ -128,7 +128,7 @@ def reset(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="STATE/F
     """
     with reported():
         from ..core import ConfigurationError
-        from ..federation.own_books import OwnBooks
+        from ..federation.silo.store import OwnBooks
 
         if not folder.is_dir():
             raise ConfigurationError(f"{folder} is no folder; expected what a silo keeps: STATE/FEDERATION/METHOD")

@@ -48,7 +48,7 @@ def rollback(
             back = roll_back(folder, to)
             told = _told(folder, back)
             if federated:
-                from ..federation.log import say
+                from ..federation.server.log import say
 
                 say(run, told)
         typer.echo(escaped(told))
@@ -69,7 +69,7 @@ def _alone(run: Path, folder: Path, federated: bool) -> Iterator[None]:
 
     with ExitStack() as stack:
         if federated:
-            from ..federation.log import lock_of
+            from ..federation.server.log import lock_of
 
             stack.enter_context(held(lock_of(run), f"{run} is being run by another process"))
             stack.enter_context(owner_only())

@@ -19,7 +19,7 @@ from ..core.silo_info import SPLITS
 from ..data import DataSettings, Silos
 from ..data.tables.columns import number
 from ..data.tables.dictionary import DictionaryColumn
-from .silo_file import SiloFile
+from .silo.silo_file import SiloFile
 from .terms import Terms
 
 LEAST = 5

@@ -51,7 +51,7 @@ def serve(method: str, folder: Path, nth: int = 1, points: Points | None = None,
     """Carry out a federation, or what is left of it; `nth` keeps names apart that are drawn by chance."""
     import hospitals
 
-    from caveat.federation import membership
+    from caveat.federation.server import membership
 
     membership.PAUSE = 0.001
     drawn = iter(range(1000))
@@ -147,7 +147,7 @@ def fresh(source: Path | None = None) -> Path:
 def federated(method: str) -> Federated:
     """Carry out a federation twice, to see that it is repeatable, and keep copies."""
     warm()
-    import caveat.federation.server  # noqa: F401
+    import caveat.federation.server.run  # noqa: F401
 
     store = scratch(os.getpid()) / "store" / f"{PREFIX}{method}"
     shutil.rmtree(store, ignore_errors=True)

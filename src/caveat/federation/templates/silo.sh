@@ -15,7 +15,7 @@ command=$(command -v flwr-clientapp) || {
     echo 'flwr-clientapp is not on the path: activate the environment with caveat[flower] in it' >&2
     exit 1
 }
-python3 -P -m caveat.federation.silo_start "$silo" "$key" "$server" || exit 2
+python3 -P -m caveat.federation.silo.start "$silo" "$key" "$server" || exit 2
 export FLWR_HOME="$FEDERATION/.flower/$name"
 mkdir -p "$FLWR_HOME"
 chmod 700 "$FLWR_HOME"
@@ -23,14 +23,14 @@ port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0));
 
 # Flower starts a process for each message. What is found first on its path hands the message to the silo's resident
 # process, which has imported torch once, and is started with the node and ends with it.
-own=$(python3 -c 'import caveat; print(*caveat.__path__)')/federation
+own=$(python3 -c 'import caveat; print(*caveat.__path__)')/federation/silo
 mkdir -p "$FLWR_HOME/bin"
-printf '#!/bin/sh\nexec %q -IS %q %q %q "$@"\n' "$(command -v python3)" "$own/door.py" "$FLWR_HOME" "$command" \
+printf '#!/bin/sh\nexec %q -IS %q %q %q "$@"\n' "$(command -v python3)" "$own/flower_proxy.py" "$FLWR_HOME" "$command" \
     >"$FLWR_HOME/bin/flwr-clientapp"
 chmod 700 "$FLWR_HOME/bin/flwr-clientapp"
 attend() {
     while kill -0 "$1" 2>/dev/null; do
-        python3 -P -m caveat.federation.resident "$FLWR_HOME" "$1" || true
+        python3 -P -m caveat.federation.silo.daemon "$FLWR_HOME" "$1" || true
         sleep 5  # messages take the longer way meanwhile
     done
 }
@@ -71,7 +71,7 @@ while true; do
         PATH="$FLWR_HOME/bin:$PATH"
         node=$BASHPID  # which becomes the SuperNode
         attend "$node" &
-        python3 -IS "$own/reach.py" "$node" "$name" "$server" certificates/ca.crt &
+        python3 -IS "$own/connection_check.py" "$node" "$name" "$server" certificates/ca.crt &
         exec flower-supernode --superlink "$server" --root-certificates certificates/ca.crt \
             --auth-supernode-private-key "$key" --port "$port" --node-config "silo=\"$silo\" key=\"$key\"" \
             > >(heard) 2>&1

@@ -1,6 +1,6 @@
-"""Who takes part in a federation: nodes are greeted, say whose silo they are, and agree on what data look like.
+"""Who takes part: the server greets nodes, learns whose silo each is, and has silos agree on what their data look like.
 
-Greetings never hold up a round: they are sent when a node is first seen, and read when the next round begins.
+In a simulation the silos are those that one data source makes, and all of them are there.
 """
 
 from __future__ import annotations
@@ -17,15 +17,74 @@ from typing import Any, NamedTuple
 
 from flwr.app import RecordDict
 
-from .._version import __version__
-from ..core import DataError, RunError, SiloId, check_silo_name
-from ..data import DataSettings
-from ..data.agreement import check_fits, shared_schema
-from ..data.schemas import DataSchema
-from ..engines.flower_messages import GridMessages, comes_after, legible, pack, words_of
-from .members import Members
-from .name_keys import UNSIGNED, Asked, NameRefused
-from .refusals import other_version
+from ..._version import __version__
+from ...core import DataError, RunError, SiloId, check_silo_name
+from ...core.silo_info import FederationInfo, SiloInfo
+from ...data import DataSettings
+from ...data.agreement import check_fits, shared_schema
+from ...data.schemas import DataSchema
+from ...engines.flower_messages import GridMessages, Words, comes_after, legible, pack, words_of
+from ..name_keys import UNSIGNED, Asked, NameRefused
+from ..refusals import other_version
+from ..terms import Terms
+from .agreement import Members
+
+
+@dataclass
+class FixedMembership:
+    """Nodes that say which silo they are; all have to be there before the first round."""
+
+    info: FederationInfo
+    terms: Terms
+    nodes: dict[SiloId, int] = field(default_factory=dict)
+
+    @property
+    def silos(self) -> Sequence[SiloId]:
+        return sorted(self.info.names)
+
+    @property
+    def most(self) -> Mapping[SiloId, int]:
+        return {name: card.most for name, card in self.info.silo_infos.items()}
+
+    @property
+    def cards(self) -> Mapping[SiloId, SiloInfo]:
+        return self.info.silo_infos
+
+    @property
+    def terms_text(self) -> str:
+        return self.terms.to_text()
+
+    def hear(self, silo: SiloId, words: Words) -> None:
+        """Nothing: a simulation's data are there for all to see."""
+
+    @property
+    def late(self) -> Sequence[SiloId]:
+        """Nobody: all are there before the first round."""
+        return ()
+
+    def close(self) -> None:
+        """Nothing to be done."""
+
+    def meet(self, wire: GridMessages, until: float) -> None:
+        """Ask nodes that are not known yet which silo they are."""
+        strangers = wire.online() - set(self.nodes.values())
+        questions = {node: pack({}, terms=self.terms_text) for node in sorted(strangers)}
+        answers, errors = wire.ask(questions, "query", until)
+        for why in errors.values():
+            raise RunError(f"a node of the simulation {legible(why)}")
+        for node, records in answers.items():
+            self.nodes[str(words_of(records)["silo"])] = node
+
+    def gather(self, wire: GridMessages, patience: float) -> None:
+        """Wait until every silo has a node. Raises RunError if that takes too long."""
+        end = time.monotonic() + patience
+        while missing := set(self.info.names) - self.nodes.keys():
+            self.meet(wire, end)
+            if missing and time.monotonic() > end:
+                absent = ", ".join(sorted(missing))
+                raise RunError(f"{len(self.info)} silos, but no node is {absent}; start as many nodes as silos")
+            time.sleep(0.1)
+
 
 PAUSE = 0.2
 """Seconds between two looks for silos before the first round."""

@@ -1,8 +1,9 @@
-"""The server's side of a federation on Flower: the same run folder, from the same loop, with silos elsewhere."""
+"""A run at the server: the same folder and the same loop over rounds as on one machine, with silos elsewhere."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -13,43 +14,82 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from ..config import Config
-from ..core import ConfigurationError, SiloId, horizon
-from ..core.devices import find_device
-from ..core.silo_info import FederationInfo
-from ..data import load
-from ..engines.checks.updates import VARIANCES
-from ..engines.flower import FlowerEngine, silent
-from ..engines.flower import Membership as Greeter
-from ..engines.flower_messages import GridMessages
-from ..files.checkpoints import ServerStore
-from ..files.locks import held, locked
-from ..files.reading import RUN, read
-from ..files.schema.record import SCHEMA
-from ..files.schema.small_files import KeptState, Started
-from ..files.schema.summary import Summary
-from ..files.writing import owner_only, write_json, write_record
-from ..html.pages.run.page import write_report
-from ..runs.base import BaseRun, Engine
-from ..runs.execution import carry_out
-from ..runs.local import LocalRun
-from ..runs.progress import Progress
-from ..runs.spec import RunSpec, spec_of
-from ..runs.spec_file import check_begun, run_file
-from ..runs.start import check_empty, keep_configuration
-from ..wrappers.evaluation import Evaluated
-from ..wrappers.private import VARIANCE
-from .credible import Confirmed
+from ... import metrics
+from ...config import Config
+from ...core import ConfigurationError, DataError, Payload, SiloId, Tensors, horizon
+from ...core.devices import find_device
+from ...core.silo_info import FederationInfo, SiloInfo
+from ...data import load
+from ...engines.checks.updates import VARIANCES
+from ...engines.flower import FlowerEngine, silent
+from ...engines.flower import Membership as Greeter
+from ...engines.flower_messages import GridMessages
+from ...files.checkpoints import ServerStore
+from ...files.locks import held, locked
+from ...files.reading import RUN, read
+from ...files.schema.record import SCHEMA, Record, as_json
+from ...files.schema.small_files import KeptState, Started
+from ...files.schema.summary import Summary
+from ...files.writing import owner_only, write_json, write_record
+from ...html.pages.run.page import write_report
+from ...runs.base import BaseRun, Engine
+from ...runs.classification import GROUP
+from ...runs.execution import carry_out
+from ...runs.local import LocalRun
+from ...runs.progress import Progress
+from ...runs.spec import RunSpec, spec_of
+from ...runs.spec_file import check_begun, run_file
+from ...runs.start import check_empty, keep_configuration
+from ...runs.streams import summarise_streams
+from ...runs.summary import rows, silo_record
+from ...wrappers.evaluation import TEST, Evaluated
+from ...wrappers.private import VARIANCE
+from ..name_keys import SILO_KEYS, NameKeys
+from ..refusals import check_federation
+from ..silo.store import OwnBooks
+from ..terms import Terms, differing
+from .agreement import Confirmed, unlike_others
 from .log import lock_of
-from .measurement_check import check_measurement
-from .membership import OpenMembership
-from .name_keys import SILO_KEYS, NameKeys
-from .own_books import OwnBooks
-from .prevalence import unlike_others
-from .refusals import check_federation
+from .membership import FixedMembership, OpenMembership
 from .resume import STARTED
-from .simulation import FixedMembership
-from .terms import Terms, differing
+
+
+def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) -> None:
+    """Raises DataError for a silo's measurements on a split that are not those asked for, and whatever a run's rows and
+    summary would raise for them.
+    """
+    info, sums, tested = run.info.silo_infos[silo], payload["sums"], split == TEST
+    if int(sums["examples"]) != info.examples[split]:
+        raise DataError(f"{int(sums['examples'])} inputs of {split}, of which it has {info.examples[split]}")
+    scores = {f"score.{name}" for name in run.complete_method.scores} if tested else set()
+    shape = (len(run.info.classes), metrics.BINS)
+    for group, tensors in payload.items():
+        if group.rpartition(".")[2] in ("method", "choice", GROUP):
+            continue
+        if {name for name in tensors if name.startswith("score.")} != scores:
+            raise DataError(f"{group} has other scores than {', '.join(sorted(scores)) or 'none'}")
+        if tensors["class_bin_count"].shape != shape:
+            raise DataError(f"{group} has bins {tuple(tensors['class_bin_count'].shape)}, expected {shape}")
+    _check_classes(payload.get(GROUP, {}), run.info, info, tested)
+    found: list[Record] = [*rows(run.method, info, payload, {"round": 1, "split": split})]
+    if tested:
+        found += [
+            silo_record(run.complete_method, info, payload),
+            *summarise_streams(run.method, {silo: payload}).values(),
+        ]
+    json.dumps([as_json(record) for record in found], allow_nan=False)
+
+
+def _check_classes(sums: Tensors, federation: FederationInfo, silo: SiloInfo, tested: bool) -> None:
+    """Raises DataError for sums of classes of another model, of another split, or of more inputs than there are."""
+    expected = len(federation.classes) if tested and len(federation.classes) <= metrics.MOST_CLASSES else 0
+    if len(sums.get("confusion", ())) != expected:
+        raise DataError(f"sums of {len(sums.get('confusion', ()))} classes, expected {expected}")
+    if sums and sums["ranks"].shape[-1] != metrics.bins_of(expected):
+        raise DataError(f"ranks of {sums['ranks'].shape[-1]} bins, expected {metrics.bins_of(expected)}")
+    if "calibration" in sums and int(sums["calibration"].sum()) != (n := silo.examples["calibration"]):
+        raise DataError(f"{int(sums['calibration'].sum())} inputs of calibration, of which it has {n}")
+
 
 EVERY_ROUND = 0.0
 """Seconds between durable checkpoints: silos keep the states of the last rounds alone."""

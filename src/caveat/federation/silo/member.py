@@ -1,4 +1,7 @@
-"""A silo's side of a federation: its data, its private state, and what it has sent, all on its own disk."""
+"""A silo in a federation: its data, its private state, and what it has sent, all on its own disk.
+
+What it has kept of a finished federation is opened to predict with.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +15,33 @@ from typing import TypeVar
 
 import torch
 
-from .. import config as configuration
-from ..core import ConfigurationError, DataError, Payload, RunError, Silo, SiloId, Update
-from ..core.devices import find_device
-from ..data import Silos
-from ..data.agreement import own_schema, shared_schema
-from ..data.schemas import DataSchema
-from ..engines.executor import Executor
-from ..engines.flower_messages import NEVER, Order
-from ..files.ledger import Ledger
-from ..files.locks import held
-from ..files.payloads import to_bytes
-from ..files.schema.record import SCHEMA
-from ..files.schema.small_files import FileSum, ModelFile, SiloKeeps, SiloSource
-from ..files.writing import refuse_link, refuse_links, write_bytes, write_record
-from ..runs.initial_model import MODEL
-from ..runs.prepared import PREPARATION, kept_preparation
-from ..runs.spec import spec_of
-from ..runs.spec_file import described
-from ..wrappers.evaluation import TEST
-from .own_books import OwnBooks
-from .refusals import check_count, check_counts, check_terms, told_by_rule
-from .silo_data import SiloData, agreement
+from ... import config as configuration
+from ...core import ConfigurationError, DataError, Payload, RunError, Silo, SiloId, Update, check_silo_name
+from ...core.devices import find_device
+from ...data import Silos
+from ...data.agreement import own_schema, shared_schema
+from ...data.schemas import DataSchema
+from ...data.tables.dictionary import LabelCode, OwnColumn
+from ...engines.executor import Executor
+from ...engines.flower_messages import NEVER, Order
+from ...files.ledger import Ledger
+from ...files.locks import held
+from ...files.payloads import to_bytes
+from ...files.reading import read
+from ...files.schema.record import SCHEMA
+from ...files.schema.small_files import FileSum, ModelFile, SiloKeeps, SiloSource
+from ...files.writing import refuse_link, refuse_links, write_bytes, write_record
+from ...runs.initial_model import MODEL
+from ...runs.local import Run
+from ...runs.prepared import PREPARATION, kept_preparation
+from ...runs.spec import spec_of
+from ...runs.spec_file import described
+from ...wrappers.evaluation import TEST
+from ..refusals import check_count, check_counts, check_terms, told_by_rule
+from ..terms import Terms, differing
+from .data import SiloData, agreement
 from .silo_file import SiloFile
-from .silo_runs import KeptSiloRun, SiloRun
-from .terms import Terms, differing
+from .store import KeptSiloRun, OwnBooks, SiloRun, own_manifest
 
 BUSY = 60.0
 """Seconds to wait for a process that still works for the same silo, such as one whose node was killed."""
@@ -243,3 +248,29 @@ def check_order(order: Order, executor: Executor, silo: SiloId, books: OwnBooks)
     goes_back = order.joins or books.goes_back(order)
     if order.t < (newest := max(executor.states.versions(silo), default=NEVER)) and not goes_back:
         raise RunError(f"an order of round {order.t}, but there is a state of round {newest}")
+
+
+def open_member(folder: Path, device: str = "cpu") -> Run:
+    """What a silo keeps of a finished federation, to predict with on a device.
+
+    No data are needed; nothing is written, in the folder or elsewhere. Raises RunError if the folder is none, DataError
+    if its file is damaged or another version of caveat wrote it.
+    """
+    path = folder / "silo.json"
+    kept = read(path, SiloKeeps)
+    try:
+        own, terms = kept.file, Terms.of_text(kept.terms)
+        check_silo_name(own.silo)
+    except (ConfigurationError, DataError) as error:
+        raise DataError(f"{path}: {error}") from None
+    own_manifest(folder).check(*MODEL_FILES, PREPARATION)
+    categorical, numeric = (each if each is None else tuple(each) for each in (own.categorical, own.numeric))
+    file = SiloFile(
+        own.silo, Path(own.state), own.source, own.target, categorical, numeric, own.decimal, own.separator,
+        device, codes=tuple(LabelCode(**each) for each in own.codes),
+        columns=tuple(OwnColumn(**each) for each in own.columns),
+    )  # fmt: skip
+    try:
+        return Run(SiloSide(file).predicting(terms, folder))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"cannot read {path}: {error}") from error

@@ -3,7 +3,7 @@
 Flower knows nodes by number, and does not say whose key a number was given for. So `silos/NAME.node` of the project has
 a line for each key that was admitted under a name, the newest last: the node's number, and the key's fingerprint.
 
-    python -P -m caveat.federation.admission NAME.pub     in the project's folder
+    python -P -m caveat.federation.server.admission NAME.pub     in the project's folder
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core import CaveatError, ConfigurationError, DataError, RunError, SiloId, check_silo_name
-from ..files.writing import write_bytes
-from .name_keys import SILO_KEYS, fingerprint_in
+from ...core import CaveatError, ConfigurationError, DataError, RunError, SiloId, check_silo_name
+from ...files.writing import write_bytes
+from ..name_keys import SILO_KEYS, fingerprint_in
 
 LINK = "deploy"
 """What `server.sh` calls the server in Flower's configuration."""

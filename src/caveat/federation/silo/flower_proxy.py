@@ -4,7 +4,7 @@ It is started as a file, with nothing but Python's own library, since every mess
 resident process that can take the message, this one becomes Flower's own command, which takes seconds longer and does
 the same.
 
-    python -IS door.py FOLDER COMMAND [ARGUMENT]...     FOLDER has the socket, COMMAND is Flower's own
+    python -IS flower_proxy.py FOLDER COMMAND [ARGUMENT]...     FOLDER has the socket, COMMAND is Flower's own
 """
 
 from __future__ import annotations

@@ -13,27 +13,27 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 
-from .._version import __version__
-from ..core import CaveatError, ConfigurationError, Method, Payload, RunError, SiloId, Update
-from ..core.devices import find_device
-from ..core.text import escaped
-from ..data import load
-from ..engines.executor import Executor
-from ..engines.flower import silo_app_of
-from ..engines.flower_messages import LONGEST, Order, Words
-from ..files.writing import owner_only
-from ..methods import METHODS
-from ..nn.own import KNOWN, Make
-from ..runs.local import LocalRun
-from ..runs.spec import spec_of
-from .frozen import DataChanged
+from ..._version import __version__
+from ...core import CaveatError, ConfigurationError, Method, Payload, RunError, SiloId, Update
+from ...core.devices import find_device
+from ...core.text import escaped
+from ...data import load
+from ...engines.executor import Executor
+from ...engines.flower import silo_app_of
+from ...engines.flower_messages import LONGEST, Order, Words
+from ...files.writing import owner_only
+from ...methods import METHODS
+from ...nn.own import KNOWN, Make
+from ...runs.local import LocalRun
+from ...runs.spec import spec_of
+from ..name_keys import Asked, signed
+from ..refusals import ToldRefusal, check_version
+from ..terms import Terms
+from .frozen_splits import DataChanged
 from .limits import BeyondLimits
-from .name_keys import Asked, signed
-from .own_books import OwnBooks
-from .refusals import ToldRefusal, check_version
+from .member import SiloSide, check_order
 from .silo_file import read_silo_file
-from .silo_side import SiloSide, check_order
-from .terms import Terms
+from .store import OwnBooks
 
 CHANGED = "DataChanged: its data are not those that it joined with, and its silo.toml, [data] changed, stops there"
 """What a server is told of a silo whose table has changed."""

@@ -1,14 +1,13 @@
-"""The resident process of a silo: it has imported all that takes long, and each message gets a copy of it.
+"""The daemon of a silo: a process that has imported caveat and torch once, and forks for each message.
 
-Flower starts a process for every message, most of whose time goes to importing torch. At a silo that `silo.sh` has
-started, that process is `door.py`, which hands what it was started with (arguments, folder, environment, open files) to
-the resident process over a socket. The resident process forks; the copy does what Flower's own command does, and ends.
-So nothing but what is imported is kept from one message to the next: neither data nor models, states nor code that a
-run brings along.
+Flower starts a process for every message, and most of its time goes to importing torch. At a silo that `silo.sh` has
+started, that process is `flower_proxy.py`: it sends its arguments, folder, environment and open files to the daemon
+over a socket. The daemon forks; the child runs Flower's own command and exits. Only imported modules persist between
+messages: no data, models, states, nor code that a run brings along.
 
-    python -P -m caveat.federation.resident FOLDER NODE     FOLDER is the silo's own, NODE the number of its process
+    python -P -m caveat.federation.silo.daemon FOLDER NODE     FOLDER is the silo's own, NODE the number of its process
 
-It ends when its node has ended, and when files that it has imported are not what they were; `silo.sh` then starts
+The daemon exits when its node has exited, and when a file that it has imported has changed; `silo.sh` then starts
 another one.
 """
 
@@ -28,12 +27,12 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NamedTuple
 
-from ..engines.allocator import use_huge_pages
-from .door import LENGTH, LOCK, SOCKET, TAKEN, is_starting, peer
+from ...engines.allocator import use_huge_pages
+from .flower_proxy import LENGTH, LOCK, SOCKET, TAKEN, is_starting, peer
 
 COMMAND = "flwr-clientapp"
 """Flower's command for one message."""
-LONG = ("caveat.federation.node", "caveat.federation.server_side", "torch._dynamo", "httpcore")
+LONG = ("caveat.federation.silo.app", "caveat.federation.server.app", "torch._dynamo", "httpcore")
 """What a silo's app imports, some of it only as it works."""
 LOOK = 1.0
 """Seconds between two looks at whether the node is still there."""

@@ -12,13 +12,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from ..core import ConfigurationError, RunError
-from ..core.text import escaped, plural
-from ..files.ledger import read_ledger
-from ..files.locks import held
-from ..files.schema.logs import NO_PART
-from ..files.writing import privately, refuse_link
-from ..runs.progress import Plain
+from ...core import ConfigurationError, RunError
+from ...core.text import escaped, plural
+from ...files.ledger import read_ledger
+from ...files.locks import held
+from ...files.schema.logs import NO_PART
+from ...files.writing import privately, refuse_link
+from ...runs.progress import Plain
 
 LAST = 12
 """Lines of what was said last that are shown."""

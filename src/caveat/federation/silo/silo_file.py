@@ -15,16 +15,16 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..config import read_dictionary
-from ..config.text import parse
-from ..core import ConfigurationError, DataError, RunError, SiloId, check_silo_name
-from ..core.devices import find_device
-from ..data import DataSettings
-from ..data.agreement import own_settings
-from ..data.schemas import reason
-from ..data.tables.dictionary import DictionaryColumn, LabelCode, OwnColumn, as_lists
-from ..files.writing import close_to_others
-from .frozen import CHANGES
+from ...config import read_dictionary
+from ...config.text import parse
+from ...core import ConfigurationError, DataError, RunError, SiloId, check_silo_name
+from ...core.devices import find_device
+from ...data import DataSettings
+from ...data.agreement import own_settings
+from ...data.schemas import reason
+from ...data.tables.dictionary import DictionaryColumn, LabelCode, OwnColumn, as_lists
+from ...files.writing import close_to_others
+from .frozen_splits import CHANGES
 from .limits import Limits
 
 OWN_KEYS = ("target", "categorical", "numeric", "decimal", "separator", "codes", "columns")

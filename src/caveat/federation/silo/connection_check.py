@@ -3,7 +3,7 @@
 It is started as a file, with nothing but Python's own library, beside each node, and ends once the server is reached or
 the node has ended.
 
-    python -IS reach.py NODE NAME HOST:PORT CERTIFICATE     NODE is the number of the node's process
+    python -IS connection_check.py NODE NAME HOST:PORT CERTIFICATE     NODE is the number of the node's process
 """
 
 from __future__ import annotations

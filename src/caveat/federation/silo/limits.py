@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config import Config, load_kept
-from ..core import ConfigurationError, RunError, SiloId
-from ..core.text import plural
-from ..engines.flower_messages import Order
-from ..files.ledger import read_ledger
-from ..runs.spec import spec_of
-from ..wrappers.evaluation import Evaluated
-from ..wrappers.privacy import DELTA, composed
-from .terms import Terms
+from ...config import Config, load_kept
+from ...core import ConfigurationError, RunError, SiloId
+from ...core.text import plural
+from ...engines.flower_messages import Order
+from ...files.ledger import read_ledger
+from ...runs.spec import spec_of
+from ...wrappers.evaluation import Evaluated
+from ...wrappers.privacy import DELTA, composed
+from ..terms import Terms
 
 
 class BeyondLimits(RunError):

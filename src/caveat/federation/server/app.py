@@ -1,13 +1,8 @@
-"""Models of a finished federation for silos that are late: a short server run that waits for them by name.
-
-A silo that trained with the others is sent what it has missed after training, and one that never did joins: rounds of
-the schedule that it carries out by itself (`caveat.wrappers.joining`). Then each measures itself with the finished
-model, and keeps it as it would have after the last round. The run's own files stay as they are: what is told, and what
-left the silos, is in its folder `delivered`.
-"""
+"""The server's app, which Flower starts: it trains a federation, or delivers its model to silos that come late."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,30 +10,32 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from flwr.serverapp import Grid
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
 
-from .. import metrics
-from ..config import Config
-from ..core import ConfigurationError, Method, Round, RunError, SiloId, State, Tensors
-from ..engines.flower import FlowerEngine
-from ..engines.flower_messages import NEVER, GridMessages
-from ..files.checkpoints import ServerStore
-from ..files.ledger import Entries, Ledger, read_ledger
-from ..files.locks import held
-from ..files.reading import RUN, manifest_of
-from ..files.writing import owner_only
-from ..runs.classification import GROUP
-from ..runs.joining import USUAL
-from ..runs.progress import Progress
-from ..runs.spec import spec_of
-from ..wrappers.evaluation import TEST, Evaluated
-from ..wrappers.joining import Joining
-from .log import lock_of
-from .measurement_check import check_measurement
+from ... import config as configuration
+from ... import metrics
+from ...config import Config
+from ...core import ConfigurationError, Method, Round, RunError, SiloId, State, Tensors
+from ...engines.allocator import use_huge_pages
+from ...engines.flower import FlowerEngine
+from ...engines.flower_messages import NEVER, GridMessages
+from ...files.checkpoints import ServerStore
+from ...files.ledger import Entries, Ledger, read_ledger
+from ...files.locks import held
+from ...files.reading import RUN, manifest_of
+from ...files.writing import owner_only
+from ...runs.classification import GROUP
+from ...runs.joining import USUAL
+from ...runs.progress import Progress
+from ...runs.spec import spec_of
+from ...wrappers.evaluation import TEST, Evaluated
+from ...wrappers.joining import Joining
+from ..name_keys import SILO_KEYS, NameKeys
+from ..terms import Terms
+from .log import check_free, lock_of, logged
 from .membership import PAUSE, OpenMembership
-from .name_keys import SILO_KEYS, NameKeys
-from .server import PATIENCE, FlowerRun, StartCommand, check_same, parts_of
-from .terms import Terms
+from .run import PATIENCE, FlowerRun, StartCommand, check_measurement, check_same, parts_of, serve
 
 DELIVERED = "delivered"
 MAJORITY = "that of the majority"
@@ -230,3 +227,35 @@ def pasts_of(run: Entries, delivered: Entries, method: Method) -> dict[SiloId, P
         elif past.last_trained != NEVER:  # it was measured with the model in the end
             past.trained = True
     return dict(pasts)
+
+
+PROJECT = "FEDERATION"
+"""The environment variable with the project's folder, as its scripts set it."""
+
+
+def server_app(config_file: Path) -> ServerApp:
+    """The app of the server: carries out, or continues, the run in the folder that the run's configuration names.
+
+    `run` is that folder, `set` are overrides of the configuration's keys, separated by ";". With `deliver`, names of
+    silos separated by ",", the run is finished, and these get its model; those that never took part join in `rounds`.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        use_huge_pages()
+        given = context.run_config
+        sets = [item.strip() for item in str(given.get("set", "")).split(";") if item.strip()]
+        folder = Path(str(given.get("run") or "runs/federation")).expanduser().absolute()
+        check_free(folder)  # before the log of the process that has it says anything of this one
+        with logged(folder) as progress:
+            progress.note(f"run: {folder}")
+            config = configuration.load(str(config_file), sets)
+            start = StartCommand(os.environ.get(PROJECT, ""), tuple(sets))
+            if late := [name.strip() for name in str(given.get("deliver", "")).split(",") if name.strip()]:
+                rounds = str(given.get("rounds", ""))
+                deliver(config, grid, folder, late, progress, int(rounds) if rounds else None, start)
+            else:
+                serve(config, grid, folder, progress, start)
+
+    return app

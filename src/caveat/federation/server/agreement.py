@@ -1,4 +1,4 @@
-"""The silos of a federation: what each has said of its data, and what they have agreed on."""
+"""What the silos have told of their data, and what they have agreed on: schema, numbers of rows, class frequencies."""
 
 from __future__ import annotations
 
@@ -7,22 +7,118 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
-from ..core import DataError, SiloId, check_silo_name
-from ..core.silo_info import FederationInfo, SiloInfo
-from ..data.schemas import DataSchema, SharedSchema
-from ..files.reading import read
-from ..files.schema.data import DataSchemaRecord, FederationFile, Member
-from ..files.schema.record import SCHEMA, as_json
-from ..files.writing import write_json, write_record
-from ..runs.spec import spec_of
-from .credible import COUNTED, Confirmed, incredible
-from .name_keys import NameKeys
-from .prevalence import told_shares
-from .terms import Terms
+from ...core import ConfigurationError, DataError, SiloId, check_silo_name
+from ...core.silo_info import SPLITS, FederationInfo, SiloInfo
+from ...data.schemas import DataSchema, SharedSchema
+from ...files.reading import read
+from ...files.schema.data import DataSchemaRecord, FederationFile, Member
+from ...files.schema.record import SCHEMA, as_json
+from ...files.writing import write_json, write_record
+from ...runs.spec import spec_of
+from ..name_keys import NameKeys
+from ..terms import Terms
+
+TIMES_ROWS = 10
+"""How many times the median of all others a silo may say to have without the operator's confirmation."""
+FILE = ".rows"
+"""What comes behind a silo's name in the file with which the operator confirms its rows."""
+
+
+COUNTED = SPLITS
+"""Something is added up of each: models, sums after training, and the figures of all silos' test inputs together."""
+ROUNDED = 2
+"""Rows by which a split of two silos may differ for being a rounded share."""
+
+
+def incredible(
+    counts: Mapping[SiloId, int], confirmed: Mapping[SiloId, int], split: str = "train"
+) -> dict[SiloId, str]:
+    """The silos whose numbers of examples of a split are not to be believed without a confirmation, and why.
+
+    A silo is compared with the median of all others; one that is alone is believed. `confirmed` are the most rows that
+    the operator has confirmed, by silo, of training, and so of any other split.
+    """
+    what, room = ("training", 0) if split == "train" else (split, ROUNDED)
+    reasons: dict[SiloId, str] = {}
+    for silo, count in counts.items():
+        others = [each for name, each in counts.items() if name != silo]
+        if not others or count <= max(TIMES_ROWS * (median(others) + room), confirmed.get(silo, 0)):
+            continue
+        reasons[silo] = (
+            f"says to have {count:,} {what} examples, more than {TIMES_ROWS} times the median of the other silos, "
+            f"{median(others):,.0f}; once you know that it has, write the number into {silo}{FILE} in the project's "
+            "folder silos"
+        )
+    return reasons
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """The numbers of rows that the operator has confirmed, in NAME.rows beside the silos' keys."""
+
+    folder: Path | None = None
+
+    def read(self) -> dict[SiloId, int]:
+        """Raises ConfigurationError, naming the file, for one that holds no number."""
+        files = [] if self.folder is None else sorted(self.folder.glob(f"*{FILE}"))
+        return {path.name.removesuffix(FILE): _number_in(path) for path in files}
+
+
+def _number_in(path: Path) -> int:
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+        if not text.isascii() or not text.isdigit() or len(text) > 12:
+            raise ValueError(f"{text[:40]!r}")
+        return int(text)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path}: expected the number of a silo's training examples: {error}") from None
+
+
+FAR = 0.2
+"""A share of a class is far from others' from this difference on."""
+MOST_CLASSES = 10
+"""Classes of which shares are told one by one."""
+
+
+def shares(card: SiloInfo, classes: Sequence[str]) -> dict[str, float]:
+    """The share of each class in a silo's training examples."""
+    total = sum(card.class_counts) or 1
+    return {name: count / total for name, count in zip(classes, card.class_counts, strict=True)}
+
+
+def told_shares(card: SiloInfo, classes: Sequence[str]) -> str:
+    """Such shares in words; "" where classes are many."""
+    if len(classes) > MOST_CLASSES:
+        return ""
+    return ", ".join(f"{name} {share:.0%}" for name, share in shares(card, classes).items())
+
+
+def unlike_others(cards: Mapping[SiloId, SiloInfo], classes: Sequence[str]) -> list[str]:
+    """A line for each silo where a class is much more or less frequent than at all others.
+
+    That is, its share differs from the nearest other silo's by more than `FAR`, and by more than the shares of the
+    others differ among themselves. Silos may differ so; swapped codes of classes look like that, too.
+    """
+    found = {silo: shares(card, classes) for silo, card in cards.items()}
+    lines = []
+    for silo, own in found.items():
+        others = [each for name, each in found.items() if name != silo]
+        for name in classes if others else ():
+            theirs = [each[name] for each in others]
+            gap = min(abs(own[name] - share) for share in theirs)
+            if gap > max(FAR, max(theirs) - min(theirs)):
+                lines.append(
+                    f"silo {silo}: {own[name]:.0%} of its training examples are {name!r}, elsewhere "
+                    f"{min(theirs):.0%} to {max(theirs):.0%}; check [data.labels] of its silo.toml"
+                )
+                break
+    return lines
+
 
 LONGEST_RECORD = 1_000_000
 """Characters of what a silo says of its sizes, and of the hashes of its splits."""
