@@ -136,7 +136,7 @@ def test_trust_belongs_to_discounting(fusion: str) -> None:
 
 
 def test_something_has_to_be_learnt_from_labels() -> None:
-    with pytest.raises(ConfigurationError, match="nothing is learnt from labels"):
+    with pytest.raises(ConfigurationError, match="nothing is learned from labels"):
         TrFedDis(evidential=0, cross_entropy=0)
     for name in ("evidential", "cross_entropy"):
         assert float(loss(TrFedDis(disentangling=0, **{name: 0}), 1, *said())) > 0

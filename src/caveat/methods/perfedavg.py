@@ -1,13 +1,13 @@
-"""Per-FedAvg: a model from which one step of gradient descent at a silo leads to a good one.
+"""Per-FedAvg: a global model that becomes a good local model after one gradient step at a silo.
 
 Fallah et al., Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach,
 NeurIPS 2020, Algorithm 1, with the approximations FO and HF of its section 5.
 
-Ours: a batch is cut into the independent parts D, D', D'' that the algorithm draws (one too small to be cut stands for
-each of them); HF's difference is taken over a distance of 0.01 along v, however short v is, since a fixed multiple
-of v drowns in float32's rounding; and BatchNorm's statistics are those of the shared model, not of adapted ones.
-The kinks of ReLU and max-pooling make any such difference rough: HF removes nearly all of FO's error in a small
-multi-layer perceptron, but only about half of it in a residual network.
+Our choices: a batch is split into the independent parts D, D', D'' that the algorithm draws (a batch too small to be
+split is used for each of them); the finite difference of HF has a fixed step of 0.01 along v, whatever the norm of v,
+because a fixed multiple of v is lost in float32 rounding; and BatchNorm statistics are those of the global model, not
+of adapted ones. The kinks of ReLU and max-pooling make any finite difference inexact: HF removes nearly all of FO's error
+in a small multi-layer perceptron, but only about half of it in a residual network.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from ..training.modules import learning, load, snapshot
 from .fedavg import FedAvg
 
 DISTANCE = 0.01
-"""Norm of the displacement along v in the finite difference of HF."""
+"""Norm of the step along v in the finite difference of HF."""
 
 
 @frozen_settings
 class PerFedAvg(FedAvg):
-    """FedAvg of the loss after a step of adaptation, which silos take in the end (Fallah et al., 2020)."""
+    """FedAvg of the loss after one adaptation step; silos adapt at the end (Fallah et al., 2020)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
 
     order: Literal["first", "hessian-free"] = "first"
-    """Gradient through the step of adaptation: first leaves its second derivatives out, hessian-free estimates
-    them by a difference of two more gradients."""
+    """Gradient through the adaptation step: first omits second derivatives, hessian-free estimates them by a finite
+    difference of two more gradients."""
     adapt_lr: Annotated[float, Field(gt=0, le=LARGE)] = 0.01
-    """alpha: learning rate of adaptation, by plain sgd both in training and in the end; beta is the training's."""
+    """alpha: learning rate of adaptation with plain SGD, in training and at the end; beta is that of `training`."""
     adapt_steps: Annotated[int, Field(gt=0, le=MANY)] = 1
-    """Steps by which a silo adapts its copy after the last round; training is for one."""
+    """Number of adaptation steps after the last round; training optimizes for one."""
 
     def __post_init__(self) -> None:
         if self.order == "hessian-free" and self.training.precision != "float32":
@@ -61,7 +61,7 @@ class PerFedAvg(FedAvg):
         )
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:
-        """A loss whose gradient is the one that Per-FedAvg steps along; its value means nothing."""
+        """Loss whose gradient is that of Per-FedAvg; its value has no meaning."""
 
         def surrogate(x: Tensor, y: Tensor) -> Tensor:
             w = learning(module)
@@ -71,27 +71,27 @@ class PerFedAvg(FedAvg):
         return surrogate
 
     def direction(self, module: nn.Module, x: Tensor, y: Tensor) -> Tensors:
-        """(I - alpha H(w; D'')) grad f(w - alpha grad f(w; D); D') at the module's parameters w, or without H."""
+        """(I - alpha H(w; D'')) grad f(w - alpha grad f(w; D); D') at parameters w; order = first omits H."""
         w = {name: p.detach() for name, p in learning(module).items()}
         count = 2 if self.order == "first" else 3
         parts = list(zip(x.chunk(count), y.chunk(count), strict=True))
         if len(parts) < count or min(len(labels) for _, labels in parts) < 2:
-            parts = [(x, y)] * count  # BatchNorm has no variance of one example
+            parts = [(x, y)] * count  # BatchNorm cannot compute the variance of one example
         inner = self.gradient(module, w, *parts[0], dict(module.named_buffers()))
         v = self.gradient(module, moved(w, inner, -self.adapt_lr), *parts[1])
         if self.order == "first":
             return v
         length = torch.stack([part.norm() for part in v.values()]).norm().clamp_min(1e-12)
-        delta = DISTANCE / length.double()  # a tensor: no device is waited for
+        delta = DISTANCE / length.double()  # a tensor, so the device is not synchronized
         seed = int(torch.randint(2**62, ()))
         sides = []
         for side in (delta, -delta):
-            with seeded("hessian-free", seed):  # other units dropped on either side would be all the difference
+            with seeded("hessian-free", seed):  # with other dropout masks the masks would dominate the difference
                 sides.append(self.gradient(module, moved(w, v, side), *parts[2]))
         return {name: v[name] - self.adapt_lr * (sides[0][name] - sides[1][name]) / (2 * delta) for name in v}
 
     def gradient(self, module: nn.Module, w: Tensors, x: Tensor, y: Tensor, buffers: Tensors | None = None) -> Tensors:
-        """The gradient of a batch's cross-entropy at parameters w; only `buffers` that are given are updated."""
+        """Gradient of a batch's cross-entropy at parameters w; updates the given `buffers` only."""
         w = {name: tensor.detach().requires_grad_() for name, tensor in w.items()}
         if buffers is None:
             buffers = {name: tensor.clone() for name, tensor in module.named_buffers()}
@@ -99,7 +99,7 @@ class PerFedAvg(FedAvg):
         return dict(zip(w, torch.autograd.grad(loss, list(w.values()), materialize_grads=True), strict=True))
 
     def personalise(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        """Adapt a copy of the federation's model, and keep it."""
+        """Adapt a copy of the global model, and keep it."""
         module = load(site.module, down["model"])
         adaptation = replace(
             self.training, local_epochs=None, local_steps=self.adapt_steps, optimizer="sgd", lr=self.adapt_lr,

@@ -3,11 +3,11 @@
 Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020,
 Algorithm 1 with option II.
 
-Ours: models and control variates are weighted alike, by n_k as in FedAvg, so that local steps are corrected towards the
-gradient of the objective that the mean of models descends; the paper counts every silo once in both, which is
-`weights` = "silos". With other weights in one than in the other, silos come to rest where neither gradient is 0.
-Of silos that have taken no part yet the server knows no n_k: until all have, they count as the mean of those that have,
-with a control variate of 0 (the paper begins there, too).
+Our choices: models and control variates have the same weights, n_k as in FedAvg, so local steps are corrected towards
+the gradient of the objective that the mean of models minimizes; the paper weights silos equally in both, which is
+`weights` = "silos". With different weights in models and control variates, silos converge to a point where neither
+gradient is 0. The server does not know n_k of silos that have not taken part yet: until all have, their weight is the
+mean of the known ones, with a control variate of 0 (the initial value in the paper, too).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class SCAFFOLD(FedAvg):
     """FedAvg whose local steps are corrected by control variates (Karimireddy et al., 2020)."""
 
     training: Training = Training(optimizer="sgd", lr=0.05)
-    """How a silo trains in one round: plain sgd, since a control variate is the mean gradient of its steps."""
+    """Local training of a silo in one round: plain SGD, because a control variate is the mean gradient of its steps."""
     server_lr: Annotated[float, Field(gt=0, le=LARGE)] = 1.0
-    """Step of the server along the mean change of the silos' models."""
+    """Server learning rate: the step along the mean update of the silos' models."""
     weights: Weights = "examples"
-    """What silos count by in the means of models and of control variates: their training examples, as in fedavg, or
-    each as much as any other (paper)."""
+    """Weights of silos in the means of models and control variates: numbers of training examples as in fedavg, or equal
+    (silos; paper)."""
 
     def __post_init__(self) -> None:
         training = self.training
@@ -81,12 +81,12 @@ class SCAFFOLD(FedAvg):
     def average(self, server: State, replies: Replies, site: Site) -> State:
         weights = [1.0 if self.weights == "silos" else float(u.examples) for u in replies.updates.values()]
         mean = replies.mean("model", weights)
-        # Buffers have no gradient to step along: they are averaged as in FedAvg.
+        # Buffers have no gradient: they are averaged as in FedAvg.
         model = {n: x + self.server_lr * (mean[n] - x) if n in server["control"] else mean[n] for n, x in
                  server["model"].items()}  # fmt: skip
         w = torch.tensor(weights, dtype=torch.float64)
         seen = self.count(server["seen"], w, replies)
-        # Not a mean over the cohort: c is that of c_k over every silo of the federation.
+        # Not a mean over the cohort: c is the mean of c_k over all silos of the federation.
         control = {}
         for name, c in server["control"].items():
             change = torch.tensordot(w, replies.stack("control", name).double(), 1)
@@ -94,8 +94,8 @@ class SCAFFOLD(FedAvg):
         return server | {"model": model, "control": control, "seen": seen}
 
     def count(self, before: Tensors, w: Tensor, replies: Replies) -> Tensors:
-        """How many silos have taken part, what they weigh, and what all silos of the federation weigh, from the weights
-        (S,) of a round. Those that have not taken part yet weigh as much as those that have, in the mean.
+        """Return how many silos have taken part, their weight, and the weight of all silos of the federation, from the
+        weights (S,) of a round. Silos that have not taken part yet have the mean weight of those that have.
         """
         first = replies.stack("seen", "first")
         silos, weight = before["silos"] + first.sum(), before["weight"] + (w * first).sum()
@@ -103,5 +103,5 @@ class SCAFFOLD(FedAvg):
 
 
 def with_changes(sent: Payload, reply: Payload) -> Payload:
-    """`Round.origin` where silos send the changes of their control variates."""
+    """`Round.origin` if silos send the changes of their control variates."""
     return sent | {"control": {name: torch.zeros_like(tensor) for name, tensor in reply.get("control", {}).items()}}

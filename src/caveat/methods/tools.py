@@ -1,4 +1,4 @@
-"""What methods work with inside a silo, in one place for methods of one's own.
+"""Functions for the local part of custom methods, in one place.
 
 The vocabulary (`Method`, `Round`, `Site`, `Update` and so on) and the methods to start from are in `caveat` itself.
 """

@@ -1,18 +1,18 @@
-"""TrFedDis: a head of the federation's and one of the silo's own on a shared encoder, and their opinions fused.
+"""TrFedDis: a global and a local head on a shared encoder, with evidential fusion of their opinions.
 
 Wang et al., Trusted Federated Disentangling network for non-IID domain feature, arXiv 2301.12798, 2023; eq. 1 to 13.
-BatchNorm stays at the silo, as in FedBN, and so does the silo's own head. Both heads give evidence for each class.
+BatchNorm stays at the silo, as in FedBN, and so does the local head. Both heads output evidence for each class.
 
 Where paper and released code differ or are silent: the disentangling loss is symmetric and compares the units of the
-heads' first hidden layers (code), behind their activation (code for digits), example by example and summed over
-hidden units (eq. 3; in the code's mean over them it has next to no gradient); the federation's head is averaged (paper,
-and code for digits); both annealed weights grow linearly over the rounds, from 0 to a step short of 1 (code). Silos are
-weighted by n_k as in FedAvg, which is the code's uniform mean where they have as many examples. A silo's own head is
-drawn by itself: two equal heads would never part, since the divergence has no gradient there.
-Ours: the opinions' conflict is a score, as Dempster's rule does not see it; other rules of fusion; and a silo that has
-no head of its own yet answers by the federation's alone, as fusion with the vacuous opinion does by Dempster's rule.
-Predictions are of one pass without dropout, whatever `mc_samples`. A silo that has not trained yet answers through
-BatchNorm with the statistics it was built with, as in FedBN, and should take part in a round before it is relied on.
+heads' first hidden layers (code), after their activation (code for digits), per example and summed over hidden units
+(eq. 3; the code's mean over them has almost no gradient); the global head is averaged (paper, and code for digits);
+both annealed weights grow linearly over the rounds, from 0 to a step below 1 (code). Silos are weighted by n_k as in FedAvg,
+which equals the code's uniform mean for silos of equal size. The local head is initialized independently: two equal
+heads would never separate, because the divergence has no gradient there.
+Our choices: the conflict of the opinions is a score, because Dempster's rule ignores it; other fusion rules; and a silo
+without a local head predicts with the global head, which equals fusion with the vacuous opinion by Dempster's rule.
+Predictions take one pass without dropout, whatever `mc_samples` is. A silo that has not trained yet predicts with the
+initial BatchNorm statistics, as in FedBN, and should take part in a round before it is used.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from ..uncertainty.dirichlet import kl_to_uniform
 from .fedbn import FedBN
 
 TRUST = 0.9
-"""How far either head is trusted where opinions are discounted, unless a user says otherwise."""
+"""Default trust in each head if opinions are discounted."""
 
 
 class TwoHeads(nn.Module):
-    """The federation's encoder and head, and a silo's own head beside it."""
+    """Global encoder and head, and a local head."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class TwoHeads(nn.Module):
         reset(self.own)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Two (2, N, ...), the federation's first: what the hidden layers of the heads say, and their logits."""
+        """Hidden units and logits of both heads, each (2, N, ...), global first."""
         tokens, heads = self.common.encoder(x), (self.common.head, self.own)
         hidden = [head.hidden(tokens) for head in heads]
         return torch.stack(hidden), torch.stack([head.output(h) for head, h in zip(heads, hidden, strict=True)])
@@ -58,7 +58,7 @@ class TwoHeads(nn.Module):
 
 @frozen_settings
 class TrFedDis(FedBN):
-    """Fused evidence of the federation's head and the silo's own, kept unlike each other (Wang et al., 2023)."""
+    """Evidential fusion of disentangled global and local heads (Wang et al., 2023)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
     scores: ClassVar[tuple[str, ...]] = (
@@ -66,19 +66,19 @@ class TrFedDis(FedBN):
     )  # fmt: skip
 
     disentangling: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
-    """Weight of the loss that keeps the heads' hidden layers apart (eq. 2), after annealing."""
+    """Weight of the disentangling loss of the heads' hidden layers (eq. 2), after annealing."""
     evidential: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
-    """Weight of the loss of both heads' evidence and of the fused one (eq. 12)."""
+    """Weight of the evidential loss of both heads and of the fused opinion (eq. 12)."""
     cross_entropy: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
     """Weight of both heads' cross-entropy (eq. 9)."""
     anneal_rounds: Annotated[int, Field(gt=0, le=MANY)] | None = None
-    """Rounds after which the weights of eq. 2 and of evidence for wrong classes (eq. 11), which grow from 0, are 1; by
-    default all there are."""
+    """Number of rounds over which the weights of eq. 2 and of evidence for wrong classes (eq. 11) grow from 0 to 1;
+    default: all rounds."""
     fusion: Literal["dempster", "additive", "averaging", "discounted"] = "dempster"
-    """How two opinions become one: as independent (paper), as of disjoint data, as of the same data, or dempster after
-    both were discounted by `trust`."""
+    """Fusion rule of two opinions: dempster (independent; paper), additive (disjoint data), averaging (the same data), or
+    discounted (dempster after discounting both by `trust`)."""
     trust: Annotated[float, Field(gt=0, le=1)] | None = None
-    """discounted: how far a head is trusted, from 0 to 1 (0.9 by default)."""
+    """discounted: trust in each head, from 0 to 1 (0.9 by default)."""
 
     def __post_init__(self) -> None:
         if self.training.state == "shared":
@@ -90,7 +90,7 @@ class TrFedDis(FedBN):
             )
         if not (self.evidential or self.cross_entropy):
             raise ConfigurationError(
-                "method.evidential = 0 and cross_entropy = 0: nothing is learnt from labels", "method.evidential"
+                "method.evidential = 0 and cross_entropy = 0: nothing is learned from labels", "method.evidential"
             )
 
     @property
@@ -101,17 +101,17 @@ class TrFedDis(FedBN):
         return TwoHeads(parts(model, self.name))
 
     def private(self, module: nn.Module) -> frozenset[str]:
-        """BatchNorm's tensors of what the federation shares; a silo's own head is no part of that."""
+        """BatchNorm tensors of the global parts, which stay at the silo; the local head is not among them."""
         return super().private(module.common if isinstance(module, TwoHeads) else module)
 
     def fitted(self, module: nn.Module) -> frozenset[str]:
-        """The silo's own head, and what stays of the shared model."""
+        """The local head, and the private tensors of the global parts."""
         own = expect(TwoHeads, module).own
         kept = {f"common.{name}" for name in self.private(module)}
         return frozenset(kept | {f"own.{name}" for name in own.state_dict()})
 
     def remark(self, module: nn.Module) -> str:
-        return ""  # heads of their own are what it is about
+        return ""  # the method is about local heads
 
     def init_server(self, site: Site) -> State:
         return super().init_server(replace(site, module=two_heads(site).common))
@@ -128,7 +128,7 @@ class TrFedDis(FedBN):
         return Update({"model": shared}, site.examples), state | {"model": kept, "own": snapshot(module.own)}
 
     def objective_of(self, module: TwoHeads, round: int) -> Loss:
-        """The loss of eq. 13, with the annealed weights of a round, as a function of inputs and labels."""
+        """Return the loss of eq. 13, with the annealed weights of a round, as a function of inputs and labels."""
         annealed = min(1.0, round / (self.anneal_rounds or self.rounds))
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ class TrFedDis(FedBN):
             evidence = opinions.softplus_log_evidence(logits)
             value = self.cross_entropy * sum(F.cross_entropy(each, y) for each in logits)
             if self.evidential:
-                # All three together: most of such a small loss is the number of its operators.
+                # All three together: the time of such a small loss is mostly the number of its operators.
                 three = torch.stack((*evidence, self.fuse(evidence)))
                 for each in evidential_loss(three.flatten(0, 1), y.repeat(3), annealed).view(3, -1):
                     value = value + self.evidential * each.mean()
@@ -145,7 +145,7 @@ class TrFedDis(FedBN):
         return loss
 
     def fuse(self, evidence: Tensor | Sequence[Tensor]) -> Tensor:
-        """Two opinions' log-evidence to that of one, (N, K)."""
+        """Fuse the log-evidence of two opinions into that of one, (N, K)."""
         if self.fusion == "discounted":
             return opinions.discounted(evidence[0], evidence[1], self.trust or TRUST)
         return opinions.FUSIONS[self.fusion](evidence[0], evidence[1])
@@ -166,9 +166,9 @@ class TrFedDis(FedBN):
         yield Decision.LOCAL if "own" in state else Decision.GLOBAL, self.load(down, state, site)
 
     def load(self, down: Payload, state: State, site: Site) -> TwoHeads:
-        """The silo's workspace with what was sent and what the silo keeps.
+        """Load the broadcast and the silo's state into its workspace.
 
-        As long as the silo has no head of its own, the weights of that head mean nothing.
+        If the silo has no local head yet, the weights of that head have no meaning.
         """
         module = two_heads(site)
         load(module.common, down["model"] | state["model"])
@@ -178,28 +178,28 @@ class TrFedDis(FedBN):
 
 
 def two_heads(site: Site) -> TwoHeads:
-    """The site's workspace, which `TrFedDis.build` has made."""
+    """Return the site's workspace, which `TrFedDis.build` has made."""
     return expect(TwoHeads, site.module)
 
 
 def likeness(hidden: Tensor) -> Tensor:
-    """(2, N, H) to (N,) exp(-(KL(P||Q) + KL(Q||P))), where hidden units are distributed as P and Q (eq. 2, 3).
+    """Map hidden units (2, N, H) to exp(-(KL(P||Q) + KL(Q||P))) (N,), with P and Q their softmax (eq. 2, 3).
 
-    1 for equal ones, where it has no gradient.
+    It is 1 for equal units, where it has no gradient.
     """
     p, q = hidden.log_softmax(-1)
     return torch.exp(-((p.exp() - q.exp()) * (p - q)).sum(-1))
 
 
 def evidential_loss(log_evidence: Tensor, y: Tensor, annealed: float) -> Tensor:
-    """(N, K) to (N,): eq. 12, the expected cross-entropy, and how far evidence for wrong classes is from none."""
+    """Eq. 12 (N,) of evidence (N, K): the expected cross-entropy plus the penalty on evidence for wrong classes."""
     log_alpha = opinions.log_alpha(log_evidence)
-    wrong = log_alpha.scatter(1, y[:, None], 0)  # as if there were no evidence for the label: eq. 11's alpha~
+    wrong = log_alpha.scatter(1, y[:, None], 0)  # without the evidence for the label: alpha~ of eq. 11
     return uncertain_cross_entropy(log_alpha, y) + annealed * kl_to_uniform(wrong).to(log_alpha.dtype)
 
 
 def as_prediction(log_evidence: Tensor, whose: Decision, conflict: Tensor) -> Prediction:
-    """An opinion (N, K) as a prediction, ranked by its whole evidence or its conflict (N,) with another one too."""
+    """Turn an opinion (N, K) into a prediction; its total evidence and a conflict (N,) are scores."""
     total = log_evidence.logsumexp(-1)
     found = Prediction.from_dirichlet(opinions.log_alpha(log_evidence), whose, total)
     return replace(found, uncertainty=found.uncertainty | {"conflict": conflict})

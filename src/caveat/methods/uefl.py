@@ -1,17 +1,17 @@
-"""UEFL: FedAvg over a discretised encoder, with codewords of their own for silos that stay uncertain.
+"""UEFL: FedAvg with a discretized encoder and local codewords for silos that stay uncertain.
 
 Uncertainty-Based Extensible-Codebook Federated Learning in Heterogeneous Data Silos, arXiv 2402.18888,
-Algorithm 1. A silo k whose MC-dropout entropy e_k exceeds (1 + gamma) min_j e_j is given new codewords,
-the K-means centres of its own features, which never leave it; training then goes on for a few rounds.
+Algorithm 1. A silo k whose MC-dropout entropy e_k exceeds (1 + gamma) min_j e_j gets new codewords, the
+K-means centers of its features, which never leave it; training then continues for a few rounds.
 
 Where paper and released code differ: dropout is on when uncertainty is measured (paper; off in the code); the entropy
-decides on the silo's validation inputs, whose labels it does not need (both use the test set); shared codewords are
-averaged over the silos that use them, by use (paper; never averaged in the code); beta weighs the commitment (code).
-Ours: features are normalised before they are discretised, so that codewords from N(0, 1) lie among them; tokens are cut
-into 16 segments, so that a codebook is not short of codes, where features allow it; a silo's entropy must exceed the
-threshold by two standard errors, since silos that differ by chance cross it; silos keep batch normalisation of their
-own (Li et al., FedBN, ICLR 2021), to which most of the gain over FedAvg is due; and rounds that no extension needs are
-trained all the same, since silos alike in entropy need not have converged.
+is measured on the silo's validation inputs, without labels (both use the test set); shared codewords are averaged over
+the silos that use them, weighted by use (paper; never averaged in the code); beta weights the commitment loss (code).
+Our choices: features are normalized before discretization, so codewords from N(0, 1) lie among them; tokens are split
+into 16 segments if the features allow it, so a codebook has enough codes; a silo's entropy must exceed the threshold by
+two standard errors, because silos that differ by chance cross it; silos keep local batch normalization (Li et al.,
+FedBN, ICLR 2021), which gives most of the gain over FedAvg; and rounds without an extension are trained, too, because
+silos with similar entropy need not have converged.
 """
 
 from __future__ import annotations
@@ -35,57 +35,57 @@ from ..uncertainty.measures import entropy
 from .fedavg import FedAvg
 
 SEGMENTS = 16
-"""Parts of a token, where nothing else is said: with fewer, codebooks of the paper's size are short of codes."""
+"""Default number of segments of a token: with fewer, codebooks of the paper's size have too few codes."""
 
 
 @frozen_settings
 class UEFL(FedAvg):
-    """Codebooks that grow at silos whose MC-dropout entropy stays high (UEFL, arXiv 2402.18888)."""
+    """FedAvg with codebooks that are extended at silos with high MC-dropout entropy (UEFL, arXiv 2402.18888)."""
 
     codewords: Annotated[int, Field(gt=1, le=65_536)] = 32
-    """Shared codewords, and as many of a silo's own at its first extension."""
+    """Number of shared codewords, and of local codewords at a silo's first extension."""
     threshold: Annotated[float, Field(ge=0, le=LARGE)] = 0.3
     """gamma: a silo is uncertain when its entropy exceeds (1 + gamma) times the reference."""
     reference: Literal["min", "mean"] = "min"
-    """Entropy that silos are compared with: the lowest of all (paper) or their mean (released code)."""
+    """Reference entropy: the minimum over silos (paper) or their mean (released code)."""
     margin: Annotated[float, Field(ge=0, le=LARGE)] = 2.0
-    """Standard errors by which a silo's entropy must exceed the threshold, so that chance extends none; paper: 0."""
+    """Number of standard errors by which a silo's entropy must exceed the threshold; paper: 0."""
     refresh: bool = True
     """Recompute the threshold after every iteration (paper), or keep the first one (released code)."""
     floor: Annotated[float, Field(ge=0, le=LARGE)] = 0.01
-    """Nats below which no silo counts as uncertain, since a ratio to a vanishing entropy never settles."""
+    """Entropy in nats below which no silo is uncertain, because a ratio to a vanishing entropy never converges."""
     iterations: Annotated[int, Field(gt=0, le=1000)] = 5
-    """Most iterations, the first included; 1 never extends (VQ-FedAvg, or one static codebook)."""
+    """Maximum number of iterations, including the first; 1 never extends (VQ-FedAvg, or a static codebook)."""
     extra_rounds: Annotated[int, Field(gt=0, le=MANY)] = 5
-    """Rounds of every iteration after the first, which has `rounds`."""
+    """Number of rounds of every iteration after the first, which has `rounds`."""
     until: Literal["certain", "end"] = "end"
     """Stop once no silo is uncertain (paper), or train in all iterations whether or not a codebook grows."""
     growth: Literal["add", "double"] = "add"
-    """Codewords per extension: always `codewords`, or as many as the silo already reaches."""
+    """Codewords per extension: `codewords` (add), or as many as the silo already uses (double)."""
     keep: Literal["all", "newest"] = "all"
-    """A silo's own codewords accumulate (paper), or a new extension replaces them (released code)."""
+    """Local codewords accumulate (all; paper), or a new extension replaces them (newest; released code)."""
     segments: Literal[1, 2, 4, 8, 16, 32] | None = None
-    """Equal parts into which a token is cut, each replaced by a codeword of its own; by default 16 where these divide
-    its features, else 1 (paper: 1, and 4 for CIFAR-100)."""
+    """Number of equal segments of a token, each replaced by a codeword; default: 16 if that divides its features, else
+    1 (paper: 1, and 4 for CIFAR-100)."""
     commitment: Annotated[float, Field(ge=0, le=LARGE)] = 0.25
-    """beta: weight of the encoder's commitment to its codewords."""
+    """beta: weight of the commitment loss of the encoder."""
     quantisation: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
-    """Weight of the codebook's loss beside the cross-entropy."""
+    """Weight of the codebook loss relative to the cross-entropy."""
     normalise: bool = True
-    """Normalise each token before it is discretised, or take it as it is (paper)."""
+    """Normalize each token before discretization; paper: no."""
     extension: Literal["kmeans", "normal"] = "kmeans"
-    """A silo's own codewords start as K-means centres of its features (paper) or from N(0, 1)."""
+    """Initial local codewords: K-means centers of the silo's features (paper), or samples from N(0, 1)."""
     domains: tuple[str, ...] = ()
-    """As an oracle, names of all domains of the data: the silos of each have shared codewords of their own, `codewords`
-    of them, and reach no others (the paper's VQ-FedAvg, Figure 3 (a)). UEFL has to do without; `iterations` must be 1.
+    """Oracle: names of all domains of the data; the silos of a domain share `codewords` codewords and use no others
+    (the paper's VQ-FedAvg, Figure 3 (a)). UEFL does not know domains; `iterations` must be 1.
     """
     masks: Literal["shared", "inputs"] = "shared"
-    """A pass of MC dropout draws masks that all inputs share, so that it is one network and silos are compared under
-    the same ones, or masks for each input, as torch's dropout does: a prediction then depends on the inputs before it.
+    """Masks of an MC dropout pass: shared by all inputs (each pass is one network, and silos are compared with the same
+    ones), or drawn per input, as torch's dropout does: a prediction then depends on the inputs before it.
     """
     own_norm: bool = True
-    """Silos go on with the batch normalisation that they trained last, as in FedBN, and send it for newcomers, who have
-    none; paper: that of the federation."""
+    """Silos keep their batch normalization, as in FedBN, and send it for silos that join later; paper: global batch
+    normalization."""
 
     def __post_init__(self) -> None:
         if self.domains and self.iterations > 1:
@@ -111,14 +111,14 @@ class UEFL(FedAvg):
 
     @property
     def shared(self) -> int:
-        """How many codewords the federation has, of all domains."""
+        """Number of shared codewords, over all domains."""
         return self.codewords * max(1, len(self.domains))
 
     def private(self, module: nn.Module) -> frozenset[str]:
         return frozenset({"codebook.private", "codebook.used"})
 
     def kept(self, module: nn.Module) -> frozenset[str]:
-        """Names of the tensors that a silo goes on with, whatever is broadcast."""
+        """Names of the tensors that a silo keeps, whatever is broadcast."""
         return self.private(module) | (normalisation(module) if self.own_norm else frozenset())
 
     def fitted(self, module: nn.Module) -> frozenset[str]:
@@ -133,7 +133,7 @@ class UEFL(FedAvg):
         return super().init_silo(site) | {"entropy": undecided} | self.codebook_of(site)
 
     def codebook_of(self, site: Site) -> State:
-        """Which codebook a silo has, where domains have theirs: the position of its first codeword."""
+        """Position of the first codeword of a silo's domain."""
         if not self.domains:
             return {}
         if site.domain not in self.domains:
@@ -153,13 +153,13 @@ class UEFL(FedAvg):
             yield score
 
     def unfinished(self, server: State) -> bool:
-        """Whether any silo was above the threshold when last compared, unless all rounds are trained anyway."""
+        """Whether any silo exceeded the threshold at the last comparison, or all rounds are trained anyway."""
         return self.until == "end" or bool(server["entropy"]["surest"] > server["entropy"]["threshold"])
 
     def broadcast(self, server: State) -> Payload:
         return {"model": server["model"], "entropy": {"threshold": server["entropy"]["threshold"]}}
 
-    # Training, with the extension of the codebook where it is due.
+    # Training, with the extension of the codebook if it is due.
 
     def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
         module = self.workspace(down, state, site)
@@ -175,19 +175,19 @@ class UEFL(FedAvg):
         return Update({"model": shared, "use": of_all}, site.examples), state | {"model": own, "entropy": settled}
 
     def quantised(self, module: Discretised, use: Tensor) -> Loss:
-        """Cross-entropy on codewords plus the codebook's loss; counts in `use` how often each codeword is used."""
+        """Cross-entropy on codewords plus the codebook loss; counts the use of each codeword in `use`."""
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             quantised = module.codebook.quantise(module.encoder(x))
             words = quantised.words.flatten() + module.codebook.first
-            use.index_add_(0, words, torch.ones_like(words, dtype=use.dtype))  # bincount waits for the device
+            use.index_add_(0, words, torch.ones_like(words, dtype=use.dtype))  # bincount synchronizes the device
             label = self.training.cross_entropy(module.head(quantised.tokens), y)
             return label + self.quantisation * quantised.loss
 
         return loss
 
     def extend(self, module: Discretised, site: Site) -> None:
-        """Give the workspace codewords of the silo's own, from the features of its training data."""
+        """Add local codewords to the workspace, from the features of the silo's training data."""
         codebook = module.codebook
         grown = self.codewords if self.growth == "add" else self.codewords + int(codebook.used)
         if self.keep == "newest":
@@ -201,23 +201,23 @@ class UEFL(FedAvg):
 
     def average(self, server: State, replies: Replies, site: Site) -> State:
         model = replies.mean("model")
-        # A silo that never used a codeword has nothing to say about where it should be.
+        # A silo that never used a codeword has no weight in its mean.
         use = replies.stack("use", "shared").double()[:, :, None]
         words = (use * replies.stack("model", "codebook.shared").double()).sum(0) / use.sum(0).clamp_min(1)
         kept = server["model"]["codebook.shared"]
         model["codebook.shared"] = torch.where(use.sum(0) > 0, words.to(kept.dtype), kept)
         return server | {"model": model}
 
-    # Uncertainty: every silo scores itself, the server compares.
+    # Uncertainty: every silo measures its entropy, the server compares.
 
     def sampled(self, module: nn.Module, x: Tensor) -> Tensor:
         return (mc_dropout if self.masks == "shared" else own_masks)(module, x, self.mc_samples)
 
     def score(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        """Send e_k, the mean entropy in nats of MC-dropout predictions on the validation inputs, and what it
-        surely is at least: `margin` standard errors less.
+        """Send e_k, the mean entropy in nats of MC-dropout predictions on the validation inputs, and its lower bound,
+        `margin` standard errors below.
 
-        Not on the calibration split, since a guarantee that is tested there would be of a model that was chosen on it.
+        The calibration split is not used, because guarantees are tested there and must not select the model.
         """
         entropies = self.predict(down, state, site, site.validation.x).total
         own = entropies.mean()
@@ -227,7 +227,7 @@ class UEFL(FedAvg):
         return update, state | {"entropy": {"atleast": atleast, "due": torch.tensor(True)}}
 
     def compare(self, server: State, replies: Replies, site: Site) -> State:
-        """Set the threshold of eq. 7, which a floor keeps above 0, and keep the extremes of the silos' entropies."""
+        """Set the threshold of eq. 7, with a floor above 0, and keep the extremes of the silos' entropies."""
         e, atleast = replies.stack("entropy", "own"), replies.stack("entropy", "atleast")
         before = server["entropy"]
         reference = e.min() if self.reference == "min" else e.mean()
@@ -243,7 +243,7 @@ class UEFL(FedAvg):
         return {name: float(value) for name, value in server["entropy"].items()}
 
     def vectors(self, module: Discretised, x: Tensor) -> Tensor:
-        """(M, D / segments) features of inputs, segment by segment."""
+        """Features (M, D / segments) of inputs, per segment."""
         module.eval()
         return module.codebook.cut(in_batches(module.encoder, x))
 
@@ -251,7 +251,7 @@ class UEFL(FedAvg):
         yield self.models[0], self.workspace(down, state, site)
 
     def workspace(self, down: Payload, state: State, site: Site) -> Discretised:
-        """The silo's model: what was broadcast, and the codewords it keeps."""
+        """Load the silo's model: the broadcast plus its local codewords."""
         module = expect(Discretised, load(site.module, down["model"] | state["model"]))
         if "codebook" in state:
             module.codebook.first, module.codebook.reach = int(state["codebook"]["first"]), self.codewords
@@ -260,7 +260,7 @@ class UEFL(FedAvg):
     # For reports.
 
     def describe(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
-        """How often each codeword is used, over all there is room for."""
+        """Use of each codeword, over the capacity of the codebook."""
         module = self.workspace(down, state, site)
         codebook = module.codebook
         index = nearest(self.vectors(module, x), codebook.words().detach()) + codebook.first
@@ -268,7 +268,7 @@ class UEFL(FedAvg):
         return {"use": torch.bincount(index, minlength=room).double(), "own": codebook.used.double()}
 
     def features(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
-        """The tokens before ("encoder") and after ("discretised") they are replaced by codewords."""
+        """Tokens before ("encoder") and after ("discretised") they are replaced by codewords."""
         module = self.workspace(down, state, site).eval()
         with torch.no_grad():
             tokens = module.encoder(x)
