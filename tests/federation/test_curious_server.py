@@ -11,6 +11,7 @@ from hospitals import Federation
 from caveat.config import load
 from caveat.core import DataError, RunError
 from caveat.data.tables.dictionary import OwnColumn
+from caveat.federation.silo import member as member_module
 from caveat.federation.silo.limits import Limits
 from caveat.federation.silo.member import SiloSide
 from caveat.federation.silo.silo_file import read_silo_file
@@ -68,7 +69,7 @@ def test_noise_of_two_sizes_is_not_one_draw() -> None:
 def test_federations_are_counted_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two orders at the same time would both find room for one more update."""
     member, _ = asked(tmp_path)
-    monkeypatch.setattr(member, "BUSY", 0.0)
+    monkeypatch.setattr(member_module, "BUSY", 0.0)
     counting = SiloSide(dataclasses.replace(member.file, limits=Limits(rounds=1)))
     with held(member.file.private() / "lock", "busy"):
         with pytest.raises(RunError, match="another federation has been at work there"), counting._counting():

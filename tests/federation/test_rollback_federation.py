@@ -119,7 +119,7 @@ def test_the_command_is_suggested_beside_a_silo_that_is_noted_and_where_training
     run = federation.serve()
     found = [note for note in federation.notes if f"`caveat rollback {run} --to " in note]
     assert [note.partition(" has counted")[0] for note in found] == ["round 2", "round 3"]
-    assert "lists the rounds that the run can go back to" in (run / "report.html").read_text()
+    assert "lists the rounds that the run can be rolled back to" in (run / "report.html").read_text()
     assert not summary(run).get("rollbacks")  # never automatic
     other = Federation(tmp_path / "other", "fedavg", rounds=4, patience=0.5)
     for name in ("hill", "valley"):

@@ -35,7 +35,7 @@ from flwr.simulation import run_simulation
 
 from caveat.config import load
 from caveat.federation import silo_app
-from caveat.federation.server import serve
+from caveat.federation.server.run import serve
 from caveat.runs.progress import Plain
 
 app = ServerApp()

@@ -72,7 +72,7 @@ def test_they_stand_beside_accuracy_for_silos_mean_and_worst(silos: data.Silos, 
     assert over["sometimes"] == {"higher_is_better": True, "silos": 1, "mean": 2.0, "worst": 2.0}
     assert summary["mean"] == first.summary["mean"], "no other figure changes"
     page = render(read_run(tmp_path / "run"))
-    assert "Metrics of your own" in page
+    assert "Custom metrics" in page
     assert "misses" in page
     ledger = (tmp_path / "run" / "ledger.jsonl").read_text()
     assert '"own/misses": {"shape": [], "dtype": "float64", "bytes": 8}' in ledger

@@ -6,9 +6,9 @@ BatchNorm stays at the silo, as in FedBN, and so does the local head. Both heads
 Where paper and released code differ or are silent: the disentangling loss is symmetric and compares the units of the
 heads' first hidden layers (code), after their activation (code for digits), per example and summed over hidden units
 (eq. 3; the code's mean over them has almost no gradient); the global head is averaged (paper, and code for digits);
-both annealed weights grow linearly over the rounds, from 0 to a step below 1 (code). Silos are weighted by n_k as in FedAvg,
-which equals the code's uniform mean for silos of equal size. The local head is initialized independently: two equal
-heads would never separate, because the divergence has no gradient there.
+both annealed weights grow linearly over the rounds, from 0 to a step below 1 (code). Silos are weighted by n_k as in
+FedAvg, which equals the code's uniform mean for silos of equal size. The local head is initialized independently: two
+equal heads would never separate, because the divergence has no gradient there.
 Our choices: the conflict of the opinions is a score, because Dempster's rule ignores it; other fusion rules; and a silo
 without a local head predicts with the global head, which equals fusion with the vacuous opinion by Dempster's rule.
 Predictions take one pass without dropout, whatever `mc_samples` is. A silo that has not trained yet predicts with the
@@ -75,8 +75,8 @@ class TrFedDis(FedBN):
     """Number of rounds over which the weights of eq. 2 and of evidence for wrong classes (eq. 11) grow from 0 to 1;
     default: all rounds."""
     fusion: Literal["dempster", "additive", "averaging", "discounted"] = "dempster"
-    """Fusion rule of two opinions: dempster (independent; paper), additive (disjoint data), averaging (the same data), or
-    discounted (dempster after discounting both by `trust`)."""
+    """Fusion rule of two opinions: dempster (independent; paper), additive (disjoint data), averaging (the same data),
+    or discounted (dempster after discounting both by `trust`)."""
     trust: Annotated[float, Field(gt=0, le=1)] | None = None
     """discounted: trust in each head, from 0 to 1 (0.9 by default)."""
 
