@@ -24,6 +24,7 @@ SHORT = [
     "beside=[]",
     "evaluation.every=9",
     "model.width=4",
+    "uncertainty.mc_samples=2",
 ]
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 

@@ -159,6 +159,14 @@ def test_local_threshold_stays_and_the_global_one_is_of_all_silos() -> None:
     assert "decision" in states["a"]
 
 
+def test_every_calibration_input_of_every_silo_counts_in_the_global_threshold() -> None:
+    """Of 100 inputs 90 have a score of 1: the 86th smallest, ceil(101 * 0.85), although one silo has 40 of 50."""
+    method = Switched(Told(), abstain=0.15)
+    low, mixed = site("a", rows(range(50), [1.0] * 50)), site("b", rows(range(50), [1.0] * 40 + [10.0] * 10))
+    server, _ = agreed(method, [low, mixed])
+    assert 1 <= float(server["decision"]["limit"]) < 1.1
+
+
 def test_ambiguous_inputs_are_answered_by_nobody_and_not_handed_on() -> None:
     answers = Told().answer({}, {}, site("a", rows([1.0], [1.0])), rows([0.0, 0.0], [0.0, 0.0]))
     answers[Decision.LOCAL].uncertainty["aleatoric"] = torch.tensor([0.2, 1.5], dtype=torch.float64)
