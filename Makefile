@@ -11,10 +11,10 @@ run: $(INSTALLED)  ## the demonstration: FedAvg and UEFL side by side on scikit-
 	@$(BIN)/caveat run --out runs/digits
 
 test: $(INSTALLED)  ## the test suite, without what takes long
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TESTERS) --dist worksteal -m "not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TESTERS) --dist loadfile -m "not long"
 
 test-long: $(INSTALLED)  ## the tests that take long: federations of processes, the contract on own models
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TESTERS) --dist worksteal -m long
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TESTERS) --dist loadfile -m long
 
 check: $(INSTALLED)  ## lint, format, types and layers
 	$(BIN)/ruff check .
